@@ -18,7 +18,8 @@ JOBS ?= $(shell n=$$(nproc); echo $$(( n < 4 ? n + 1 : 4 )))
 
 # What an installation is made from, apart from the Python that it runs in place.
 BUILD := $(wildcard packages/*/pyproject.toml packages/*/hatch_build.py)
-BUILD += $(wildcard packages/sandbox/src/intercode_sandbox/native/static/*.[ch])
+NATIVE := packages/sandbox/src/intercode_sandbox/native/static
+BUILD += $(wildcard $(NATIVE)/*.[ch])
 
 # Half of a virtual environment is none.
 .DELETE_ON_ERROR:
@@ -126,6 +127,8 @@ test-aarch64: $(VENV)/.test  ## The sandbox's aarch64 wheel by its tests, in an 
 lint: $(VENV)/.test  ## Format, lint, types, layers, the tests' rules and mutations, spelling, English, names, docstrings and workflows
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
+	@$(BIN)/clang-format --dry-run -Werror --style=file:$(NATIVE)/.clang-format $(NATIVE)/*.[ch] packages/sandbox/tests/sandbox/static/*.c
+	@$(BIN)/clang-tidy --quiet $(NATIVE)/*.c -- -std=c11 -ffreestanding 2> /dev/null
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/python tests/rules.py

@@ -18,11 +18,16 @@ from typing import Any
 
 from intercode.episode import Episode
 from intercode.evaluate import Progress, evaluate
-from intercode.models.limits import Spending
+from intercode.models.limits import SpendingAmounts
 from intercode.spec import RunSpec
 from intercode_integrations.ray import Ray, driver
 from intercode_integrations.ray.cluster import cluster_connection
-from intercode_integrations.ray.shared_limits import Outbox, SharedBudget, SharedLedger, SharedPace
+from intercode_integrations.ray.shared_limits import (
+    Outbox,
+    SharedBudget,
+    SharedLedger,
+    SharedRateLimit,
+)
 from intercode_integrations.testing import Fault, Line, ScriptedServer
 from rows import Row
 
@@ -98,7 +103,7 @@ def measure(episodes: int) -> list[Row]:
             out = folder / f"run-{time.monotonic_ns()}"
             pace = Pace()
             asked |= {"agent": "oracle", "workers": workers, "out": out, **more}
-            evaluate(RunSpec.of(asked), progress=pace, executor=on)
+            evaluate(RunSpec.from_layers(asked), progress=pace, executor=on)
             record = (out / "episodes.jsonl").read_bytes()
             pace.size = len(record) / record.count(b"\n")
             return pace
@@ -174,7 +179,7 @@ def ledger(place: Ray) -> float:
 
     def calls(ledger: Any, name: str) -> None:
         outbox = Outbox(ledger, name)
-        budget, pace = SharedBudget(outbox, None, None), SharedPace(outbox)
+        budget, pace = SharedBudget(outbox, None, None), SharedRateLimit(outbox)
         for _ in range(CALLS):
             started = pace.acquire(1000)
             budget.reserve(1000, 0.001).release()
@@ -182,7 +187,7 @@ def ledger(place: Ray) -> float:
 
     with cluster_connection(place.address) as ray:
         kept = ray.remote(Watched).options(num_cpus=0, max_concurrency=2 * NODES + 8)
-        asked = kept.remote(None, None, Spending(), None)
+        asked = kept.remote(None, None, SpendingAmounts(), None)
         before = ray.get(asked.cpu.remote())
         ray.get([ray.remote(calls).remote(asked, f"process {n}") for n in range(NODES)])
         return float(ray.get(asked.cpu.remote()) - before) / (NODES * CALLS)

@@ -100,14 +100,14 @@ def main() -> None:
         print(f"| success | {n} tasks, truly {p:.0%} | {share(alone(n, p))} |")
     for places in (4, 10, 30):
         print(
-            f"| success over places | {places}, 20 tasks in each | {share(at_places(places, 20))} |"
+            f"| success, clustered | {places}, 20 tasks in each | {share(at_places(places, 20))} |"
         )
     for n in (10, 57, 200):
         print(f"| difference | {n} tasks, 10 points of 30 % | {share(pair(n, 0.1, 0.3))} |")
     for places in (4, 10, 30):
         for how in ("t interval", "bootstrap"):
             held = share(pair_at_places(places, 20, how))
-            print(f"| difference over places, {how} | {places}, 20 tasks in each | {held} |")
+            print(f"| difference, clustered, {how} | {places}, 20 tasks in each | {held} |")
     for gain, differing in ((0.1, 0.25), (0.2, 0.3), (0.9, 0.95)):
         n = paired_tasks(gain, differing)
         power = share(finds(n, gain, differing), 2 * DRAWS)

@@ -36,7 +36,7 @@ def snapshots(env: Any, repeats: int) -> Figures:
         env.reset()
         env.step(MANY)
         begin = time.perf_counter()
-        snapshot = env.snapshot(how="state")
+        snapshot = env.snapshot(mode="state")
         times.append(time.perf_counter() - begin)
         snapshot.close()
     return {SNAPSHOT: 1e3 * median(times)}
@@ -46,7 +46,7 @@ def first_actions(env: Any, repeats: int) -> Figures:
     """The time to a first action's observation, in a fork and in a fresh episode, in turns."""
     env.reset()
     env.step("x=1; cd /tmp; echo hello > note")
-    with closing(env.snapshot(how="state")) as snapshot:
+    with closing(env.snapshot(mode="state")) as snapshot:
 
         def play(begin: Any) -> float:
             def both() -> None:
@@ -64,7 +64,7 @@ def rates(envs: list[Any], count: int) -> tuple[float, float]:
     """Forked and fresh episodes a second, each of one action, in all environments at once."""
     envs[0].reset()
     envs[0].step("x=1; cd /tmp; echo hello > note")
-    with closing(envs[0].snapshot(how="state")) as snapshot:
+    with closing(envs[0].snapshot(mode="state")) as snapshot:
         forked = rate(envs, count, lambda env: env.restore(snapshot))
         return forked, rate(envs, count, lambda env: env.reset())
 

@@ -19,7 +19,7 @@ from statistics import median
 import caller
 import floors
 from intercode_sandbox import get_provider
-from intercode_sandbox.forwarding import Forwards
+from intercode_sandbox.forwarding import SupportsForwarding
 from processes import own, pss
 from rounds import Figures, take_turns
 from rows import Row, below, spread
@@ -54,7 +54,7 @@ def listen(seat, listener):
         connection, _ = listener.accept()
         threading.Thread(target=serve, args=(seat, connection), daemon=True).start()
 
-with Gateway(Upstream.of("openai-compatible/any", sys.argv[1])) as gateway:
+with Gateway(Upstream.resolve("openai-compatible/any", sys.argv[1])) as gateway:
     for _ in range(int(sys.argv[2])):
         seat, listener = gateway.seat(), socket.create_server(("127.0.0.1", 0))
         set_no_delay(listener)  # as a sandbox's forward does
@@ -110,7 +110,7 @@ def inside(place: Place, calls: int) -> Figures:
     program = Path(caller.__file__).read_text()
     port, token = place.through[0]
     with closing(get_provider("native").start("host")) as sandbox:
-        assert isinstance(sandbox, Forwards)
+        assert isinstance(sandbox, SupportsForwarding)
         sandbox.write_file("/tmp/caller.py", program.encode())
         sandbox.forward(PORT, f"127.0.0.1:{port}")
         done = sandbox.exec(["python3", "/tmp/caller.py", str(PORT), token, str(calls)])

@@ -24,8 +24,8 @@ from rows import Row, below, spread
 
 BUILTIN = ":"
 """An action that costs the shell nothing."""
-RESTING = 4
-"""Processes below a server without sessions: the spawner, and what it has made ready."""
+RESTING = 5
+"""Processes below a server without sessions: spawner, zygote, and a prepared sandbox's three."""
 SERVE = (sys.executable, "-m", "intercode.cli.main", "serve", "bash", "--port", "0")
 Opens = Callable[[], Any]
 """Opens an environment."""

@@ -18,7 +18,7 @@ from typing import Any
 import intercode
 from floors import median_ms
 from intercode.databases import get_engine
-from intercode.databases.base import Result
+from intercode.databases.base import StatementResult
 from intercode.task import Dataset, Task
 from rows import Row, against, below
 
@@ -140,7 +140,7 @@ def comparing() -> list[Row]:
         other = one.copy()
         random.Random(0).shuffle(other)
         columns = ("id", "name", "share", "maybe")
-        gold, answer = Result(columns, one, size), Result(columns, other, size)
+        gold, answer = StatementResult(columns, one, size), StatementResult(columns, other, size)
         took = median_ms(lambda: compare(gold, answer, ordered=False), 5)  # noqa: B023
         rows.append(Row(f"comparing {size:,} rows with as many", took, "ms"))
     middle = rows[1]

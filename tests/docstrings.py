@@ -25,11 +25,11 @@ from phrases import refused_phrases
 from prose import Sentence, files, passages, sentences
 
 LIMITS = {
-    "gym": {"opening": 0.3, "subject": 0.1, "length": 0.8, "phrase": 0.6},
-    "integrations": {"opening": 0.4, "subject": 0.7, "length": 0.6, "phrase": 0.3},
-    "paper": {"opening": 0.4, "subject": 0.0, "length": 0.9, "phrase": 0.0},
-    "sandbox": {"opening": 0.2, "subject": 0.2, "length": 0.5, "phrase": 0.5},
-    "docs": {"phrase": 4.7},
+    "gym": {"opening": 0.0, "subject": 0.0, "length": 0.1, "phrase": 0.2},
+    "integrations": {"opening": 0.0, "subject": 0.0, "length": 0.1, "phrase": 0.0},
+    "paper": {"opening": 0.0, "subject": 0.0, "length": 0.0, "phrase": 0.0},
+    "sandbox": {"opening": 0.0, "subject": 0.0, "length": 0.0, "phrase": 0.0},
+    "docs": {"phrase": 4.5},
 }
 """Package → rule → findings that 100 sentences may have. A limit only falls; the aim is 0."""
 SLACK = 0.2

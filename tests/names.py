@@ -21,8 +21,9 @@ from typing import NamedTuple
 
 from lemminflect import getAllInflections, getAllLemmas
 
-LIMITS = {"gym": 0.8, "integrations": 0.8, "paper": 0.8, "sandbox": 0.5}
+LIMITS = {"gym": 0.3, "integrations": 0.4, "paper": 0.1, "sandbox": 0.3}
 """Package → percent of its names that may be refused. A limit only falls; the aim is 0.5."""
+RECORDED = Path(__file__).parent / "golden/recorded"
 SLACK = 0.1
 """Percentage points by which a share may lie below its limit before the limit must follow."""
 CLOSED = {
@@ -315,11 +316,36 @@ def files(path: Path) -> Iterator[Path]:
             yield file
 
 
+@cache
+def recorded_words() -> frozenset[str]:
+    """Return the words of all recorded interfaces: run folders, printed JSON, options."""
+    texts = (file.read_text() for file in RECORDED.glob("*.json"))
+    return frozenset(word for text in texts for word in re.findall(r"\w+", text))
+
+
+def fields(bound: list[Name]) -> list[Name]:
+    """List the names that are a class's fields and stand in a recorded interface.
+
+    These are written to files and printed, so that a better name would lose what users have.
+    """
+    classes = {
+        f"{name.scope}.{name.name}".removeprefix("*module*.")
+        for name in bound
+        if name.kind == "class"
+    }
+    return [n for n in bound if n.scope in classes and n.name in recorded_words()]
+
+
 def check(path: Path) -> tuple[int, list[tuple[Path, Finding]]]:
     """Count the names of a file or folder, and list the findings."""
-    bound = [(file, name) for file in files(path) for name in names(file.read_text())]
-    refused = [(file, finding) for file, name in bound if (finding := refuse(name))]
-    return len(bound), sorted(refused, key=lambda pair: (pair[0], pair[1].name.line))
+    count, refused = 0, []
+    for file in files(path):
+        bound = names(file.read_text())
+        count += len(bound)
+        exempt = set(fields(bound))
+        findings = (refuse(name) for name in bound if name not in exempt)
+        refused += [(file, finding) for finding in findings if finding]
+    return count, sorted(refused, key=lambda pair: (pair[0], pair[1].name.line))
 
 
 def main(arguments: list[str]) -> int:

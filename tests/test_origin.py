@@ -136,7 +136,7 @@ def test_a_foreign_upper_package_is_neither_trusted_nor_imported(
     assert trust == "False"
     assert error == (
         f"PackageError {module} ({file}) is not InterCode's package of this name. Remove or "
-        f"rename it; pip install intercode-{upper[0]} brings InterCode's"
+        f"rename it; pip install intercode-{upper[0]} installs InterCode's"
     )
 
 

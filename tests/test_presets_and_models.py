@@ -37,5 +37,5 @@ def test_a_skill_is_for_the_default_protocol(
     run = ["run", "bash", "--data", "tasks.json", "--agent", "try-again", "--out", "run"]
     run += ["--model", "openai-compatible/test", "--base-url", server.url]
     assert main([*run, "--skill", "greet", "--protocol", "paper"]) == 2
-    assert "the default protocol only" in capsys.readouterr().err
+    assert "the default protocol: that of" in capsys.readouterr().err
     assert not server.exchanges and not Path("run").exists()

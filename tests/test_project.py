@@ -111,7 +111,7 @@ def test_limits_are_written_alike_everywhere(tmp_path: Path) -> None:
     for more in ({"timeout": 30}, {"limits": {"timeout": "30"}}):
         with closing(make(str(folder), data=Dataset(own), **more)) as env:
             env.reset()
-            assert env.place.limits == Limits(
+            assert env.workspace.limits == Limits(
                 timeout=30,
                 memory=256 << 20,
                 disk=2000000,
@@ -121,11 +121,11 @@ def test_limits_are_written_alike_everywhere(tmp_path: Path) -> None:
     own = [replace(tasks[0], capabilities=("sys_chroot",))]
     with closing(make(str(folder), data=Dataset(own), capabilities="fowner,sys_chroot")) as env:
         env.reset()
-        assert env.place.limits.capabilities == ("sys_chroot",)
+        assert env.workspace.limits.capabilities == ("sys_chroot",)
     for more in ({}, {"capabilities": "fowner"}):  # the folder's, or the caller's, are the most
         with (
             closing(make(str(folder), data=Dataset(own), **more)) as env,
-            pytest.raises(TaskError, match="sys_chroot are not among those that were set"),
+            pytest.raises(TaskError, match="sys_chroot are not among the configured ones"),
         ):
             env.reset()
 
@@ -179,7 +179,7 @@ def test_an_environment_without_a_name_of_its_own_is_refused(tmp_path: Path) -> 
     for name in ("bash", "Maze 1"):
         source = MAZE.replace('"maze"', repr(name))
         folder = write(tmp_path, 'env = "maze.py:Maze"', **{"maze.py": source})
-        with pytest.raises(UsageError, match="needs a 'name' of its own"):
+        with pytest.raises(UsageError, match="needs its own 'name'"):
             read(folder)
     assert ENVS.get("bash").__module__ == "intercode.envs.bash"
 
@@ -269,7 +269,7 @@ def test_a_split_of_its_tasks(tmp_path: Path) -> None:
         (("split", "train"),): ["0"],
         (("data", str(folder / "tasks.jsonl")),): ["0", "1"],
     }.items():
-        spec = RunSpec.of({"env": str(folder), **dict(given)})
+        spec = RunSpec.from_layers({"env": str(folder), **dict(given)})
         assert [task.task_id for task in run_setup.load(spec)[1]] == found
     with pytest.raises(TaskError, match="no split 'dev': its splits are train, test"):
-        run_setup.load(RunSpec.of({"env": str(folder), "split": "dev"}))
+        run_setup.load(RunSpec.from_layers({"env": str(folder), "split": "dev"}))

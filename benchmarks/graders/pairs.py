@@ -20,7 +20,7 @@ from intercode.datasets import nl2sh_alfa
 from intercode.envs.stage import SandboxStage
 from intercode.errors import RewardError
 from intercode.interpreters.bash import BashInterpreter
-from intercode.rewards.answer_types import Answer
+from intercode.rewards.answer_types import AnswerType
 from intercode.rewards.bash import compare
 from intercode.rewards.gold import GoldResult, GoldRunner
 from intercode.rewards.instruction_words import names_in_text
@@ -46,7 +46,7 @@ def run(tasks: Sequence[Task]) -> Results:
     """What every gold does in the file system of its task."""
     archives: dict[str, dict[str, str]] = defaultdict(dict)
     for task in tasks:
-        archives[image(task)].update(answer.archives if (answer := Answer.parse(task)) else {})
+        archives[image(task)].update(answer.archives if (answer := AnswerType.parse(task)) else {})
     jobs = {
         (image(task), gold): replace(
             task, metadata={"answer": {"type": "state", "archives": archives[image(task)]}}
@@ -76,7 +76,7 @@ def accepts(task: Task, gold: GoldResult | None, given: GoldResult | None, typed
     """Whether a reward that knows this gold alone takes what another command did for right."""
     if gold is None or given is None:
         return False
-    answer = Answer.parse(task) if typed else None
+    answer = AnswerType.parse(task) if typed else None
     archives = {path: given.archives[path] for path in (answer.archives if answer else ())}
     expects = task.expects if typed else lambda path: False
     names = names_in_text(task)
@@ -90,7 +90,7 @@ def difference(task: Task, gold: GoldResult | None, given: GoldResult | None) ->
         return "one ran into a limit"
     if gold.changed_paths != given.changed_paths:
         return "they change other files"
-    answer = Answer.parse(task)
+    answer = AnswerType.parse(task)
     if not gold.output.strip() or not given.output.strip():
         return "one prints nothing" if answer and answer.is_printed else "they leave other content"
     return f"other {answer.type if answer else 'output'}"

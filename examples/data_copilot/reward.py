@@ -7,12 +7,12 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from intercode import Episode, Score, Task, Turn
-from intercode.databases.base import Session
+from intercode.databases.base import DatabaseSession
 
-Reward = Callable[[Task, Episode, Session], Score]
+Reward = Callable[[Task, Episode, DatabaseSession], Score]
 
 
-def score(task: Task, episode: Episode, session: Session, default: Reward) -> Score:
+def score(task: Task, episode: Episode, session: DatabaseSession, default: Reward) -> Score:
     """Return InterCode's own reward, or 0 if an action was anything but a query."""
     if wrote := [turn.action for turn in episode.turns if not only_reads(turn)]:
         return Score(0.0, {"policy": 0.0}, {"wrote": wrote[0]})

@@ -30,7 +30,7 @@ from transformers import set_seed
 from datasets import disable_progress_bars
 from intercode import Dataset, Task
 from intercode.agents.builtin import ScriptedAgent
-from intercode.datasets.generated import generated
+from intercode.datasets.generated import load_generated
 
 TURNS = 3
 """A look at a file, a command, ``submit``."""
@@ -163,7 +163,7 @@ def demonstrations(args: argparse.Namespace) -> tuple[list[Task], list[list[dict
             *("export", str(run), "--to", "chat", "--style", "chat", "--solved"),
             *("--out", str(lines)),
         )
-        tasks += generated(
+        tasks += load_generated(
             "bash", seed=args.seed, difficulty=difficulty, split="train", count=count
         )
         told += [json.loads(line)["messages"] for line in lines.read_text().splitlines()]

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from intercode.envs.base import InterCodeEnv
-from intercode.envs.remote import Elsewhere
+from intercode.envs.remote import RemoteEnvironment
 
 FAILED_ACTION = "failed action: "
 """The beginning of a line of the report."""
@@ -37,7 +37,7 @@ def observe(step: Step, failed: list[str]) -> Step:
 
 def main(program: str, *arguments: str) -> None:
     failed: list[str] = []
-    for env in (InterCodeEnv, Elsewhere):
+    for env in (InterCodeEnv, RemoteEnvironment):
         env.step = observe(env.step, failed)
     sys.argv = [program, *arguments]
     sys.path[0] = str(Path(program).resolve().parent)

@@ -51,10 +51,10 @@ DOOR = "intercode_integrations/gateway/http.py"
 INTAKE = "intercode_integrations/gateway/intake.py"
 JSON = "intercode/json_limits.py"
 PLAIN = "intercode/plain_data.py"
-FILES = "intercode_sandbox/files.py"
+FILES = "intercode_sandbox/host_files.py"
 DOCKERFILE = "intercode_sandbox/images/dockerfile/parse.py"
-ADMISSION = "intercode/admission.py"
-RETENTION = "intercode_integrations/gateway/retention.py"
+ADMISSION = "intercode/connection_admission.py"
+RETENTION = "intercode_integrations/gateway/episode_calls.py"
 LEDGER = "intercode_integrations/ray/shared_limits.py"
 TRUST = "intercode/trust.py"
 RECORDS = "intercode/records.py"
@@ -93,12 +93,14 @@ def _docker(name: str, defends: str, file: str, old: str, new: str) -> Defence:
     return _one(DOCKER + name, defends, file, old, new, needs_root=True)
 
 
-NO_NAMESPACES = Edit(ENTER, 'proc, none[i], "0")', 'proc, none[i], "9")')
+NO_NAMESPACES = Edit(ENTER, 'proc, zero_limits[i], "0")', 'proc, zero_limits[i], "9")')
 """Beside the filter, which alone would not be missed."""
 
 NO_PIDS = Edit(CGROUP, 'CONTROLLERS = ("memory", "pids", "cpu")', 'CONTROLLERS = ("memory", "cpu")')
 """Beside the rlimit, which alone would not be missed."""
-LATER_SCORE = Edit(PROGRAM, '    ignore(write_text(inside->proc, path.at, "1000"));', "")
+LATER_SCORE = Edit(
+    PROGRAM, '    ignore(sys_write_text(sandbox->proc_fd, path.start, "1000"));\n', ""
+)
 """Beside the first score, which comes a moment before."""
 UNWATCHED = Edit(SPAWNER, "        self.poll.register(self.owner, select.EPOLLIN)\n", "")
 """Beside the end of its socket, which a fork of the caller may hold."""
@@ -107,7 +109,7 @@ DEFENCES = [
     Defence(
         "seccomp", "escape",
         (
-            Edit(ENTER, "    MUST(filter(entry));\n", ""),
+            Edit(ENTER, "    MUST(install_filter(setup));\n", ""),
             NO_NAMESPACES,
         ),
     ),
@@ -158,7 +160,10 @@ DEFENCES = [
     _filter("access_lists", "host DoS", "_LONGEST_ATTRIBUTE = 256", "_LONGEST_ATTRIBUTE = 65536"),
     _filter("kernel_events", "host leak", "_NETLINKS = (0, ", "_NETLINKS = (15, 0, "),
     _filter("socket_filters", "host DoS", "_SOCKET_FILTERS = (26, ", "_SOCKET_FILTERS = ("),
-    _filter("filters_of_ones_own", "host DoS", "unknown = [_deny(errno.EINVAL)]", "unknown = yes"),
+    _filter(
+        "filters_of_ones_own", "host DoS",
+        "einval_refusal = [_deny(errno.EINVAL)]", "einval_refusal = yes",
+    ),
     _filter("leases", "host DoS", "_F_SETLEASE = 1024", "_F_SETLEASE = 0xFFFF"),
     _filter("watched_folders", "peer DoS", "_F_NOTIFY = 1026", "_F_NOTIFY = 0xFFFF"),
     _filter("locks_of_open_files", "peer DoS", "_OFD_LOCKS = 37, 38", "_OFD_LOCKS = 99, 98"),
@@ -181,7 +186,8 @@ DEFENCES = [
     ),
     _one(
         "no_new_privileges", "escape", ENTER,
-        '    MUST(noted("prctl", CALL5(__NR_prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)));\n',
+        '    MUST(enter_note("prctl", CALL5(__NR_prctl, PR_SET_NO_NEW_PRIVS, 1,'
+        " 0, 0, 0)));\n",
         "",
     ),
     Defence(
@@ -189,25 +195,27 @@ DEFENCES = [
         (
             Edit(
                 ENTER,
-                "CALL2(__NR_prctl, PR_CAPBSET_DROP, each);\n",
+                "CALL2(__NR_prctl, PR_CAPBSET_DROP, capability);\n",
                 "0;\n",
             ),
             Edit(
                 ENTER,
-                '    MUST(noted("prctl", CALL2(__NR_prctl, PR_SET_SECUREBITS,'
-                " SECBIT_NOROOT | SECBIT_NOROOT_LOCKED)));\n",
+                '    MUST(enter_note("prctl",\n'
+                "                    CALL2(__NR_prctl, PR_SET_SECUREBITS, SECBIT_NOROOT"
+                " | SECBIT_NOROOT_LOCKED)));\n",
                 "",
             ),
             Edit(
                 USER,
-                "return failed ? failed : capabilities(rights, rights, rights);",
-                "return failed;",
+                "return error ? error : user_set_capabilities(capabilities,"
+                " capabilities, capabilities);",
+                "return error;",
             ),
         ),
     ),
     _one(
         "bounding_set", "escape", ENTER,
-        "CALL2(__NR_prctl, PR_CAPBSET_DROP, each);\n",
+        "CALL2(__NR_prctl, PR_CAPBSET_DROP, capability);\n",
         "0;\n",
     ),
     Defence(
@@ -215,13 +223,14 @@ DEFENCES = [
         (
             Edit(
                 ENTER,
-                '    MUST(noted("setns", CALL2(__NR_setns, entry->namespace, CLONE_NEWUSER)));\n',
+                '    MUST(enter_note("setns", CALL2(__NR_setns, setup->namespace,'
+                " CLONE_NEWUSER)));\n",
                 "",
             ),
             Edit(
                 ENTER,
-                '    if (entry->own) {\n        MUST(noted("setgroups"',
-                '    if (0) {\n        MUST(noted("setgroups"',
+                '    if (setup->own_id) {\n        MUST(enter_note("setgroups"',
+                '    if (0) {\n        MUST(enter_note("setgroups"',
             ),
             Edit(
                 USER,
@@ -245,7 +254,7 @@ DEFENCES = [
                 IDENTITY, "first_id, init_id = (_range_start(index), _FIRST_ID + index)",
                 "first_id, init_id = (0, _FIRST_ID + index)",
             ),
-            Edit(ENTER, "entry->root == (entry->first > 0) && ", ""),
+            Edit(ENTER, "setup->root == (setup->first_id > 0) && ", ""),
         ),
         needs_root=True,
     ),
@@ -284,22 +293,22 @@ DEFENCES = [
             Edit(SPAWNER, "_READ_ONLY = sc.MOUNT_ATTR_RDONLY | ", "_READ_ONLY = "),
             Edit(
                 ENTER,
-                '    add(&layers, ":e/folder");\n'
-                '    long failed = overlay(entry, "m", layers.at, NULL);\n',
-                '    long failed = mount(layers.at, "m", NULL, MS_BIND, NULL);\n',
+                '    text_add(&layers, ":e/folder");\n'
+                '    long error = mount_overlay(setup, "m", layers.start, NULL);\n',
+                '    long error = mount(layers.start, "m", NULL, MS_BIND, NULL);\n',
             ),
         ),
         needs_root=True,
     ),
     _one(
         "programs_inodes_of_its_own", "peer DoS, host leak", ENTER,
-        '    add(&layers, ":e/folder");\n'
-        '    long failed = overlay(entry, "m", layers.at, NULL);\n',
-        '    long failed = mount(layers.at, "m", NULL, MS_BIND | MS_REC, NULL);\n',
+        '    text_add(&layers, ":e/folder");\n'
+        '    long error = mount_overlay(setup, "m", layers.start, NULL);\n',
+        '    long error = mount(layers.start, "m", NULL, MS_BIND | MS_REC, NULL);\n',
     ),
     _one(
         "private_folders", "host leak", ENTER,
-        "    MUST(hide(entry));\n",
+        "    MUST(hide_paths(setup));\n",
         '', needs_root=True,
     ),
     _one(
@@ -309,7 +318,7 @@ DEFENCES = [
     ),
     _one(
         "no_setuid_or_devices", "escape", ENTER,
-        '"overlay", upper ? QUIET :',
+        '"overlay", upper ? NO_SUID_DEV :',
         '"overlay", upper ? 0 :', needs_root=True,
     ),
     _one(
@@ -327,15 +336,17 @@ DEFENCES = [
         (
             Edit(
                 PROGRAM,
-                "set_score(inside, inside->score > STARTING ? inside->score : STARTING);\n",
-                "0;\n",
+                "set_score(sandbox,\n"
+                "                     sandbox->oom_score > STARTING_SCORE ?"
+                " sandbox->oom_score : STARTING_SCORE);\n",
+                "0;",
             ),
             LATER_SCORE,
         ),
     ),
     _one(
         "masked_proc", "host leak", ENTER,
-        "mask = first_of(machine->masks);",
+        "mask = msg_first(machine->masks);",
         "mask = {0};",
     ),
     _one(
@@ -345,10 +356,12 @@ DEFENCES = [
     ),
     _one(
         "old_root_unmounted", "host leak", ENTER,
-        '    MUST(noted("pivot_root", CALL2(__NR_pivot_root, ".", ".")));\n'
-        '    MUST(noted("umount", CALL2(__NR_umount2, ".", DETACH)));\n',
+        '    MUST(enter_note("pivot_root", CALL2(__NR_pivot_root, ".", ".")));\n'
+        '    MUST(enter_note("umount", CALL2(__NR_umount2, ".",'
+        " MNT_DETACH)));\n",
         '    MUST(make_folder("old"));\n'
-        '    MUST(noted("pivot_root", CALL2(__NR_pivot_root, ".", "old")));\n', needs_root=True,
+        '    MUST(enter_note("pivot_root", CALL2(__NR_pivot_root, ".", "old")));\n',
+        needs_root=True,
     ),
     _one(
         "ipc_namespace", "host leak, lateral", MAIN,
@@ -362,12 +375,14 @@ DEFENCES = [
     ),
     _one(
         "inherited_descriptors", "host leak", MAIN,
-        'noted("close_range", close_from(SOCKET + 1));\n',
+        'enter_note("close_range", sys_close_from(CONTROL_FD + 1));\n',
         "0;\n",
     ),
     _one(
         "inherited_descriptors_one_by_one", "host leak", SYS,
-        "    do failed = close_listed(first);\n    while (failed > 0);\n    return failed;\n",
+        "    do error = close_listed(first);\n"
+        "    while (error > 0);\n"
+        "    return error;\n",
         "    return 0;\n",
     ),
     Defence(
@@ -375,8 +390,9 @@ DEFENCES = [
         (
             Edit(
                 ENTER,
-                "    MUST(limit(RLIMIT_NPROC, (processes > 2 ? processes : 2)"
-                " + (entry->own ? 0 : OWN_THREADS)));\n",
+                "        MUST(set_limit(RLIMIT_NPROC,\n"
+                "                       (processes > 2 ? processes : 2) + (setup->own_id"
+                " ? 0 : OWN_PROCESSES)));\n",
                 "",
             ),
             Edit(IDENTITY, "            limit_processes(processes + OWN_THREADS)\n", ""),
@@ -390,8 +406,8 @@ DEFENCES = [
     ),
     _one(
         "disk_size", "host DoS", ENTER,
-        "    add_number(&options, disk);\n",
-        '    add(&options, "50%");\n',
+        "    text_add_number(&options, disk);\n",
+        '    text_add(&options, "50%");\n',
     ),
     _one(
         "frozen_counts", "host DoS", ENTER,
@@ -408,18 +424,18 @@ DEFENCES = [
     ),
     _one(
         "file_count", "host DoS", ENTER,
-        "    add_number(&options, files);\n",
-        "    add_number(&options, 0);\n",
+        "    text_add_number(&options, files);\n",
+        "    text_add_number(&options, 0);\n",
     ),
     _one(
         "file_size", "host DoS", ENTER,
-        '    MUST(limit(RLIMIT_FSIZE, (uint64_t)planned(entry, "disk")));\n',
+        '    MUST(set_limit(RLIMIT_FSIZE, (uint64_t)plan_number(setup, "disk")));\n',
         "",
     ),
     _one(
         "read_only_dev", "cheating", ENTER,
-        "MS_REMOUNT | MS_BIND | MS_RDONLY | DEVICES_QUIET",
-        "MS_REMOUNT | MS_BIND | DEVICES_QUIET",
+        "MS_REMOUNT | MS_BIND | MS_RDONLY | NO_SUID_EXEC",
+        "MS_REMOUNT | MS_BIND | NO_SUID_EXEC",
     ),
     Defence("started_programs_are_ended_first", "self DoS", (LATER_SCORE,)),
     _one(
@@ -448,12 +464,12 @@ DEFENCES = [
     Defence("pids_controller", "host DoS", (NO_PIDS,)),
     _one(
         "equal_weights", "peer DoS", CGROUP,
-        "        self.sandboxes += change\n", "        self.sandboxes = 1\n",
+        "        self.sandboxes += count_change\n", "        self.sandboxes = 1\n",
     ),
     _one(
         "no_core_by_a_pipe", "host leak, escape", ENTER,
-        "limit(RLIMIT_CORE, 1)",
-        "limit(RLIMIT_CORE, 0)",
+        "set_limit(RLIMIT_CORE, 1)",
+        "set_limit(RLIMIT_CORE, 0)",
     ),
     _one(
         "empty_cores", "host leak", ENTER,
@@ -497,7 +513,7 @@ DEFENCES = [
         "repositories = heads | refs & objects", "repositories = refs - refs",
     ),
     _one(
-        "long_verifications", "cheating", "intercode_sandbox/scripts.py",
+        "long_verifications", "cheating", "intercode_sandbox/script_arguments.py",
         "if len(data) <= _MAX_ARGUMENT_BYTES:", "if True:",
     ),
     _one(
@@ -613,7 +629,8 @@ DEFENCES = [
     ),
     _one(
         "numbers_before_lines", "cheating", READING,
-        "if line_number is not None and line_number <= last_number_by_name.get(name, 0):", "if False:",
+        "if line_number is not None and line_number <= last_number_by_name.get(name, 0):",
+        "if False:",
     ),
     _one(
         "files_before_lines", "cheating", READING,
@@ -670,7 +687,7 @@ DEFENCES = [
     ),
     _one(
         "moved_clock", "clock", "intercode/evaluate/checks.py",
-        "    _clock_effects,\n    _mislisted_tests", "    _tests",
+        "    _clock_effects,\n    _mislisted_tests", "    _mislisted_tests",
     ),
     _one(
         "twins", "cheating", "intercode/rewards/mutated_tests.py",
@@ -692,7 +709,7 @@ DEFENCES = [
     ),
     _one(
         "the_group_that_cannot_read_them", "cheating", PROGRAM,
-        "        user.groups[user.count++] = PRIVATE;", "        user.count += 0;",
+        "        user.groups[user.count++] = PRIVATE_GROUP;", " user.count += 0;",
         needs_root=True,
     ),
     _one(
@@ -719,7 +736,9 @@ DEFENCES = [
     ),
     _one(
         "marked_failures", "cheating", "intercode/rewards/swe_run.py",
-        "and (\n                self._expects_failure or not self._has_expected_failure\n            )", "",
+        "and (\n                self._expects_failure or not self._has_expected_failure\n        "
+        "    )",
+        "",
     ),
     _one(
         "reports_in_one_encoding", "cheating", "intercode/rewards/swe_run.py",
@@ -749,7 +768,8 @@ DEFENCES = [
     ),
     _one(
         "fixes_in_objects", "cheating", FIXES,
-        "self._report_location(path, self._search_pack(pack_content))", 'self._report_location(path, "")',
+        "self._report_location(path, self._search_pack(pack_content))",
+        'self._report_location(path, "")',
     ),
     _one(
         "fixes_in_archives", "cheating", FIXES,
@@ -762,7 +782,7 @@ DEFENCES = [
     ),
     _one(
         "golds_of_agents", "cheating", "intercode/agents/base.py",
-        "Surroundings.of(env), task.shown()", "Surroundings.of(env), task",
+        "AgentContext.from_env(env), task.shown()", "AgentContext.from_env(env), task",
     ),
     _one(
         "golds_below_usr", "cheating", "intercode_sandbox/images/host.py",
@@ -784,18 +804,19 @@ DEFENCES = [
         "links_of_images", "escape",
         (
             Edit(SYS, "resolve = RESOLVE_NO_SYMLINKS | RESOLVE_IN_ROOT;", "resolve = 0;"),
-            Edit(PROVIDER, "            _check_places(image.layers)\n", ""),
+            Edit(PROVIDER, "            _check_mount_points(image.layers)\n", ""),
         ),
         needs_root=True,
     ),
     _one(
         "a_stack_for_walks", "self DoS", SERVE,
-        "    failed = on_own_stack(run, &walking);\n", "    run(&walking);\n",
+        "    error = sys_run_on_stack(run, &walking);\n", "    run(&walking);\n",
     ),
     _one(
         "shared_memory_is_compared", "cheating", ENTER,
-        '    return mount("", "d/shm", NULL, MS_BIND | MS_REMOUNT | DEVICES_QUIET, NULL);\n',
-        '    return mount("tmpfs", "d/shm", "tmpfs", DEVICES_QUIET, NULL);\n',
+        '    return mount("", "d/shm", NULL, MS_BIND | MS_REMOUNT |'
+        " NO_SUID_EXEC, NULL);\n",
+        '    return mount("tmpfs", "d/shm", "tmpfs", NO_SUID_EXEC, NULL);\n',
     ),
     Defence(
         "name_servers", "escape",
@@ -803,16 +824,17 @@ DEFENCES = [
             Edit(ENTER, "servers >= 0 ? bind_resolver((int)servers) : 0;\n", "0;\n"),
             Edit(
                 ENTER,
-                '    MUST(noted("chdir", CALL1(__NR_chdir, "x/m")));\n',
-                '    close_fd((int)open_at(AT_FDCWD, "x/m/etc/resolv.conf",'
-                " O_CREAT | O_WRONLY, 0644));\n"
-                '    MUST(noted("chdir", CALL1(__NR_chdir, "x/m")));\n',
+                '    MUST(enter_note("chdir", CALL1(__NR_chdir, "x/m")));\n',
+                '    sys_close((int)sys_open(AT_FDCWD, "x/m/etc/resolv.conf", O_CREAT |'
+                " O_WRONLY, 0644));\n"
+                '    MUST(enter_note("chdir", CALL1(__NR_chdir, "x/m")));\n',
             ),
         ),
     ),
     _one(
         "standing_still", "cheating", PROCESSES,
-        "    if (same_turn((struct turn){pid, thread, turns_of(pid, thread)})) {",
+        "    if (is_same_mark((struct thread_mark){pid, thread, read_mark(pid,"
+        " thread)})) {",
         "    if (thread) {",
     ),
     _one(
@@ -822,9 +844,10 @@ DEFENCES = [
     ),
     _one(
         "only_what_runs_is_killed", "self DoS", PROGRAM,
-        "    if (!program || !program->before) return 0;\n    struct program taken = *program;\n",
-        "    struct program taken = program ? *program : (struct program){0};\n"
-        "    if (!program) program = &taken;\n",
+        "    if (!program || !program->running) return 0;\n"
+        "    struct program copy = *program;\n",
+        "    struct program copy = program ? *program : (struct program){0};\n"
+        "    if (!program) program = &copy;\n",
     ),
     _one(
         "looked_at_again", "self DoS", NATIVE + "sandbox.py",
@@ -832,12 +855,13 @@ DEFENCES = [
     ),
     _one(
         "nothing_is_left_out", "cheating", STATIC + "archive.c",
-        'if (depth > MAX_DEPTH) fail(now, -EOVERFLOW, "folders are nested more than 300 deep");',
-        "if (depth > MAX_DEPTH) return;",
+        "    if (depth > MAX_DEPTH)\n"
+        '        walk_fail(writer->walk, -EOVERFLOW, "folders are nested more than 300 deep");\n',
+        "    if (depth > MAX_DEPTH) return;\n",
     ),
     _one(
         "read_once", "self DoS", WALK,
-        "    if (known && status->stx_nlink > 1) {", "    if (false) {", needs_root=True,
+        "    if (is_cached && status->stx_nlink > 1) {", "    if (false) {", needs_root=True,
     ),
     _one(
         "holes_stay_holes", "host DoS", WALK,
@@ -852,11 +876,11 @@ DEFENCES = [
     ),
     _one(
         "abstract_sockets", "lateral", ENTER,
-        "    if (!entry->inside->contained) MUST(scope());\n", "",
+        "    if (!setup->sandbox->contained) MUST(scope_landlock());\n", "",
     ),
     _one(
         "memory_of_a_process", "host DoS", ENTER,
-        '    MUST(limit(RLIMIT_DATA, (uint64_t)planned(entry, "memory")));\n',
+        '    MUST(set_limit(RLIMIT_DATA, (uint64_t)plan_number(setup, "memory")));\n',
         "",
     ),
     _one(
@@ -869,25 +893,26 @@ DEFENCES = [
     ),
     _one(
         "endless_output", "host DoS", PROCESS,
-        "too_much = any(b.total > output_limit * HARD_OUTPUT_FACTOR for b in buffers.values())",
+        "too_much = any(\n            output_buffer.total > output_limit * HARD_OUTPUT_FACTOR\n  "
+        "          for output_buffer in buffers.values()\n        )",
         "too_much = False",
     ),
     _one(
         "device_nodes_of_its_own", "peer DoS", ENTER,
-        '        if (root) {\n            MUST(noted("mknod"',
-        '        if (0) {\n            MUST(noted("mknod"', needs_root=True,
+        '        if (root) {\n            MUST(enter_note("mknod"',
+        '        if (0) {\n            MUST(enter_note("mknod"', needs_root=True,
     ),
     _one(
         "timeout_kills_sessions", "host DoS, self DoS", PROGRAM,
-        "    long killed = kill_except(taken.before, taken.before_count);\n",
-        "    long killed = 0;\n    kill_pid(pid, 9);\n",
+        "    long killed = proc_kill_except(copy.running, copy.running_count);\n",
+        "    long killed = 0;\n    proc_signal(pid, 9);\n",
     ),
     Defence(
         "caller_killed", "host DoS",
         (
             Edit(
                 SERVE,
-                "        else\n            leave(0);\n",
+                "        else\n            sys_exit(0);\n",
                 "        else\n            polls[0].fd = -1;\n",
             ),
             Edit(
@@ -901,8 +926,9 @@ DEFENCES = [
     ),
     _one(
         "spawner_killed", "host DoS", USER,
-        "failed || inside->contained ? failed : CALL2(__NR_prctl, PR_SET_PDEATHSIG, KILLED);\n",
-        "inside->contained ? failed : failed;\n", needs_root=True,
+        "error || sandbox->contained ? error : CALL2(__NR_prctl,"
+        " PR_SET_PDEATHSIG, SIGKILL);\n",
+        "sandbox->contained ? error : error;\n", needs_root=True,
     ),
     _one(
         "private_layers", "host leak", "intercode_sandbox/privileges.py",
@@ -920,7 +946,7 @@ DEFENCES = [
     _one(
         "bounded_paths", "host DoS", WALK,
         "    if (walk->room < 0)\n",
-        "    if (0)\n",
+        "    if (0)",
     ),
     _one(
         "sockets_are_saved", "cheating", NATIVE + "archive.py",
@@ -933,7 +959,10 @@ DEFENCES = [
     ),
     _one(
         "files_of_process_1", "host leak", STATIC + "files.c",
-        'return starts(target, "/proc/1/") || starts(target, "/proc/sys/") ? -EACCES : 0;',
+        'return text_starts_with(target, "/proc/1/") || text_starts_with(target,'
+        ' "/proc/sys/") ? -EACCES\n'
+        "                                                                       "
+        "                   : 0;",
         "return 0;",
     ),
     Defence(
@@ -953,7 +982,8 @@ DEFENCES = [
     ),
     _one(
         "memberships", "host DoS, peer DoS", ENTER,
-        '    ignore(write_text(proc, "sys/net/ipv4/igmp_max_memberships", "0"));\n',
+        '    ignore(sys_write_text(proc, "sys/net/ipv4/igmp_max_memberships",'
+        ' "0"));\n',
         "",
     ),
     Defence(
@@ -974,7 +1004,9 @@ DEFENCES = [
     ),
     _one(
         "closed_calls", "self DoS", OWNERSHIP,
-        "self._is_cut = self._is_cut or (holder is not None and _is_executing(holder))\n", "pass\n",
+        "self._is_cut = self._is_cut or (\n                running_frame is not None and "
+        "_is_executing(running_frame)\n            )",
+        "pass\n",
     ),
     Defence(
         "signals_of_the_caller", "self DoS",
@@ -982,8 +1014,15 @@ DEFENCES = [
             Edit(
                 NATIVE + "process_start.py", "signal.pthread_sigmask(signal.SIG_SETMASK, ())\n", ""
             ),
-            Edit(MAIN, "    unfit = reset_signals();\n", ""),
-            Edit(PROGRAM, "CALL4(__NR_rt_sigprocmask, SIG_SETMASK, &none, 0, sizeof none);", "0;"),
+            Edit(
+                MAIN,
+                "    long error = reset_signals();\n    if (!error) error = enter_note("
+                '"prctl", CALL2(__NR_prctl, PR_SET_PDEATHSIG',
+                "    long error = 0;\n    if (!error) error = enter_note("
+                '"prctl", CALL2(__NR_prctl, PR_SET_PDEATHSIG',
+            ),
+            Edit(PROGRAM, "CALL4(__NR_rt_sigprocmask, SIG_SETMASK, &no_signals, 0, sizeof"
+                          " no_signals);", "0;"),
             Edit(SERVE, "SIG_SETMASK, &children", "SIG_BLOCK, &children"),
         ),
     ),
@@ -993,7 +1032,7 @@ DEFENCES = [
     ),
     _one(
         "shared_memory", "host DoS", SERVE,
-        "killed >= 0 && !count ? remove_shared_memory(request->inside) : 0;\n",
+        "killed >= 0 && !count ? proc_remove_shared(request->sandbox) : 0;\n",
         "0;\n",
     ),
     Defence(
@@ -1001,7 +1040,7 @@ DEFENCES = [
         (
             Edit(
                 PROCESSES,
-                "        } else if (now > since + STUCK_MS) {",
+                "        } else if (time > unchanged_since + STUCK_MS) {",
                 "        } else if (0) {",
             ),
             Edit(NATIVE + "sandbox.py", "_FILES_SECONDS = 60.0", "_FILES_SECONDS = 2.0"),
@@ -1066,15 +1105,15 @@ DEFENCES = [
     ),
     _one(
         "private_places", "host leak", "intercode_sandbox/images/host.py",
-        "    places += _private_places(str(cache_root()))\n", "", needs_root=True,
+        "    paths += _cached_private_paths(str(cache_root()))\n", "", needs_root=True,
     ),
     _one(
-        "cache_of_others", "lateral", "intercode_sandbox/files.py",
-        "        _check_owner(place, place.stat())\n", "        pass\n", needs_root=True,
+        "cache_of_others", "lateral", "intercode_sandbox/host_files.py",
+        "        _check_owner(folder, folder.stat())\n", "        pass\n", needs_root=True,
     ),
     _one(
         "tokens_of_data", "cheating", "intercode_integrations/trl/tokens.py",
-        "            cuts.add(position + 1)\n", "",
+        "            boundaries.add(position + 1)\n", "",
     ),
     _one(
         "archive_of_zeros", "host DoS", "intercode_sandbox/images/archive.py",
@@ -1159,16 +1198,18 @@ DEFENCES = [
     _one("skill_read_only", "cheating", SKILLS, ", read_only=True)", ")"),
     _one(
         "layer_elsewhere", "escape", LAYERS,
-        'if ".." in parts or "/".join(parts[:3]) != agent_root:', 'if ".." in parts:',
+        'if ".." in member_parts or "/".join(member_parts[:3]) != agent_root:',
+        'if ".." in member_parts:',
     ),
     _one(
         "layer_parents", "escape", LAYERS,
-        'if ".." in parts or "/".join(parts[:3]) != agent_root:',
-        'if "/".join(parts[:3]) != agent_root:',
+        'if ".." in member_parts or "/".join(member_parts[:3]) != agent_root:',
+        'if "/".join(member_parts[:3]) != agent_root:',
     ),
     _one(
         "layer_checksums_of_npm", "escape", LAYERS,
-        "if unverified_names := [name for name, checksum in checksums.items() if not checksum]:",
+        "if unverified_names := [\n        program_name for program_name, checksum in "
+        "checksums.items() if not checksum\n    ]:",
         "if unverified_names := []:",
     ),
     _one(
@@ -1224,12 +1265,13 @@ DEFENCES = [
     _one("purse_of_dollars", "self DoS", PLAY, "cost, limits.cost)", "cost, None)"),
     _one(
         "ignored_paths_of_the_task", "cheating", "intercode/rewards/bash.py",
-        "if path in gold.setup_changes or (path in gold.changed_paths and not is_unnamed_temporary):",
+        "if path in gold.setup_changes or (path in gold.changed_paths and not "
+        "is_unnamed_temporary):",
         "if False:",
     ),
     _one(
         "gateway_paths", "exfiltration", GATE,
-        'elif request.method == "POST" and parts.path in {*_PATHS, COUNT}:',
+        'elif request.method == "POST" and target.path in {*_PATHS, COUNT}:',
         'elif request.method == "POST":',
     ),
     _one(
@@ -1246,7 +1288,7 @@ DEFENCES = [
         'if is_known or policy.hosted == "pass":', "if True:",
     ),
     _one("gateway_remote", "exfiltration", RULES, "    if policy.remote:\n", "    if True:\n"),
-    _one("gateway_token", "lateral", GATE, "Guard(self.token", "Guard(None"),
+    _one("gateway_token", "lateral", GATE, "RequestGuard(self.token", "RequestGuard(None"),
     _one(
         "gateway_closed", "lateral", GATE,
         "        if self._closed:\n            raise Refusal(401",
@@ -1294,7 +1336,7 @@ DEFENCES = [
     Defence(
         "gateway_body", "host DoS",
         (
-            Edit(DOOR, "            if len(data) > limit:", "            if False:"),
+            Edit(DOOR, "            if len(content) > limit:", "            if False:"),
             Edit(GATE, "        if size > policy.max_body:", "        if False:"),
         ),
     ),
@@ -1304,7 +1346,10 @@ DEFENCES = [
     _one("size_of_manifests", "host DoS", RECORDS, "> _LARGEST_FILE:", "> 1 << 40:"),
     _one("lines_of_records", "host DoS", RECORDS, "readline(_LONGEST_LINE)", "readline()"),
     _one("levels_of_data", "host DoS", PLAIN, "        if depth > MAX_DEPTH:", "        if False:"),
-    _one("aliases_of_data", "host DoS", PLAIN, "            if max_bytes < 0:", "            if False:"),
+    _one(
+        "aliases_of_data", "host DoS", PLAIN,
+        "            if max_bytes < 0:", "            if False:",
+    ),
     _one(
         "words_of_dockerfiles", "host DoS", DOCKERFILE,
         "        if self.remaining_length < 0:", "        if False:",
@@ -1367,7 +1412,7 @@ DEFENCES = [
     ),
     _one("ray_paid_at_all", "peer DoS", LEDGER, ".presume()", ".release()"),
     _one(
-        "looked_up_once", "cheating", REWARDS + "sql_mutate.py",
+        "looked_up_once", "cheating", REWARDS + "database_mutator.py",
         "                if row not in retained_rows:", "                if False:",
     ),
     _one(
@@ -1430,7 +1475,7 @@ DEFENCES = [
     ),
     _one(
         "record_of_a_folder_to_write", "host leak", "intercode/spec.py",
-        '    for name in (*list_section_options(How), "exclude"):', "    for name in ():",
+        '    for name in (*list_section_options(RunOptions), "exclude"):', "    for name in ():",
     ),
     _one(
         "record_of_a_packages_name", "host leak", "intercode_sandbox/lazy_imports.py",
@@ -1472,7 +1517,7 @@ DEFENCES = [
     _one("record_link", "host leak", RECORDS, "os.O_NOFOLLOW | ", ""),
     _one("record_fifo", "host DoS", RECORDS, "    if not stat.S_ISREG(", "    if False and ("),
     _one(
-        "record_link_to_write", "host leak", "intercode_sandbox/files.py",
+        "record_link_to_write", "host leak", "intercode_sandbox/host_files.py",
         "    temporary.unlink(missing_ok=True)  # a link there would be written through\n", "",
     ),
     _one("record_link_of_the_writer", "host leak", RECORDS, "os.O_NOFOLLOW | ", ""),
@@ -1496,7 +1541,7 @@ DEFENCES = [
         "calls_tried", "self DoS", PROVIDER, "        _try_calls()\n", "",
     ),
     _docker(
-        "owner", "host DoS", STATIC + "serve.c", "        if (polls[2].revents) leave(0);\n", "",
+        "owner", "host DoS", STATIC + "serve.c", "        if (polls[2].revents) sys_exit(0);\n", "",
     ),
     Defence(
         "interrupted_attempt", "cheating",
@@ -1540,8 +1585,8 @@ DEFENCES = [
     ),
     _one(
         "dropped_pipes", "cheating", OWNERSHIP,
-        "    finalizer = weakref.finalize(thing, work, ",
-        "    finalizer = weakref.finalize(free_when_gone, work, ",
+        "    finalizer = weakref.finalize(owner, callback, ",
+        "    finalizer = weakref.finalize(free_when_gone, callback, ",
     ),
     Defence(
         "exit_in_an_agent", "cheating",
@@ -1567,7 +1612,7 @@ DEFENCES = [
         (
             Edit(
                 "intercode_sandbox/docker/sandbox.py",
-                "        container.process,\n        on_slow_end=container.hand_over,\n",
+                "        container.process,\n        on_slow_end=container.request_kill,\n",
                 "        None,\n",
             ),
             Edit(CONTAINER, "if not self.process.end(_HANG_UP_SECONDS):", "if False:"),
@@ -1575,10 +1620,10 @@ DEFENCES = [
         ),
         needs_root=True,
     ),
-    _docker("filter", "host DoS", ENTER, "    MUST(filter(entry));\n", ""),
+    _docker("filter", "host DoS", ENTER, "    MUST(install_filter(setup));\n", ""),
     _docker(
         "written_and_set_back", "cheating", STATIC + "container.c",
-        "same_time(&status->stx_ctime, &old->stx_ctime) && ", "",
+        "equal_time(&status->stx_ctime, &lower_status->stx_ctime) &&\n", "",
     ),
     _docker(
         "shared_root", "host DoS", "intercode_sandbox/docker/runtime_mounts.py",

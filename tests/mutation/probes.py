@@ -36,7 +36,7 @@ from intercode.errors import ImageError, SandboxError, SandboxUnavailableError
 from intercode_sandbox import get_provider
 from intercode_sandbox.images import host
 from intercode_sandbox.native import syscalls as sc
-from intercode_sandbox.privileges import permitted
+from intercode_sandbox.privileges import read_permitted_capabilities
 from intercode_sandbox.units import MIB
 from waiting import new_marker
 
@@ -265,7 +265,7 @@ def never_the_machines_root() -> bool:
     Path(folder).chmod(0o755)
     sys_admin = 21
     sc.prctl(sc.PR_CAPBSET_DROP, sys_admin)  # whom it starts has not the right, either
-    rights = permitted() & ~(1 << sys_admin)
+    rights = read_permitted_capabilities() & ~(1 << sys_admin)
     sc.capset(rights, rights, 0)
     return "0" not in _outer_ids()[0]
 

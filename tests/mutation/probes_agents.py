@@ -76,7 +76,7 @@ class _Machine:
 
 def _installs(machine: _Machine, agent: str, before: str | None = None) -> bool:
     recipe = layers.find_recipe(agent)
-    build = layers._npm if recipe.install.source == "npm" else layers._pypi
+    build = layers._install_npm if recipe.install.source == "npm" else layers._install_pypi
     sandbox = cast(Any, machine)
     return not _refused(lambda: build(recipe, "http://index", sandbox, machine.run, before))
 
@@ -174,15 +174,18 @@ def archive_links() -> bool:
 
 def _gateway() -> Gateway:
     os.environ["OPENAI_COMPATIBLE_API_KEY"] = "none"
-    return Gateway(Upstream.of("openai-compatible/x", "http://127.0.0.1:9/v1"))
+    return Gateway(Upstream.resolve("openai-compatible/x", "http://127.0.0.1:9/v1"))
 
 
 def _played(command: str, seconds: float) -> tuple[Any, episode_runner.ExternalAgent, str]:
     """Play an episode with this program: its sandbox, the player, and the output."""
     sandbox = start()
-    recorded = SimpleNamespace(turns=[])
+    full_episode = SimpleNamespace(turns=[])
     env = SimpleNamespace(
-        watched=lambda work: work(sandbox), recorded=recorded, observation="?", directory="/"
+        run_guarded=lambda work: work(sandbox),
+        full_episode=full_episode,
+        observation="?",
+        directory="/",
     )
     with _gateway() as gateway:
         limits = EpisodeLimits(seconds=seconds)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from intercode.rewards.answer_types import Answer
+from intercode.rewards.answer_types import AnswerType
 from intercode.task import Task
 
 from .tools import one_of
 
 
 def _refuses(gold: str, output: str, query: str = "Count the files.", **answer: Any) -> bool:
-    read = Answer.parse(Task("t", query, metadata={"answer": answer}))
+    read = AnswerType.parse(Task("t", query, metadata={"answer": answer}))
     assert read is not None and read.is_equivalent(gold, gold)
     return one_of(str(read.is_equivalent(gold, output)), holds="False", gone="True")
 

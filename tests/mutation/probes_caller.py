@@ -20,12 +20,12 @@ from intercode.errors import (
     SandboxUnavailableError,
 )
 from intercode_sandbox import SandboxBackend, get_provider
-from intercode_sandbox.files import cache_root
+from intercode_sandbox.host_files import cache_root
 from intercode_sandbox.native import cgroup, frozen_layers, process, wire
 from intercode_sandbox.native.provider import NativeProvider
 from intercode_sandbox.native.sandbox import NativeSandbox
 from intercode_sandbox.native.snapshot import NativeSnapshot, endings
-from intercode_sandbox.ownership import OneCaller
+from intercode_sandbox.ownership import CallGuard
 from intercode_sandbox.units import MIB
 from sources import path_of
 from waiting import eventually, new_marker
@@ -227,7 +227,7 @@ def slow_ends_are_kept() -> bool:
     tracer.start()
     begun.wait()
     sandbox.close()
-    spawner = get_provider()._running()  # type: ignore[attr-defined]
+    spawner = get_provider()._running_spawner()  # type: ignore[attr-defined]
     spawner.evidence("")  # the answer comes after what was told before
     held = spawner.name in [ending.lease for ending in endings()]
     over.set()
@@ -241,7 +241,7 @@ def forks_do_not_delay() -> bool:
     child = ctypes.CDLL(None).fork()
     if child == 0:
         signal.pause()
-    process = provider._running().process
+    process = provider._running_spawner().process
     provider.close()
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
@@ -339,7 +339,7 @@ def vfork_is_not_awaited() -> bool:
 def cgroups_of_the_killed() -> bool:
     with closing(NativeProvider()) as provider:
         provider.start()
-        spawner = provider._running()
+        spawner = provider._running_spawner()
         names = [Path(parent, cgroup.PREFIX + spawner.name) for parent in cgroup.parents()]
         if not any(path.is_dir() for path in names):
             raise ProbeError("there is no cgroup")
@@ -388,7 +388,7 @@ def processes_without_a_first_thread() -> bool:
 
 def closed_calls() -> bool:
     """Whether a call under whose hands a thing is closed fails."""
-    calls = OneCaller("this thing")
+    calls = CallGuard("this thing")
     try:
         with calls:
             calls.cut()

@@ -18,11 +18,11 @@ from intercode.models.limits import Budget
 from intercode.models.scripted import Line, Rule, script
 from intercode_integrations.gateway import Gateway, GatewayPolicy, GatewaySession, Upstream
 from intercode_integrations.gateway.calls import Call
+from intercode_integrations.gateway.episode_calls import MAX_CHARACTERS, Dialogues
 from intercode_integrations.gateway.gateway import FREE_COUNTS
 from intercode_integrations.gateway.intake import Intake, check_embedded_tokens, check_tokens
 from intercode_integrations.gateway.policy import Refusal, admit_body
-from intercode_integrations.gateway.record import Journal
-from intercode_integrations.gateway.retention import MAX_CHARACTERS, Dialogues
+from intercode_integrations.gateway.record import CallLog
 from intercode_integrations.testing import ScriptedServer
 
 from .tools import one_of
@@ -200,7 +200,7 @@ def gateway_dialogues() -> bool:
 def gateway_record_limit() -> bool:
     with (
         TemporaryDirectory() as folder,
-        closing(Journal(f"{folder}/calls.jsonl", KEY, KEY, limit=100)) as journal,
+        closing(CallLog(f"{folder}/calls.jsonl", KEY, KEY, limit=100)) as journal,
     ):
         journal.write(Call("chat", CHAT, "any", (Message("user", "hi"),), text="Done."))
         return journal.is_full

@@ -275,7 +275,7 @@ class _Forks:
         forks = env.fork(len(self._answers))
         for fork, answer in zip(forks, self._answers, strict=True):
             fork.step(f"submit {answer}".strip())
-            self.seen.append(fork.recorded.score)
+            self.seen.append(fork.full_episode.score)
         return forks[-1].episode
 
 

@@ -21,10 +21,10 @@ from intercode.interpreters.bash import BashInterpreter
 from intercode.models.base import Answer, AttemptError
 from intercode.models.drain import run_drain
 from intercode.models.limits import Retry
-from intercode.models.remote import Around, Frame
+from intercode.models.remote import CallContext, CallLimiter
 from intercode.task import Dataset, Task
 from intercode_sandbox.native import wire as messages
-from intercode_sandbox.ownership import OneCaller
+from intercode_sandbox.ownership import CallGuard
 
 from .tools import one_of
 
@@ -55,10 +55,10 @@ def interrupted_call() -> bool:
     """Whether an interrupt on the way out of a call leaves the environment usable."""
     with closing(intercode.make("sql")) as env:
         env.reset(seed=0)
-        leave, OneCaller.__exit__ = OneCaller.__exit__, _strike  # type: ignore[assignment]
+        leave, CallGuard.__exit__ = CallGuard.__exit__, _strike  # type: ignore[assignment]
         with suppress(_Struck):
             env.step("SELECT 1")
-        OneCaller.__exit__ = leave  # type: ignore[method-assign]
+        CallGuard.__exit__ = leave  # type: ignore[method-assign]
         try:
             env.reset(seed=0)
         except EnvironmentStateError as error:
@@ -70,7 +70,7 @@ def owed_answer() -> bool:
     """Whether the answer to an interrupted statement is none to the next one."""
     with closing(intercode.make("sql")) as env:
         env.reset(seed=0)
-        session = env.unwrapped.place  # type: ignore[attr-defined]
+        session = env.unwrapped.workspace  # type: ignore[attr-defined]
         receive, wire.receive = wire.receive, _strike  # type: ignore[assignment]
         with suppress(_Struck):
             session.execute("SELECT 1")
@@ -177,7 +177,9 @@ def exit_code_of_a_command() -> bool:
 
 def repeated_call() -> bool:
     """Whether no call of a model is repeated after an interrupt of the run."""
-    frame = Frame("openai/any", "http://host", Around(retry=Retry(retries=1, first_wait=0)))
+    frame = CallLimiter(
+        "openai/any", "http://host", CallContext(retry=Retry(retries=1, first_wait=0))
+    )
     requests: list[int] = []
 
     def send() -> Answer:

@@ -17,8 +17,8 @@ from intercode.databases.convert.build import as_sqlite
 from intercode.episode import Episode
 from intercode.errors import ImageError, SandboxError, TaskError, UsageError
 from intercode.rewards.base import quiesce_sandbox
-from intercode_integrations.trl.tokens import pieces
-from intercode_sandbox import Limits, SandboxBackend, files, get_provider
+from intercode_integrations.trl.tokens import split_text
+from intercode_sandbox import Limits, SandboxBackend, get_provider, host_files
 from intercode_sandbox.images import resolve
 from intercode_sandbox.native.sandbox import NativeSandbox
 from restless import RESTLESS
@@ -200,7 +200,7 @@ def archive_of_zeros() -> bool:
             member.size = 4 << 20
             archive.addfile(member, io.BytesIO(bytes(member.size)))
         resolve("host")
-        files.free_space = lambda _: (4 << 20, 1000)
+        host_files.free_space = lambda _: (4 << 20, 1000)
         try:
             resolve(f"host+{tar}")
         except ImageError as error:
@@ -213,7 +213,7 @@ def script_of_a_database() -> bool:
         os.environ["INTERCODE_CACHE"] = folder
         script = Path(folder, "x.sql")
         script.write_text("CREATE TABLE t (a); INSERT INTO t VALUES (zeroblob(4000000));")
-        files.free_space = lambda _: (4 << 20, 1000)
+        host_files.free_space = lambda _: (4 << 20, 1000)
         try:
             as_sqlite(find(script))
         except TaskError as error:
@@ -236,12 +236,12 @@ def cache_of_others() -> bool:
         os.environ["INTERCODE_CACHE"] = folder
         os.chown(folder, 12345, 12345)
         try:
-            files.cache_root()
+            host_files.cache_root()
         except UsageError:
             return True
     return False
 
 
 def tokens_of_data() -> bool:
-    parts = pieces("a<|im_end|>", {"<|im_end|>"})
+    parts = split_text("a<|im_end|>", {"<|im_end|>"})
     return one_of(" ".join(parts), holds="a< |im_end|>", gone="a<|im_end|>")

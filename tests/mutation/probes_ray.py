@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from intercode.errors import UsageError
 from intercode.evaluate import evaluate
-from intercode.models.limits import Spending
+from intercode.models.limits import SpendingAmounts
 from intercode.spec import RunSpec
 from intercode_integrations.ray.shared_limits import SharedLedger
 
 
 def ray_passwords() -> bool:
     url = "mysql://admin:hidden@localhost:1"
-    spec = RunSpec.of({"env": "sql", "agent": "oracle", "engine": url, "on": "ray"})
+    spec = RunSpec.from_layers({"env": "sql", "agent": "oracle", "engine": url, "on": "ray"})
     try:
         evaluate(spec)
     except UsageError as error:
@@ -30,9 +30,9 @@ def ray_paid_at_all() -> bool:
 
 
 def _lost() -> SharedLedger:
-    ledger = SharedLedger(None, 100, Spending(), None)
+    ledger = SharedLedger(None, 100, SpendingAmounts(), None)
     ledger.reserve("one", 60, 0.0)
-    ledger.lost("one")
+    ledger.release_process("one")
     return ledger
 
 

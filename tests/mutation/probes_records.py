@@ -14,9 +14,9 @@ from intercode.errors import ImageError, RecordError, TrustError, UsageError
 from intercode.project import find_benchmark, read as read_project
 from intercode.records import EPISODES, MANIFEST, RecordWriter, read_manifest
 from intercode.registry import ENVS
-from intercode.report.live_runs import Library
+from intercode.report.live_runs import RunLibrary
 from intercode.spec import RunSpec, recorded_options
-from intercode_sandbox.files import write_atomically
+from intercode_sandbox.host_files import write_atomically
 from intercode_sandbox.images.cache import RECORD, ImageCache
 from intercode_sandbox.images.resolve import SCHEMES, check
 from intercode_sandbox.lazy_imports import Registry
@@ -184,7 +184,7 @@ def record_link_in_a_folder_of_runs() -> bool:
         (there := Path(name) / "there").mkdir()
         (there / MANIFEST).write_text("{}")
         (place / "link").symlink_to(there)
-        told = Library([place]).overview()[1]
+        told = RunLibrary([place]).overview()[1]
     return one_of(str("run.json" in told), holds="False", gone="True")
 
 

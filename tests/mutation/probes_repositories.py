@@ -102,7 +102,7 @@ def _reported(history: str, files: dict[str, str] | None = None) -> bool:
         image = _image(Path(place), files) if files else None
         with closing(SweEnv(Dataset([task]), image=image, history=history)) as env:
             env.reset()
-            return bool(leaks(task, env.place, image or "host", flags=False))
+            return bool(leaks(task, env.workspace, image or "host", flags=False))
 
 
 def fixes_in_objects() -> bool:

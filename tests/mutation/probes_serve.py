@@ -12,8 +12,8 @@ from websockets.asyncio.client import connect
 from websockets.datastructures import Headers
 from websockets.exceptions import ConnectionClosed
 
-from intercode.admission import Admission
-from intercode.request_guard import Guard
+from intercode.connection_admission import Admission
+from intercode.request_guard import RequestGuard
 from intercode_integrations.serve import wire
 from intercode_integrations.serve.catalog import EnvironmentEntry
 from intercode_integrations.serve.metrics import ServerMetrics
@@ -28,7 +28,7 @@ from .tools import ends, wait_for
 def _refused(**headers: str) -> bool:
     fields = {"Host": "localhost", "Authorization": "Bearer right", **headers}
     named = {name.replace("_", "-"): value for name, value in fields.items()}
-    return Guard("right").refusal(Headers(named)) is not None
+    return RequestGuard("right").refusal(Headers(named)) is not None
 
 
 def serve_token() -> bool:
@@ -96,7 +96,7 @@ def serve_admission() -> bool:
         server = EnvironmentServer(
             [EnvironmentEntry("bash")],
             SessionLimits(drain=0.1),
-            Guard("x"),
+            RequestGuard("x"),
             ServerMetrics(),
             admission,
         )
@@ -122,7 +122,7 @@ def serve_orphans() -> bool:
     async def main() -> bool:
         [listener] = listen("127.0.0.1", 0)
         server = EnvironmentServer(
-            [EnvironmentEntry("bash")], SessionLimits(drain=0.1), Guard(), ServerMetrics()
+            [EnvironmentEntry("bash")], SessionLimits(drain=0.1), RequestGuard(), ServerMetrics()
         )
         running = asyncio.create_task(server.run(listener, ()))
         url = f"ws://127.0.0.1:{listener.getsockname()[1]}/ws"

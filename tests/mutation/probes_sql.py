@@ -9,10 +9,10 @@ from pathlib import Path
 
 from intercode.databases import find, get_engine
 from intercode.errors import TaskError
+from intercode.rewards.database_mutator import mutate
 from intercode.rewards.sql_conditions import Condition, ConstantComparison, Lookup, QueryConditions
 from intercode.rewards.sql_explain import find_uses
 from intercode.rewards.sql_gold import read_facts
-from intercode.rewards.sql_mutate import mutate
 from rewards.sql_store import SCRIPT, Store
 
 _DEAR = "CREATE VIEW dear AS SELECT id FROM purchase WHERE amount > 5"

@@ -49,7 +49,7 @@ def one_of(found: str, holds: str, gone: str) -> bool:
 
 
 def spawner() -> int:
-    return get_provider()._running().process.pid  # type: ignore[attr-defined]
+    return get_provider()._running_spawner().process.pid  # type: ignore[attr-defined]
 
 
 def host_pid(marker: str) -> int | None:

@@ -1,12 +1,14 @@
-"""The console script ``intercode``, outside the package: it runs before the package is imported.
+"""The console script ``intercode``, a module outside the package ``intercode``.
 
+The script runs before the package is imported, so it can check whether the import will succeed.
 Before and after a command, Ctrl-C ends the process at once, without output. An interrupted import
 would print a traceback, and outside a command nothing needs cleanup.
 
-Two other packages install a module ``intercode``: ``intercode-bench`` (the 2023 release) and the
-unrelated package ``intercode``. The package installed last replaces files of the other, and its
-removal deletes them; pip neither refuses nor reports the conflict. The script therefore looks for
-both packages first, by file names: this takes 0.2 ms, reading their metadata 40 ms.
+Two other Python distributions install a module ``intercode``, too: ``intercode-bench`` (the 2023
+release) and the unrelated ``intercode``. The distribution installed last replaces files of the
+earlier one, and uninstalling it deletes these files. pip neither refuses nor reports the conflict.
+Therefore the script first looks for both distributions by the names of their ``.dist-info``
+folders. The search takes 0.2 ms; reading metadata would take 40 ms.
 """
 
 from __future__ import annotations
@@ -24,30 +26,34 @@ from types import FrameType
 from typing import NamedTuple
 
 is_running = False
-"""Whether this process is the command line. `main` sets it before it imports the package."""
+"""Whether this process executes the command ``intercode``. `main` sets the variable before it
+imports the package, which then does not register environments."""
 INTERRUPT_EXIT_CODE = 130
 """The exit code after Ctrl-C."""
 
 _PROCESS_LIMITS = ("/sys/fs/cgroup/pids.max", "/sys/fs/cgroup/pids/pids.max")
-"""The files of a container's process limit, for cgroups v2 and v1."""
+"""The files with a container's limit of processes: the first with cgroups v2, the second with
+cgroups v1."""
 _FEW_PROCESSES = 256
 _CONFLICTING_PACKAGES = {"intercode_bench": "intercode-bench", "intercode": "intercode"}
-"""First part of a ``.dist-info`` folder's name → the package."""
+"""Name of a ``.dist-info`` folder up to the first hyphen → name of the distribution."""
 
 
 def main() -> int:
     """Run the command line with the process's arguments.
 
     Returns:
-        The exit code of the command; 1 if the system is not Linux, starts no threads, or has
-        another package's module, or one of another version, in place of InterCode's.
+        The exit code of the command. The exit code is 1 if the system is not Linux, or if no thread
+        can start. An InterCode package that another project or version replaces also gives 1.
     """
     global is_running
     _complete_descriptors()
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else: ignored
+    # If the caller ignores SIGINT, as for a background job of a shell, the signal stays ignored.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _leave)
     conflict = find_conflict()
-    if conflict and not (conflict.is_ours and sys.argv[1:2] == ["doctor"]):  # doctor reports it
+    # The command `doctor` reports a conflict by itself.
+    if conflict and not (conflict.is_ours and sys.argv[1:2] == ["doctor"]):
         kind = "warning" if conflict.is_ours else "error"
         lines = (f"intercode: {kind}: {conflict.meaning}. To fix it:", *conflict.commands)
         print("\n  ".join(lines), file=sys.stderr)
@@ -78,10 +84,11 @@ def main() -> int:
 
 
 def _thread_problem() -> str:
-    """Return the reason why this process can start no threads; "" if it can.
+    """Return the reason why this process can start no threads; an empty text if it can.
 
-    Below a limit of 256 processes, OpenBLAS is set to one thread. OpenBLAS comes with numpy, starts
-    a thread per core on import, and ends the process like Ctrl-C if it cannot.
+    If the container's limit is below 256 processes, the function restricts OpenBLAS to one thread.
+    OpenBLAS is a library of numpy, and starts a thread per core on import. If a thread cannot
+    start, OpenBLAS ends the process like Ctrl-C.
     """
     try:
         thread = threading.Thread(target=int)
@@ -94,37 +101,44 @@ def _thread_problem() -> str:
             "docker run --pids-limit -1 --security-opt seccomp=unconfined …"
         )
     for path in _PROCESS_LIMITS:
-        with suppress(OSError, ValueError):  # no such file, or "max"
+        with suppress(OSError, ValueError):  # the file is missing, or contains "max"
             if int(Path(path).read_text()) < _FEW_PROCESSES:
                 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     return ""
 
 
 def _complete_descriptors() -> None:
-    """Open closed standard streams on ``/dev/null``; some daemons leave them closed.
+    """Open ``/dev/null`` for each standard stream that is closed.
 
-    Otherwise, files that are opened later would get these descriptors, and receive output.
+    Some daemons start processes with closed standard streams. A file that is opened later would get
+    the free descriptor, 0 to 2, and output of the process would be written into the file.
     """
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest free descriptor: this number
+            # `open` returns the lowest free descriptor, which is this number.
+            os.open(os.devnull, os.O_RDWR)
             setattr(sys, name, os.fdopen(number, mode, encoding="utf-8"))
 
 
 class PackageConflict(NamedTuple):
-    """A conflict with another package's module ``intercode``, installed or removed."""
+    """A conflict with another distribution that has, or had, a module ``intercode``."""
 
     is_ours: bool
-    """Whether the imported module is still InterCode's."""
+    """Whether the module that Python would import is still InterCode's."""
     meaning: str
+    """The explanation for the user."""
     commands: tuple[str, ...]
     """Commands that fix the conflict, in order."""
 
 
 def find_conflict() -> PackageConflict | None:
-    """Look for another package that installs a module ``intercode``."""
+    """Look for a distribution whose module ``intercode`` conflicts with InterCode's.
+
+    Returns:
+        The conflict; None if InterCode's module is intact and no such distribution is installed.
+    """
     spec = importlib.util.find_spec("intercode")
     folders = spec and spec.submodule_search_locations
     folder = Path(next(iter(folders or ()), Path(__file__).with_name("intercode")))
@@ -145,7 +159,8 @@ def find_conflict() -> PackageConflict | None:
 
 def _is_ours(init: Path) -> bool:
     try:
-        return b"import intercode_sandbox" in init.read_bytes()  # the others lack this import
+        # Only InterCode's own module imports the package `intercode_sandbox`.
+        return b"import intercode_sandbox" in init.read_bytes()
     except FileNotFoundError:
         return False
 
@@ -162,7 +177,10 @@ def _meaning(folder: Path, package_names: list[str], is_ours: bool) -> str:
 
 
 def _source(site: Path) -> str:
-    """Return pip's argument for a reinstallation; "" for an editable checkout, whose files stay."""
+    """Return the argument with which pip reinstalls InterCode from its original source.
+
+    The result is empty for an editable installation, whose files no other distribution replaces.
+    """
     for file in site.glob("intercode_gym-*.dist-info/direct_url.json"):
         metadata = json.loads(file.read_text(encoding="utf-8"))
         if metadata.get("dir_info", {}).get("editable"):
@@ -178,7 +196,10 @@ def _source(site: Path) -> str:
 
 @contextmanager
 def allow_interrupts() -> Iterator[None]:
-    """Raise `KeyboardInterrupt` on Ctrl-C within the block, even within `main`."""
+    """Make Ctrl-C raise `KeyboardInterrupt` within the block.
+
+    Within `main`, but outside such a block, Ctrl-C ends the process at once.
+    """
     if signal.getsignal(signal.SIGINT) is not _leave:
         yield
         return

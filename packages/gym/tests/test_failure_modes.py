@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from intercode.cli.results import as_text
+from intercode.cli.run_output import as_text
 from intercode.episode import Episode, Score, Turn
 from intercode.evaluate.summary import by_failure_mode
 from intercode.failure_modes import FAILURE_MODES
@@ -71,17 +71,17 @@ NO_CODE = turn("", ok=False, invalid=True, executed=False)
     ],
 )
 def test_modes(episode: Episode, modes: list[str]) -> None:
-    assert [*Outcome.of(episode).modes] == modes
+    assert [*Outcome.from_episode(episode).modes] == modes
     assert set(modes) <= FAILURE_MODES.keys()
 
 
 def test_an_agent_without_a_model_has_none() -> None:
-    assert Outcome.of(ended(LOOK, status="truncated", model=None)).modes == ()
+    assert Outcome.from_episode(ended(LOOK, status="truncated", model=None)).modes == ()
 
 
 def test_they_are_counted_after_a_run_of_little_success() -> None:
     episodes = [ended(LOOK, turn("a"), status="truncated")] * 3 + [ended(LOOK, reward=1.0)]
-    outcomes = [Outcome.of(episode) for episode in episodes]
+    outcomes = [Outcome.from_episode(episode) for episode in episodes]
     assert by_failure_mode(outcomes) == {"never submits": 3}
     text = as_text(outcomes, tags=0)
     assert "What went wrong in the 3 episodes not solved: never submits 3." in text

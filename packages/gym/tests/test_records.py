@@ -64,7 +64,7 @@ def test_torn_at_every_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tai
         complete = data[:cut].count(b"\n")
         assert [e.task_id for e in read_episodes(path)] == [f"t{n}" for n in range(complete)]
         write(folder, episode(9))
-        assert [task for _, task, _ in read_latest(folder, Outcome.of)] == [
+        assert [task for _, task, _ in read_latest(folder, Outcome.from_episode)] == [
             f"t{n}" for n in range(complete)
         ] + ["t9"]
 
@@ -221,7 +221,11 @@ def test_forks_of_an_episode_are_kept_apart(tmp_path: Path) -> None:
     first, second, other = episode(1), episode(1), episode(1)
     first.fork, second.fork = Fork("t1#0", 2, (0,)), Fork("t1#0", 2, (1,))
     write(folder, other, first, second, first)
-    assert [*read_latest(folder, Outcome.of)] == [(0, "t1", ()), (0, "t1", (1,)), (0, "t1", (0,))]
+    assert [*read_latest(folder, Outcome.from_episode)] == [
+        (0, "t1", ()),
+        (0, "t1", (1,)),
+        (0, "t1", (0,)),
+    ]
 
 
 DEEP = f"{'[' * 300}{']' * 300}"

@@ -14,7 +14,7 @@ import pytest
 from intercode.errors import UsageError
 from intercode.evaluate import evaluate
 from intercode.manifest import Manifest
-from intercode.records import Difference, read_manifest
+from intercode.records import ValueDifference, read_manifest
 from intercode.spec import (
     SECTIONS,
     RunSpec,
@@ -56,18 +56,23 @@ def test_arguments_become_typed_parts() -> None:
     assert spec.env.name == "sql" and spec.env.protocol == "default"
     assert spec.env.options == {"timeout": 2.0, "memory": 1 << 30}
     assert (spec.tasks, spec.model.name, spec.agent.name) == (("a",), "x/y", "oracle")
-    assert (spec.how.workers, spec.epochs, spec.seed) == (1, 1, 0)
+    assert (spec.run_options.workers, spec.epochs, spec.seed) == (1, 1, 0)
 
 
 def test_a_later_layer_goes_before_an_earlier_one() -> None:
-    spec = RunSpec.of({"env": "bash", "seed": 1, "image": "a"}, {"seed": 2}, {"image": None})
+    spec = RunSpec.from_layers(
+        {"env": "bash", "seed": 1, "image": "a"}, {"seed": 2}, {"image": None}
+    )
     assert spec.seed == 2 and spec.env.options == {}
 
 
 def test_merged_compared_and_printed_as_one_flat_object() -> None:
-    spec = RunSpec.of({"env": "bash", "max_turns": 3, "workers": 4})
+    spec = RunSpec.from_layers({"env": "bash", "max_turns": 3, "workers": 4})
     other = spec.merge(seed=7, max_turns=None)
-    assert spec.diff(other) == [Difference("max_turns", 3, None), Difference("seed", 0, 7)]
+    assert spec.diff(other) == [
+        ValueDifference("max_turns", 3, None),
+        ValueDifference("seed", 0, 7),
+    ]
     assert spec.diff(spec.merge()) == [] and spec == spec.merge()
     assert RunSpec.from_json(json.dumps(spec.flat())) == spec
     with pytest.raises(AttributeError):
@@ -85,7 +90,7 @@ def test_merged_compared_and_printed_as_one_flat_object() -> None:
 )
 def test_errors_name_the_option(options: dict[str, Any], told: str) -> None:
     with pytest.raises(UsageError, match=told):
-        RunSpec.of(options)
+        RunSpec.from_layers(options)
 
 
 @pytest.mark.parametrize("text", ["[]", "{", '{"seed": "x"}'])
@@ -96,13 +101,13 @@ def test_json_that_is_not_a_spec(text: str) -> None:
 
 def test_a_folder_lies_below_all_layers(tmp_path: Path) -> None:
     (tmp_path / "intercode.toml").write_text('env = "bash"\nmax_turns = 4\ntimeout = 3\n')
-    spec = RunSpec.of({"env": str(tmp_path), "timeout": 9})
+    spec = RunSpec.from_layers({"env": str(tmp_path), "timeout": 9})
     assert spec.env.name == "bash" and spec.env.options == {"max_turns": 4, "timeout": 9}
     assert spec.env.data == from_toml(tmp_path)["data"] == str(tmp_path / "tasks.jsonl")
 
 
 def test_two_environments() -> None:
-    with pytest.raises(UsageError, match="which environment"):
+    with pytest.raises(UsageError, match="two environments are given"):
         read_arguments(parsed("bash", "--env", "sql"))
 
 
@@ -130,16 +135,16 @@ def test_another_agent_takes_nothing_that_was_said_to_the_recorded_one() -> None
     spec = RunSpec.from_record(manifest, {"agent": "noop", "tasks": ["x"], "locked": "run"})
     assert spec.model.name is None and spec.agent.samples is None
     assert (spec.limit, spec.tasks) == (None, ("x",))
-    assert spec.how.accept == ("agent",)
+    assert spec.run_options.accept == ("agent",)
 
 
 def test_a_spec_is_run(tmp_path: Path) -> None:
-    spec = RunSpec.of({"env": "bash", "limit": 1, "out": tmp_path / "run", "max_turns": 3})
+    spec = RunSpec.from_layers({"env": "bash", "limit": 1, "out": tmp_path / "run", "max_turns": 3})
     assert evaluate(spec).complete
     record = read_manifest(tmp_path / "run")
     assert record["sessions"][0]["options"] == spec.recorded()
     assert record["env"]["max_turns"] == 3
-    with pytest.raises(UsageError, match="says everything"):
+    with pytest.raises(UsageError, match="describes the whole run"):
         evaluate(spec, workers=2)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from intercode.syntax import parse
+from intercode.python_source import parse
 
 SOURCE = "\n".join(
     f"def f{n}(a, b=[1, (2, {{3: 4}})]):\n    return [a + b * {n} for x in y if z]"

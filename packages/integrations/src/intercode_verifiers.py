@@ -1,6 +1,7 @@
 """The verifiers adapter under a name that verifiers can import: a top-level module without dots.
 
-verifiers searches for a plugin in its own packages first, and a name with dots is an error there.
+The framework verifiers searches for a plugin's name in its own packages first, and there a name
+with dots raises an error. Therefore `intercode_integrations.verifiers` has this second name.
 """
 
 from intercode_integrations.verifiers import InterCodeHarness, InterCodeRollouts, InterCodeTaskset

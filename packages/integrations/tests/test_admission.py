@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from gateway.doors import BODIES, KEY, said
-from intercode.admission import Admission
+from intercode.connection_admission import Admission
 from intercode.models.scripted import Line, Rule, script
-from intercode.report.live_runs import Library
+from intercode.report.live_runs import RunLibrary
 from intercode.report.server import Viewer
-from intercode.request_guard import Guard
+from intercode.request_guard import RequestGuard
 from intercode_integrations.gateway import Gateway, Upstream
 from intercode_integrations.serve.catalog import EnvironmentEntry
 from intercode_integrations.serve.metrics import ServerMetrics
@@ -125,7 +125,7 @@ def gateway(admission: Admission) -> Iterator[int]:
 
 @contextmanager
 def viewer(admission: Admission) -> Iterator[int]:
-    made = Viewer(Library([]), admission=admission)
+    made = Viewer(RunLibrary([]), admission=admission)
     made.token = TOKEN
     thread = threading.Thread(target=made.serve, daemon=True)
     thread.start()
@@ -140,7 +140,7 @@ def server(admission: Admission) -> Iterator[int]:
     made = EnvironmentServer(
         [EnvironmentEntry("bash")],
         SessionLimits(drain=0.1),
-        Guard(TOKEN),
+        RequestGuard(TOKEN),
         ServerMetrics(),
         admission,
     )

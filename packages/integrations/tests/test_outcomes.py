@@ -250,7 +250,7 @@ def test_every_end_has_one_kind(
     assert (kind == "solved") == (is_over and episode.success)
     if status == "error":
         assert episode.reward is None and not episode.success
-    outcome = Outcome.of(episode)
+    outcome = Outcome.from_episode(episode)
     statistics = summarize([outcome])
     has_number = is_over and status != "error"
     assert (statistics.episodes, statistics.mean_reward is not None) == (has_number, has_number)

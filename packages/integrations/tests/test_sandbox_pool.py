@@ -116,7 +116,7 @@ def test_capacity(pool: Pool, things: Things) -> None:
     first.close()
     thread.join(PATIENCE)
     assert waiting.resource is not None and things.alive() == 2
-    with pytest.raises(LeaseError, match="opened before"):
+    with pytest.raises(LeaseError, match="used before"):
         waiting.open()
 
 

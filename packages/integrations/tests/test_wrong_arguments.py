@@ -77,8 +77,14 @@ def unmade() -> Any:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: evaluate("bash", "oracle", unmade), r"needs a Dataset or a RunSpec.*'bash'"),  # type: ignore[arg-type]
-        (lambda: evaluate([TASK], "oracle", unmade), r"needs a Dataset or a RunSpec"),  # type: ignore[arg-type]
+        (
+            lambda: evaluate("bash", "oracle", unmade),
+            r"needs a Dataset, such as intercode.load_dataset\('bash'\), or a RunSpec.*'bash'",
+        ),  # type: ignore[arg-type]
+        (
+            lambda: evaluate([TASK], "oracle", unmade),
+            r"needs a Dataset, such as intercode.load_dataset\('bash'\), or a RunSpec",
+        ),  # type: ignore[arg-type]
         (lambda: evaluate(many(1), 3, unmade), r"agent must be a name or a factory"),  # type: ignore[arg-type]
         (lambda: evaluate(many(1), "oracle", toy(many(1))), r"env_factory must be a function"),  # type: ignore[arg-type]
         (lambda: evaluate(many(1), "oracle", unmade, progress=print), r"progress must be an"),  # type: ignore[arg-type]
@@ -90,10 +96,10 @@ def unmade() -> Any:
         (lambda: intercode.make_vec("bash", num_envs="2"), r"num_envs must be a whole number"),  # type: ignore[arg-type]
         (lambda: intercode.make_vec("bash", num_envs=2.0), r"num_envs must be a whole number"),  # type: ignore[arg-type]
         (lambda: toy(many(1)).fork("x"), r"number of forks must be a whole number"),  # type: ignore[arg-type]
-        (lambda: toy(many(1)).reset(options={1: 2}), r"reset knows no option 1"),  # type: ignore[dict-item]
+        (lambda: toy(many(1)).reset(options={1: 2}), r"reset has no option 1"),  # type: ignore[dict-item]
         (
             lambda: ThreadVectorEnv([toy(many(1))]).reset(options={1: 2}),  # type: ignore[dict-item]
-            r"reset knows no option 1",
+            r"reset has no option 1",
         ),
     ],
 )
@@ -121,17 +127,23 @@ def test_a_snapshot_is_neither_copied_nor_pickled(work: Callable[[object], objec
 
 def test_an_environment_whose_constructor_fails_is_told_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "maze.py").write_text(MAZE)
-    with pytest.raises(UsageError, match=r"could not be made: .*maze.py, line 5: RuntimeError: c"):
+    with pytest.raises(
+        UsageError, match=r"could not be created: .*maze.py, line 5: RuntimeError: c"
+    ):
         intercode.make(f"{tmp_path}/maze.py:Boom", data=many(1))
-    with pytest.raises(UsageError, match=r"could not be made: .*maze.py, line 17: SystemExit: 3"):
+    with pytest.raises(
+        UsageError, match=r"could not be created: .*maze.py, line 17: SystemExit: 3"
+    ):
         intercode.make(f"{tmp_path}/maze.py:Exits", data=many(1))
-    with pytest.raises(UsageError, match=r"could not be made: .*maze.py: TypeError: .*'max_turns'"):
+    with pytest.raises(
+        UsageError, match=r"could not be created: .*maze.py: TypeError: .*'max_turns'"
+    ):
         intercode.make(f"{tmp_path}/maze.py:Few", data=many(1), max_turns=3)
 
 
 def test_the_name_of_a_base_is_no_name_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "maze.py").write_text(MAZE)
-    with pytest.raises(UsageError, match=r"Nameless needs a 'name' of its own"):
+    with pytest.raises(UsageError, match=r"Nameless needs its own 'name'"):
         intercode.make(f"{tmp_path}/maze.py:Nameless", data=many(1))
 
 
@@ -267,7 +279,7 @@ class Inherited(InterCodeEnv):
         ("Forgetful", r"Forgetful must be an InterCodeEnv whose __init__ calls super\(\)"),
         ("Endlessly", r"interpreter Endless has no method 'close': it needs execute\("),
         ("Silently", r"Silent\.execute must return an Execution .* not 'text'"),
-        ("Inherited", "say how well an episode went"),
+        ("Inherited", "this environment needs a reward"),
     ],
 )
 def test_an_environment_of_ones_own_that_is_wrong_is_told_by_name(

@@ -364,7 +364,7 @@ def test_the_file_system_of_the_data(tmp_path):
     script.parent.mkdir(parents=True)
     script.write_text("mkdir /x; echo here > /x/a\n")
     env = BashEnv("intercode-nl2bash", data_path=str(data))
-    assert env._place.image == f"nl2bash+{script}"
+    assert env._container_settings.image == f"nl2bash+{script}"
     env.close()
     demo = script.with_name("setup_fs.sh")
     demo.write_text("mkdir /x; echo demo > /x/a\n")

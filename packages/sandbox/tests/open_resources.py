@@ -11,9 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from intercode_sandbox.files import cache_root
+from intercode_sandbox.host_files import cache_root
 from intercode_sandbox.native import cgroup
-from intercode_sandbox.native.spawner import STAGE
+from intercode_sandbox.native.spawner import MOUNT_FOLDER
 from waiting import eventually
 
 AHEAD = 3
@@ -74,7 +74,7 @@ def mounts_of(process: int | str) -> int:
 def is_ours(mount: str) -> bool:
     """Whether a mount of the machine's has to do with what we mount, and where from."""
     point = mount.split()[4]
-    on_stage = point == STAGE or point.startswith(f"{STAGE}/")
+    on_stage = point == MOUNT_FOLDER or point.startswith(f"{MOUNT_FOLDER}/")
     return on_stage or str(cache_root()) in mount or tempfile.gettempdir() in mount
 
 

@@ -14,7 +14,8 @@ try:
     from intercode_sandbox import ORIGIN as ORIGIN, __version__ as __version__
     from intercode_sandbox.extensions import FOLDERS, PACKAGES
     from intercode_sandbox.origin import check_package
-except ImportError as error:  # also raised by a foreign package that lacks these names
+# Another project's package `intercode_sandbox`, which lacks these names, raises the error, too.
+except ImportError as error:
     raise ImportError(
         f"intercode_sandbox ({intercode_sandbox.__file__}) is not InterCode's package of this "
         "name. Remove or rename it, then reinstall intercode-gym and intercode-sandbox",
@@ -82,7 +83,8 @@ PUBLIC_NAMES = {
     "plain": "intercode.episode:plain",
     "tools": "intercode.envs.tools:tools",
 }
-"""Public name → ``module:attribute``. The script ``scripts/stub`` writes the names' types."""
+"""Public name → ``module:attribute``. The script ``scripts/stub`` writes a stub file with the types
+of the names."""
 
 __all__ = [*PUBLIC_NAMES]
 
@@ -95,7 +97,7 @@ def __getattr__(name: str) -> Any:
 
     Raises:
         UsageError: The name's package is not installed.
-        PackageError: The name's package is another project's, or of another version.
+        PackageError: The name's package belongs to another project, or has another version.
         AttributeError: The package has no such public name.
     """
     if name in INTEGRATION_NAMES:

@@ -6,7 +6,7 @@ from typing import Any, Literal, overload
 
 import gymnasium
 
-from intercode.databases.base import Session
+from intercode.databases.base import DatabaseSession
 from intercode.envs.options import CacheValue, EngineValue, PathValue, ProviderValue, RewardValue
 from intercode.registration import register as register
 from intercode_sandbox import __version__ as __version__
@@ -245,7 +245,7 @@ def make(
     columns: str | None = ...,
     reward: RewardValue | None = ...,
     cache_gold: CacheValue = ...,
-) -> InterCodeEnv[Session]: ...
+) -> InterCodeEnv[DatabaseSession]: ...
 @overload
 def make(
     env: Literal["swe"],

@@ -1,4 +1,7 @@
-"""A module of the 2023 release: its names are in `intercode_paper.compat`."""
+"""A module of the 2023 release, without names: they have moved to `intercode_paper.compat`.
+
+An old import fails with an error that names the new module.
+"""
 
 from intercode.legacy_names import getter
 

@@ -1,7 +1,8 @@
-"""Recorded dialogues with models: their types in an episode's record, and their parsing.
+"""Recorded dialogues with models: the types of their fields, and a parser of an episode's record.
 
-`intercode.models.transcript` writes the dialogues. A user's agent may record other data under the
-same names, and a file may be damaged: the parser omits both.
+`intercode.models.transcript` writes the dialogues into the metadata of an episode. A user's agent
+may record other data under the same names, and a file may be damaged. In both cases `parse_talk`
+returns None.
 """
 
 from __future__ import annotations
@@ -34,15 +35,18 @@ class RecordedMessage(_Message, total=False):
 
 
 class Call(TypedDict, total=False):
-    """A call to the model. Numbers of messages are indices of the talk's `messages`."""
+    """A call to the model.
+
+    `sent` and `reply` hold the numbers of messages: indices of `messages` in the dialogue.
+    """
 
     turn: int
     sent: list[int]
     reply: int
-    """The reply's number; missing if the call gave no reply."""
+    """The number of the reply's message; missing if the model gave no reply."""
     error: str
     unsent: bool
-    """Whether InterCode refused the call: no request has reached the model."""
+    """Whether InterCode refused the call itself, so no request was sent to the model."""
     model: str
     input_tokens: int
     output_tokens: int
@@ -55,26 +59,26 @@ class Call(TypedDict, total=False):
     thought: str
     step: str
     node: int
-    """In a search: the number of the state that the reply led to."""
+    """The number of the state to which the reply led, if the agent searches."""
     repeats: int
-    """In a search: the number of the state to which an equal reply had led."""
+    """The number of the state to which an equal reply had led, if the agent searches."""
     judges: int
-    """In a search: the number of the state that the reply judges."""
+    """The number of the state that the reply judges, if the agent searches."""
     sample: int
-    """The reply's number among several replies to the same messages."""
+    """The number of this reply among several replies that were sampled for the same messages."""
     chosen: int
-    """At the last of several replies: the number of the chosen reply."""
+    """The number of the chosen reply; recorded only with the last of several replies."""
     discarded: bool
     """Whether a second request replaced this reply, whose action was not executed."""
     prompt_token_ids: list[int]
     """The prompt's token ids, if the request asked for tokens."""
     token_ids: list[int]
-    """The reply's token ids."""
+    """The reply's token ids, if the request asked for tokens."""
     logprobs: list[float]
     """The log-probabilities of the reply's tokens, if the server returns them."""
 
 
-class Talk(TypedDict, total=False):
+class RecordedDialogue(TypedDict, total=False):
     """The whole dialogue with a model in an episode, with its tokens and cost."""
 
     name: str
@@ -87,17 +91,17 @@ class Talk(TypedDict, total=False):
     tools: list[dict[str, Any]]
 
 
-def parse_talk(document: object) -> Talk | None:
+def parse_talk(document: object) -> RecordedDialogue | None:
     """Return recorded data if it is a valid dialogue of InterCode, else None."""
     import msgspec
 
     if not isinstance(document, Mapping):
         return None
     try:
-        msgspec.convert(document, Talk)
+        msgspec.convert(document, RecordedDialogue)
     except msgspec.ValidationError:
         return None
-    talk = cast("Talk", document)
+    talk = cast("RecordedDialogue", document)
     valid_numbers = range(len(talk.get("messages", ())))
     calls = talk.get("calls", ())
     message_numbers = chain.from_iterable([*call.get("sent", ()), *_reply(call)] for call in calls)
@@ -106,11 +110,11 @@ def parse_talk(document: object) -> Talk | None:
     )
 
 
-def agent_talk(episode: Episode) -> Talk | None:
-    """Return the dialogue with the agent's model; None without a dialogue.
+def agent_talk(episode: Episode) -> RecordedDialogue | None:
+    """Return the recorded dialogue with the agent's model, or None if the record has no dialogue.
 
-    After a search the dialogue has only the calls that led to the episode, without other branches
-    and judgements.
+    After a search, the result contains only the calls of the branch that became the episode. The
+    calls of other branches, and the judgements of states, are omitted.
     """
     talk = parse_talk(episode.metadata.get("model"))
     branch = find_branch(episode)
@@ -120,7 +124,10 @@ def agent_talk(episode: Episode) -> Talk | None:
 
 
 def find_branch(episode: Episode) -> set[int] | None:
-    """Return the numbers of the states that led to a search's episode; None without a search."""
+    """Return the numbers of the states on the path from a search's root to the chosen state.
+
+    The result is None if the agent did not search.
+    """
     search = episode.metadata.get("search")
     if not isinstance(search, Mapping) or not isinstance(nodes := search.get("nodes"), list):
         return None
@@ -135,10 +142,11 @@ def find_branch(episode: Episode) -> set[int] | None:
     return branch
 
 
-def all_agent_talks(episode: Episode) -> list[Talk]:
-    """Return the dialogues with the agent's model, including those of attempts before a retry.
+def all_agent_talks(episode: Episode) -> list[RecordedDialogue]:
+    """Return all dialogues with the agent's model, including the dialogues of lost attempts.
 
-    The calls of an attempt whose sandbox was lost have costs, too.
+    InterCode repeats an attempt whose sandbox was lost. The model calls of the lost attempt count,
+    because they have costs, too.
     """
     earlier_talks = episode.metadata.get("earlier", ())
     return _talks(
@@ -146,8 +154,8 @@ def all_agent_talks(episode: Episode) -> list[Talk]:
     )
 
 
-def judge_talks(episode: Episode) -> list[Talk]:
-    """Return the dialogues with a judge, one for each question."""
+def judge_talks(episode: Episode) -> list[RecordedDialogue]:
+    """Return the dialogues with a judge (a model that scores), one for each question to it."""
     judge_data = episode.metadata.get("judge", ())
     return _talks(judge_data if isinstance(judge_data, list) else ())
 
@@ -156,17 +164,18 @@ def _reply(call: Call) -> list[int]:
     return [call["reply"]] if "reply" in call else []
 
 
-def count_calls(talks: Iterable[Talk]) -> int:
-    """Count the calls to models, without replies from a cache and unsent calls."""
+def count_calls(talks: Iterable[RecordedDialogue]) -> int:
+    """Count the calls to models. Replies from a cache and unsent calls do not count."""
     calls = chain.from_iterable(talk.get("calls", ()) for talk in talks)
     return sum(not call.get("cached") and not call.get("unsent") for call in calls)
 
 
-def sum_tokens(talks: Sequence[Talk]) -> tuple[int, int] | None:
-    """Return the input and output tokens of dialogues; None if a server did not report them.
+def sum_tokens(talks: Sequence[RecordedDialogue]) -> tuple[int, int] | None:
+    """Return the sums of input tokens and of output tokens of dialogues.
 
-    A reply with 0 tokens counts as not reported, since no reply takes 0 tokens. The talk of an
-    external tool may have sums without calls.
+    The result is None if a model's server did not report the tokens of some reply. A reply whose
+    record has 0 tokens counts as not reported, because no reply takes 0 tokens. The dialogue of an
+    external tool may have sums without records of calls.
     """
     sums = [(talk.get("input_tokens"), talk.get("output_tokens")) for talk in talks]
     counts = [
@@ -185,25 +194,28 @@ def sum_tokens(talks: Sequence[Talk]) -> tuple[int, int] | None:
     return total if any(total) or not count_calls(talks) else None
 
 
-def sum_costs(talks: Sequence[Talk]) -> float | None:
-    """Return the cost of dialogues in US dollars; None: a price is unknown, or all calls failed."""
+def sum_costs(talks: Sequence[RecordedDialogue]) -> float | None:
+    """Return the cost of dialogues in US dollars.
+
+    The result is None if a model's price is unknown, or if all calls failed.
+    """
     costs = [cost for talk in talks if (cost := talk.get("cost")) is not None]
     if not costs or len(costs) < len(talks):
         return None
     return sum(costs) if any(costs) or _has_reply(talks) else None
 
 
-def _replies(talks: Iterable[Talk]) -> list[Call]:
-    """List the calls that a model answered, without those that a cache answered."""
+def _replies(talks: Iterable[RecordedDialogue]) -> list[Call]:
+    """List the calls to which a model replied. Calls with a reply from the cache are omitted."""
     calls = chain.from_iterable(talk.get("calls", ()) for talk in talks)
     return [call for call in calls if "reply" in call and not call.get("cached")]
 
 
-def _has_reply(talks: Iterable[Talk]) -> bool:
-    """Return whether some call has a reply, or the talks have no records of calls."""
+def _has_reply(talks: Iterable[RecordedDialogue]) -> bool:
+    """Return whether some call has a reply, or the dialogues have no records of calls."""
     calls = [*chain.from_iterable(talk.get("calls", ()) for talk in talks)]
     return not calls or any("reply" in call for call in calls)
 
 
-def _talks(documents: Iterable[object]) -> list[Talk]:
+def _talks(documents: Iterable[object]) -> list[RecordedDialogue]:
     return [talk for talk in map(parse_talk, documents) if talk is not None]

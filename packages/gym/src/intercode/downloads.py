@@ -1,6 +1,6 @@
-"""Downloads of files by HTTP, which are complete and verified or leave no file.
+"""Downloads of files by HTTP. The target file appears only if it is complete and verified.
 
-An interrupted download resumes at its last byte if the caller gives the file's digest.
+An interrupted download continues after its last received byte if the caller gives the digest.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from intercode.errors import FetchError, UsageError
-from intercode_sandbox.files import sha256 as digest
+from intercode_sandbox.host_files import sha256 as digest
 
 Progress = Callable[[int, "int | None"], None]
-"""A callback for the number of received bytes, and the total if known."""
+"""A callback that receives the number of received bytes, and the file's size (None: unknown)."""
 
 _BLOCK = 1 << 20
 _TENTHS = 10
@@ -27,7 +27,13 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 def tenth_progress(report_line: Callable[[str], None]) -> Progress:
-    """Return a callback that reports a line at each tenth of a download of known size."""
+    """Return a progress callback that reports a line of text after each 10 % of a download.
+
+    If the size of the file is unknown, no line is reported.
+
+    Args:
+        report_line: The function that receives each line.
+    """
     last_tenth = 0
 
     def progress(received_bytes: int, total: int | None) -> None:
@@ -44,7 +50,7 @@ def tenth_progress(report_line: Callable[[str], None]) -> Progress:
 
 
 class _BrokenOffError(Exception):
-    """A transient failure, after which a further attempt may succeed."""
+    """A download failed for a temporary reason, so a further attempt may succeed."""
 
 
 def download(
@@ -60,17 +66,18 @@ def download(
 ) -> None:
     """Download a file; on failure no file exists at `target`.
 
-    After a broken connection, the next attempt resumes at the last byte if the digest is known:
-    only the digest proves that the server's file is unchanged.
+    After a broken connection, the next attempt continues after the last received byte, but only if
+    the digest is known. Only the digest proves that the server's file is still the same.
 
     Args:
         url: The file's address, by HTTP or HTTPS.
         target: The path of the downloaded file.
         sha256: The required digest in hexadecimal; empty: no verification.
-        progress: Called with the number of received bytes.
-        resumable: Whether received bytes stay beside `target` when all attempts fail or the
-            process ends, so the next call resumes there. Needs `sha256`.
-        attempts: The number of attempts after broken connections and temporary server errors.
+        progress: A callback that receives the number of received bytes and the file's size.
+        resumable: Whether the received bytes stay in a file beside `target` when all attempts fail
+            or the process ends. The next call then continues after these bytes. Needs `sha256`.
+        attempts: The maximum number of attempts. A broken connection or a temporary error of the
+            server leads to the next attempt.
         timeout: Seconds without a byte until the connection counts as broken.
         pause: Seconds before the second attempt; each further attempt waits twice as long.
 
@@ -102,8 +109,8 @@ def download(
         if sha256 and (actual_digest := digest(partial_file)) != sha256.lower():
             is_resumable = False
             raise FetchError(
-                f"{url}: is not what it was: SHA-256 is {actual_digest}, not {sha256}; if the "
-                "authors have changed it and you trust that, say so by --checksum"
+                f"{url}: has changed: SHA-256 is {actual_digest}, not {sha256}; if you trust the "
+                "new file, pass its SHA-256 by --checksum"
             )
         partial_file.replace(target)
     finally:
@@ -116,7 +123,20 @@ def _size(path: Path) -> int:
 
 
 def _receive(url: str, partial_file: Path, start: int, progress: Progress, timeout: float) -> None:
-    """Make one attempt to download a file, from a start byte if the server supports ranges."""
+    """Make one attempt to download a file.
+
+    Args:
+        url: The file's address.
+        partial_file: The file that receives the bytes.
+        start: The number of bytes that `partial_file` already has. If the server ignores the
+            requested range, the download starts again at the first byte.
+        progress: A callback that receives the number of received bytes and the file's size.
+        timeout: Seconds without a byte until the connection counts as broken.
+
+    Raises:
+        FetchError: A further attempt is useless.
+        _BrokenOffError: A further attempt may succeed.
+    """
     headers = {"User-Agent": "intercode", "Accept-Encoding": "identity"}
     if start:
         headers["Range"] = f"bytes={start}-"
@@ -125,10 +145,10 @@ def _receive(url: str, partial_file: Path, start: int, progress: Progress, timeo
         with urllib.request.urlopen(request, timeout=timeout) as response:
             if "text/html" in response.headers.get("Content-Type", ""):
                 raise FetchError(
-                    f"{url}: what came is a web page, not an archive; open it in a browser"
+                    f"{url}: the download is a web page, not an archive; open it in a browser"
                 )
             if response.status != HTTPStatus.PARTIAL_CONTENT:
-                start = 0  # the server ignored the range, and sends the whole file
+                start = 0  # the server ignored the range and sends the whole file
             length = response.headers.get("Content-Length") or ""
             total = start + int(length) if length.isdigit() else None
             with partial_file.open("ab" if start else "wb") as file:
@@ -143,7 +163,9 @@ def _receive(url: str, partial_file: Path, start: int, progress: Progress, timeo
     except urllib.error.HTTPError as error:
         error.close()
         if error.code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and start:
-            return  # no byte is missing; the caller verifies the digest
+            # Status 416 after a range request: the file has no byte after `start`, so no byte is
+            # missing. The caller verifies the digest.
+            return
         if error.code < 500 and error.code not in (408, 425, 429):
             raise FetchError(f"{url}: {error.code} {error.reason}") from error
         raise _BrokenOffError(f"{error.code} {error.reason}") from error

@@ -20,22 +20,24 @@ from intercode.outcomes import KINDS_BY_CAUSE, OutcomeKind, failure_kind
 DataT = TypeVar("DataT")
 
 Status = Literal["submitted", "skipped", "truncated", "ended", "error", "running"]
-"""State of an episode. ``ended``: an action ended its own sandbox, or found no shell there."""
+"""The status of an episode. ``ended`` means that an action of the agent ended the sandbox, or that
+the sandbox no longer had a shell."""
 
 _RARE = ("fork", "tokens", "changes")
-"""Fields that a record's line omits where they are None, as in most episodes."""
+"""Fields that a line of a record omits if they are None. Most episodes lack them."""
 ENDED = "ended"
-"""Key in the `info` of a turn whose action ended its sandbox. In the `detail` of a score: the
-reason why the agent's actions made a part of the judged state unreadable."""
+"""A key with two uses. The `info` of a turn has it if the action ended the sandbox. The `detail` of
+a score has it if the agent's actions made a part of the scored state unreadable; the value is then
+the reason."""
 
 
 def decode(data: bytes) -> str:
-    """Decode bytes to text without loss: UTF-8 with ``surrogateescape``; `encode` inverts it."""
+    """Decode bytes as UTF-8 with ``surrogateescape``, so `encode` can restore the bytes."""
     return data.decode("utf-8", "surrogateescape")
 
 
 def encode(text: str) -> bytes:
-    """Encode text that `decode` returned to the original bytes."""
+    """Convert text from `decode` back to the original bytes."""
     return text.encode("utf-8", "surrogateescape")
 
 
@@ -52,7 +54,7 @@ def plain(data: DataT) -> DataT:
 
 
 def exact(data: DataT) -> DataT:
-    """Restore the text, or the data, that `plain` escaped; other characters stay unchanged."""
+    """Restore text, or data of JSON types, that `plain` escaped: the inverse of `plain`."""
     restored_data: DataT = _each_text(data, lambda text: _ESCAPE.sub(_unescape_match, text))
     return restored_data
 
@@ -76,7 +78,7 @@ def _unescape_match(match: re.Match[str]) -> str:
 
 
 def _each_text(document: Any, change: Callable[[str], str]) -> Any:
-    """Apply `change` to every non-ASCII text of some data, including the keys of objects."""
+    """Return data in which `change` was applied to every non-ASCII text, including keys."""
     if isinstance(document, str):
         return document if document.isascii() else change(document)
     if isinstance(document, Mapping):
@@ -89,7 +91,9 @@ def _each_text(document: Any, change: Callable[[str], str]) -> Any:
 
 
 class NoAction(str):
-    """An empty action of an agent whose reply held no action. The environment executes nothing.
+    """An empty action: the reply of the agent's model contained no action to execute.
+
+    The environment executes nothing, and the turn counts.
 
     Attributes:
         note: The reason, which becomes the turn's observation.
@@ -110,11 +114,13 @@ class Score:
     """The result of a reward function."""
 
     value: float
-    """In [0, 1]; 1.0 is success. (The 2023 SQL reward can be negative under ``paper``.)"""
+    """The reward in [0, 1]; 1.0 is success. (The 2023 SQL reward can be negative in the protocol
+    ``paper``.)"""
     parts: Mapping[str, float] = field(default_factory=dict)
     """The value's components by name, each in [0, 1] unless the reward documents another range."""
     detail: Mapping[str, Any] = field(default_factory=dict)
-    """An explanation of the value for people, which may quote gold: never shown to the agent."""
+    """An explanation of the value for people. The explanation may quote gold, so the agent never
+    receives it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +132,11 @@ class Tokens:
     """
 
     ids: tuple[int, ...]
-    """Numbers in the model's vocabulary."""
+    """The tokens' numbers in the model's vocabulary."""
     logprobs: tuple[float, ...] = ()
     """Natural logarithm of each token's sampling probability; empty: not known."""
     mask: tuple[bool, ...] = ()
-    """Whether each token counts in training; empty: all do."""
+    """Whether each token counts in training; empty: all tokens count."""
     prompt: tuple[int, ...] = ()
     """The tokens of the model's prompt; empty: not recorded."""
 
@@ -147,25 +153,25 @@ class FileChange:
     path: str
     kind: Literal["added", "modified", "deleted"]
     type: Literal["file", "dir", "symlink", "fifo", "socket", "device"]
-    """The type afterwards; for a deleted path, the type before."""
+    """The type after the turn; for a deleted path, the type before the turn."""
     mode: int = 0
-    """Permission bits."""
+    """The permission bits."""
     size: int = 0
-    """Bytes."""
+    """The size in bytes."""
     text: str | None = None
-    """The content of a regular file afterwards; None: deleted, binary, or not retained."""
+    """The content of a regular file after the turn; None: deleted, binary, or not retained."""
     cut: bool = False
-    """Whether `text` is only the head of the content, or the content was too large to retain."""
+    """Whether `text` has only the beginning of the content, or is None for too large a content."""
 
 
 @dataclass(frozen=True, slots=True)
 class TurnChanges:
-    """The file changes of a turn, recorded with the option ``keep_diffs`` only."""
+    """The file changes of a turn, recorded only with the option ``keep_diffs``."""
 
     files: tuple[FileChange, ...] = ()
-    """Sorted by path."""
+    """The changes, sorted by path."""
     cut: int = 0
-    """The number of further changed paths, beyond those that a record retains."""
+    """The number of further changed paths that the record omits because of its size limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,16 +187,16 @@ class Turn:
     ok: bool = True
     """Whether the action ran without an error (for Bash: exit code 0)."""
     exit_code: int | None = None
-    """The exit code of the action; None without an exit code."""
+    """The exit code of the action; None: the interpreter has no exit codes, or the action none."""
     seconds: float = 0.0
-    """Wall time of the action."""
+    """Wall time of the action in seconds."""
     info: Mapping[str, Any] = field(default_factory=dict)
-    """Facts from the interpreter, such as ``timed_out``, ``restarted``, ``truncated``; or
-    ``invalid`` if the agent gave no action."""
+    """Facts about the action from the interpreter, such as ``timed_out``, ``restarted`` and
+    ``truncated``. The key ``invalid`` is set if the agent gave no action."""
     tokens: Tokens | None = None
     """The tokens of the action, if the agent's model reported them."""
     changes: TurnChanges | None = None
-    """The file changes, with the option ``keep_diffs``."""
+    """The file changes of the turn; None without the option ``keep_diffs``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,9 +206,9 @@ class Fork:
     parent: str
     """The `Episode.id` of the parent episode."""
     turn: int
-    """The number of turns that parent and fork have in common."""
+    """The number of turns of the parent at the time of the fork, which both episodes have."""
     branch: tuple[int, ...]
-    """The fork numbers on the path from the episode of `reset` to this episode."""
+    """The path from the original episode to this fork: for each fork on it, the fork's number."""
 
 
 @dataclass(slots=True)
@@ -225,13 +231,14 @@ class Episode:
     answer: str | None = None
     """The text after ``submit``, if the environment takes an answer."""
     score: Score | None = None
-    """None while the episode runs, and after an infrastructure error."""
+    """The score; None while the episode runs, and after an infrastructure error."""
     error: str | None = None
-    """The reason for a missing score. An error is never a reward of 0."""
+    """The message of the error because of which the score is missing. Statistics never count an
+    error as a reward of 0."""
     started: float = 0.0
-    """Seconds since 1970, UTC."""
+    """The time of the start, in seconds since 1970-01-01 UTC."""
     seconds: float = 0.0
-    """Wall time of the whole episode."""
+    """Wall time of the whole episode in seconds."""
     metadata: dict[str, Any] = field(default_factory=dict)
     """Further facts in JSON types, such as the dialogue with the model under ``model``."""
     fork: Fork | None = None
@@ -239,13 +246,13 @@ class Episode:
 
     @property
     def id(self) -> str:
-        """The identifier among all attempts: ``TASK#EPOCH``, with ``.N`` for each fork."""
+        """The identifier among all attempts of a run: ``TASK#EPOCH``, and ``.N`` for each fork."""
         branch = () if self.fork is None else self.fork.branch
         return f"{self.task_id}#{self.epoch}" + "".join(f".{fork_number}" for fork_number in branch)
 
     @property
     def reward(self) -> float | None:
-        """The final reward; None before a score, and always after an error."""
+        """The final reward; None as long as the episode has no score, and after an error."""
         return None if self.score is None or self.status == "error" else self.score.value
 
     @property
@@ -255,7 +262,10 @@ class Episode:
 
     @property
     def outcome(self) -> OutcomeKind | None:
-        """The outcome kind, a key of `intercode.outcomes.OUTCOMES`; None before score or error."""
+        """The kind of the episode's end, a key of `intercode.outcomes.OUTCOMES`.
+
+        None: the episode has neither a score nor an error yet.
+        """
         metadata = self.metadata
         if self.status == "error":
             error_name = metadata.get("error_type") or (self.error or "").partition(":")[0]
@@ -281,7 +291,9 @@ class Episode:
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> Episode:
-        """Build an episode from the result of `to_dict`. The outcome is derived again, not read.
+        """Build an episode from the result of `to_dict`.
+
+        The record's ``outcome`` is ignored: the property `outcome` derives it from other fields.
 
         Raises:
             RecordError: A field is missing, unknown, or of a wrong type.
@@ -294,7 +306,8 @@ class Episode:
 
         try:
             return msgspec.convert(record, cls)
-        # msgspec also encodes text in fields of other types, which fails on half a surrogate pair.
+        # For text in a field of another type, such as a number, msgspec encodes the text as UTF-8.
+        # A lone surrogate in the text then raises UnicodeEncodeError.
         except (msgspec.ValidationError, UnicodeEncodeError) as error:
             raise RecordError(f"episode cannot be read: {error}") from error
 
@@ -315,10 +328,11 @@ class Episode:
 
 
 def not_json(data: Any) -> str:
-    """Find the first value of some data that JSON cannot represent.
+    """Describe the first value in some data that JSON cannot represent.
 
     Returns:
-        The value's location and its problem, such as ``['x'][0] is set``; empty: all data is JSON.
+        The location and the problem, such as ``['x'][0] is set``; empty if JSON can represent the
+        whole data.
     """
     try:
         json.dumps(data, default=_shallow_dict)
@@ -344,7 +358,14 @@ def not_json(data: Any) -> str:
 
 
 def _shallow_dict(value: Any) -> dict[str, Any]:
-    """Return a dataclass as an object, without the deep copy of messages that `asdict` makes."""
+    """Return the fields of a dataclass by name, for `json.dumps`.
+
+    Unlike `dataclasses.asdict`, the function does not copy the values deeply: an episode's
+    messages are large. Fields in `_RARE` are omitted if they are None.
+
+    Raises:
+        TypeError: The value is not a dataclass.
+    """
     if not is_dataclass(value):
         raise TypeError(f"{type(value).__name__} is not JSON")
     members = {f.name: getattr(value, f.name) for f in fields(value)}
@@ -355,7 +376,7 @@ def _shallow_dict(value: Any) -> dict[str, Any]:
 
 
 def _with_outcome(episode: Episode, fields_by_name: dict[str, Any]) -> dict[str, Any]:
-    """Add an episode's outcome, if it has one, to its plain data."""
+    """Return an episode's fields with ``outcome`` added, if the episode has an outcome."""
     return (
         fields_by_name
         if episode.outcome is None

@@ -1,7 +1,8 @@
-"""The error hierarchy: the errors of sandboxes, and those of the packages built on them.
+"""The exception classes of InterCode.
 
-Every class derives from `InterCodeError`; most classes also derive from a fitting built-in
-exception.
+The errors of sandboxes are imported from `intercode_sandbox.errors`; the other errors are defined
+in this module. Every class derives from `InterCodeError`. Most classes also derive from a
+built-in exception, such as ValueError, so callers can catch them by that type.
 """
 
 from __future__ import annotations
@@ -27,9 +28,11 @@ from intercode_sandbox.errors import (
 
 
 class TrustError(UsageError):
-    """A run's record would run code, read a path or reach an address that the caller did not name.
+    """A run's record names code, a path or a network address that the caller did not name.
 
-    The message lists every such effect; see `intercode.trust`.
+    To repeat the run, InterCode would have to execute the code, read the path or connect to the
+    address. The record may come from a stranger, so the call is refused. The message lists every
+    such effect; see `intercode.trust`.
     """
 
 
@@ -46,7 +49,7 @@ class RecordError(InterCodeError, ValueError):
 
 
 class RecordWriteError(RecordError):
-    """A record, or a file derived from a record, cannot be written: for instance, a full disk."""
+    """A record, or a file made from a record, cannot be written, for instance on a full disk."""
 
 
 class RunLockedError(InterCodeError, RuntimeError):
@@ -54,15 +57,21 @@ class RunLockedError(InterCodeError, RuntimeError):
 
 
 class ForkError(EnvironmentStateError):
-    """An episode cannot be forked: its state cannot be saved, or replay does not reproduce it."""
+    """An episode cannot be forked.
+
+    Its state cannot be saved, or a replay of its actions does not reproduce the state.
+    """
 
 
 class CapacityError(InterCodeError, RuntimeError):
-    """A pool or a server has no sandbox for another client at present, or is closing."""
+    """A pool or a server has no free sandbox for a further client, or is closing."""
 
 
 class LeaseError(InterCodeError, LookupError):
-    """A pool has no such lease, or the lease ended, as for a session that was idle or too old."""
+    """A pool has no lease with the given id.
+
+    The pool also ends a lease by itself: if its client was idle, or if the lease is too old.
+    """
 
 
 class VectorError(InterCodeError, RuntimeError):
@@ -90,15 +99,18 @@ class AgentStartError(SandboxError):
 
 
 class DatabaseError(SandboxError, ConnectionError):
-    """A database engine failed, or its connection was lost. A failed statement is no such error."""
+    """A database engine failed, or the connection to it was lost.
+
+    A statement of an agent that fails raises no such error: its message is an observation.
+    """
 
 
 class FetchError(InterCodeError, OSError):
-    """A dataset could not be downloaded or unpacked. No file that looks complete remains."""
+    """A dataset could not be downloaded or unpacked. No incomplete file remains at the target."""
 
 
 class RewardError(InterCodeError, RuntimeError):
-    """A reward could not be computed: the reference solution (gold) failed to run, for instance."""
+    """A reward could not be computed, for instance because gold failed to run."""
 
 
 class ModelError(InterCodeError, RuntimeError):
@@ -124,6 +136,6 @@ class ContextLengthError(ModelError, ValueError):
 
 
 class BudgetError(ModelError):
-    """A call could cost more than the remaining budget, and was not made."""
+    """A model call was not made because it could cost more than the remaining budget."""
 
     unsent = True

@@ -14,17 +14,17 @@ from intercode.dialogues import Call
 from intercode.episode import Episode, Turn
 
 FAILURE_MODES: Mapping[str, str] = {
-    "repeats one action": "the same action, word for word, three times in a row",
-    "never submits": "no submission before the last turn",
+    "repeats one action": "the identical action three times in a row",
+    "never submits": "no submission within the turn limit",
     "submits without an answer": "a submission although no action had succeeded",
     "never looks": "in Bash and SQL: no action that lists or reads files, or shows tables",
     "replies cut off": "a reply that reached the limit of its length",
     "no code in a reply": "a reply without an action that could be executed",
     "context overflow": "a dialogue longer than the model's context",
 }
-"""Name → its definition."""
-# Actions are untrusted and of any length. No pattern may begin with text that matches at many
-# positions, such as blanks: a search would take quadratic time in an action's length.
+"""Name of a failure mode → its definition."""
+# Actions are untrusted and may be long. No pattern may begin with a part that matches at many
+# positions, such as blanks. The time of a search would then be quadratic in the action's length.
 _SCHEMA_COMMAND = r"(?:\.tables|\.schema|\.fullschema|\\d|show\b|desc(?:ribe)?\b|pragma\b)"
 _LOOKS: Mapping[str, re.Pattern[str]] = {
     "sql": re.compile(
@@ -56,12 +56,15 @@ def is_repeat(earlier_turn: Turn, turn: Turn) -> bool:
 
 
 def shows_schema(turn: Turn) -> bool:
-    """Return whether a turn was a successful schema command of SQL, which shows no answer."""
+    """Return whether a turn's action was a successful schema command, such as ``.tables``.
+
+    The output of a schema command describes tables; it is never the answer to a task.
+    """
     return turn.ok and re.match(_SCHEMA_COMMAND, turn.action.strip(), re.IGNORECASE) is not None
 
 
 def shows_all_columns(turn: Turn) -> bool:
-    """Return whether a turn has shown the columns of all tables."""
+    """Return whether a turn's observation has shown the columns of all tables."""
     is_full_schema = turn.action.strip().rstrip("; ").lower() in (".schema", ".fullschema")
     return turn.ok and is_full_schema and bool(turn.observation.strip())
 

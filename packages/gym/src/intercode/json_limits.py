@@ -1,7 +1,8 @@
 """Limits of JSON from clients and records, which are enforced before parsing.
 
-A body of 32 MiB can hold ten million values, which take a hundred bytes each once parsed.
-`count_tokens` scans a body in constant memory, and stops at the limit.
+A request body of 32 MiB can hold ten million JSON values. Each value takes about a hundred bytes of
+memory after parsing. Therefore `count_tokens` first scans the unparsed body in constant memory,
+and stops at the limit.
 """
 
 from __future__ import annotations
@@ -13,23 +14,26 @@ from typing import Any
 from intercode.errors import UsageError
 
 MAX_TOKENS = 300_000
-"""The maximum JSON tokens of a body. A dialogue of 500 KB with thirty tools has ten thousand."""
+"""The maximum number of JSON tokens (strings, brackets and commas) in a request body. A dialogue of
+500 KB with thirty tools has ten thousand."""
 MAX_DEPTH = 128
-"""The maximum nesting of a body. The schemas of tools reach twenty levels."""
+"""The maximum nesting depth of a request body. The JSON schemas of tools reach twenty levels."""
 RECORD_DEPTH = 2 * MAX_DEPTH
-"""The maximum nesting of a record, which contains a body of `MAX_DEPTH` a few levels deep."""
-# Possessive quantifiers: no text makes the expression store positions for backtracking.
+"""The maximum nesting depth of a record. A record contains request bodies, which may have
+`MAX_DEPTH` levels, a few levels below its top."""
+# The possessive quantifiers (``*+``) never backtrack, so no text makes the regular expression
+# store positions for backtracking, which would take memory.
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{,\]}]', re.DOTALL)
 _OPENING_BRACKETS, _CLOSING_BRACKETS = b"[{", b"]}"
 _NON_BRACKETS = bytes({*range(256)} - {*_OPENING_BRACKETS, *_CLOSING_BRACKETS})
 
 
 def count_tokens(body: bytes | bytearray, limit: int = MAX_TOKENS) -> int:
-    """Count the strings, brackets and commas of JSON, without parsing it.
+    """Count the strings, brackets and commas of JSON text, without parsing the text.
 
     Args:
         body: The text, which may be malformed.
-        limit: The maximum of tokens.
+        limit: The maximum number of tokens.
 
     Raises:
         UsageError: The body has more tokens, or more than `MAX_DEPTH` levels.
@@ -49,10 +53,10 @@ def count_tokens(body: bytes | bytearray, limit: int = MAX_TOKENS) -> int:
 
 
 def is_flat(text: str | bytes, levels: int = MAX_DEPTH) -> bool:
-    """Return whether JSON nests at most `levels` deep, so functions may recurse over it.
+    """Return whether JSON text nests at most `levels` deep, so recursive functions can process it.
 
-    A fast path removes pairs of brackets level by level, including brackets in strings. The text is
-    scanned only if too many brackets remain.
+    The fast path keeps only the brackets, including those in strings, and removes adjacent pairs
+    level by level. The text is scanned token by token only if too many brackets remain.
     """
     body = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
     brackets = body.translate(None, _NON_BRACKETS)
@@ -70,7 +74,7 @@ def is_flat(text: str | bytes, levels: int = MAX_DEPTH) -> bool:
 
 
 def load_record(text: str | bytes) -> Any:
-    """Parse JSON of a run's folder.
+    """Parse a JSON text from a file of a run's folder.
 
     Raises:
         ValueError: The text is not JSON, or has more than `RECORD_DEPTH` levels.

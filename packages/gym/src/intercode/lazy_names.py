@@ -1,4 +1,7 @@
-"""Lazy imports of public names, at their first use. Type checkers read `intercode`'s stub."""
+"""Functions that import public names of the package `intercode` at their first use.
+
+Type checkers cannot follow these imports; they read the package's stub file.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ def import_integration(name: str) -> Any:
 
     Raises:
         UsageError: The package is not installed.
-        PackageError: The package is another project's, or of another version.
+        PackageError: The package belongs to another project, or has another version.
     """
     if find_spec(_INTEGRATIONS) is None:
         from intercode_sandbox.lazy_imports import missing_package_error

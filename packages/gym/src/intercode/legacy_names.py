@@ -1,4 +1,7 @@
-"""Names of the 2023 release: an old import fails with an error that gives the new location."""
+"""The public names of the 2023 release, which have moved to `intercode_paper.compat`.
+
+An import of an old name fails with an error that gives the new location.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +18,22 @@ NAMES = {
     """,
     "intercode.utils": "IntercodeDataLoader get_container timeout START_UP_DELAY",
 }
-"""Module of 2023 → its names, which are all in `intercode_paper.compat`."""
+"""Module of the 2023 release → the names that it had. All are in `intercode_paper.compat` now."""
 
 
 def getter(module: str) -> Callable[[str], object]:
-    """Return a module's ``__getattr__``, which explains the new location of a name of 2023."""
+    """Return a function for a module's ``__getattr__``, which reports where an old name is now.
+
+    Args:
+        module: The module's name, a key of `NAMES`.
+    """
     names = NAMES[module].split()
 
     def find(name: str) -> object:
         if name in names:
             raise ImportError(
-                f"{name} is of the InterCode of 2023: pip install intercode-paper, and change the "
-                f"import to: from intercode_paper.compat import {name} "
+                f"{name} belongs to the InterCode of 2023: pip install intercode-paper, and "
+                f"change the import to: from intercode_paper.compat import {name} "
                 "(docs/how-to/coming-from-2023.md)"
             )
         raise AttributeError(f"module {module!r} has no attribute {name!r}")

@@ -18,17 +18,17 @@ class DatasetFacts(TypedDict):
     digest: str
     tasks: int
     version: NotRequired[int]
-    """The version of a bundled dataset, or of its review."""
+    """The version of a bundled dataset, or of InterCode's review of a dataset."""
 
 
 class JudgeFacts(TypedDict, total=False):
-    """The judge of outputs."""
+    """The judge: the language model that scores outputs."""
 
     model: str
 
 
 class EnvFacts(TypedDict, total=False):
-    """The environment of the run, which may add further facts."""
+    """The environment of the run. An environment may record further facts."""
 
     env: str
     protocol: str
@@ -38,7 +38,7 @@ class EnvFacts(TypedDict, total=False):
     limits: dict[str, Any]
     reward: str
     rules: dict[str, int]
-    """Rule of grading → its version; older records have none."""
+    """Name of a grading rule → version of the rule. Older records lack this field."""
 
 
 class _Agent(TypedDict):
@@ -60,11 +60,11 @@ class AgentFacts(_Agent, total=False):
 
     language_model: ModelFacts
     skills: dict[str, str]
-    """Name → digest of the agent's skills."""
+    """Name of a skill of the agent → digest of the skill's files."""
 
 
 class SessionSettings(TypedDict, total=False):
-    """The options of a session that do not identify the run."""
+    """The settings of a session that may differ between the sessions of a run."""
 
     workers: int
     max_connections: int | None
@@ -77,7 +77,11 @@ class SessionSettings(TypedDict, total=False):
 
 
 class RecordedOptions(TypedDict, total=False):
-    """The options of a session; `intercode.spec` checks the others."""
+    """The recorded options of a session.
+
+    This type lists the two options that `check_manifest` validates; `intercode.spec` validates the
+    others.
+    """
 
     env: str
     agent: str
@@ -125,8 +129,8 @@ def check_manifest(document: object, path: Path) -> dict[str, Any]:
     """Validate the content of a ``run.json``, and return it.
 
     Args:
-        document: The content.
-        path: The file, for messages.
+        document: The parsed content.
+        path: The path of the file, for messages.
 
     Raises:
         RecordError: The file is damaged, or of another version; the message names the field.

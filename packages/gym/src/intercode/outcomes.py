@@ -1,7 +1,8 @@
 """Outcome kinds: the eight kinds of an episode's end, with their definitions.
 
-`intercode.episode.Episode.outcome` derives the kind from the record, so records of earlier versions
-have a kind, too. `info`, records, server protocols, tables and reports use that property.
+The property `intercode.episode.Episode.outcome` derives the kind from the other fields of an
+episode, so episodes recorded by earlier versions have a kind, too. The `info` of `step`, records,
+server protocols, tables and reports use that property.
 """
 
 from __future__ import annotations
@@ -29,17 +30,18 @@ OUTCOMES: Mapping[OutcomeKind, str] = {
     "token-limit": "the agent had no tokens, dollars, calls or context left",
     "ended-by-agent": "the agent skipped the task, left it, or its code ended the sandbox",
     "lost": "the infrastructure failed, or the caller interrupted the episode",
-    "refused": "the task, an option, the agent's code or the model's provider is at fault",
+    "refused": "caused by the task, an option, the agent's code or the model's provider",
 }
-"""Kind → its definition. The kinds are mutually exclusive, and every finished episode has one."""
+"""Outcome kind → its definition. Every finished episode has exactly one kind."""
 UNSCORED: tuple[OutcomeKind, ...] = ("lost", "refused")
-"""The kinds without a reward: no number replaces it, and no rate or mean counts the episode."""
+"""The kinds of episodes without a reward. No number replaces the missing reward, and no rate or
+mean counts such an episode."""
 KINDS_BY_CAUSE: Mapping[str, OutcomeKind] = {
     "seconds": "time-limit",
     **dict.fromkeys(("tokens", "cost", "calls", "context"), "token-limit"),
     **dict.fromkeys(("sandbox", "client"), "ended-by-agent"),
 }
-"""Value of ``ended_by`` in an episode's metadata → the kind."""
+"""Value of ``ended_by`` in an episode's metadata → the outcome kind."""
 
 _REFUSALS = (
     errors.UsageError,
@@ -53,14 +55,15 @@ _REFUSALS = (
 _OTHER_REFUSALS = frozenset(
     {"AgentError", "DriftError", "LateError", "NeedsSandboxError", "NotReproducibleError"}
 )
-"""The names of refusals that are not in `intercode.errors`."""
+"""Names of exception classes that count as refusals, but are not in `intercode.errors`."""
 
 
 def failure_kind(name: str) -> OutcomeKind:
-    """Return the kind of an episode that ended with an error; an unknown error is ``lost``.
+    """Return the outcome kind of an episode that ended with an error; an unknown error is ``lost``.
 
     Args:
-        name: The name of the error's class; a record holds no more.
+        name: The name of the error's class. The argument is not a class, because a record contains
+            only the name.
     """
     kind = getattr(errors, name, None)
     if isinstance(kind, type) and issubclass(kind, _REFUSALS):

@@ -1,8 +1,9 @@
 """Validation of untrusted data files: only values that JSON can represent.
 
-YAML has more than JSON: aliases that multiply or form cycles, dates, and numbers as keys. Both
-formats can have nesting and numbers that later steps cannot process. The readers of data files call
-`check_plain` on each document, so errors name the file and location.
+YAML can represent values that JSON lacks: aliases that multiply data or form cycles, dates, and
+numbers as keys. Documents of both formats can have nesting and numbers that later steps cannot
+process. Each reader of data files calls `check_plain` directly after parsing, so the error message
+can name the file and the location in it.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from typing import Any
 from intercode.json_limits import MAX_DEPTH
 
 _MAX_DOCUMENT_BYTES = 64_000_000
-"""The approximate size limit of any document in bytes, with its aliases expanded."""
+"""The approximate size limit of a document in bytes, with its aliases expanded."""
 _VALUE = 16
-"""Bytes charged for a value. JSON without aliases has at most one value in two characters."""
+"""Bytes that `check_plain` counts for each value. JSON, which lacks aliases, has at most one value
+in two characters; therefore ``_VALUE`` bytes for each character never refuse plain JSON."""
 _INTEGER_BITS = 1023
-"""The maximum bits of a whole number, which a float can still represent in magnitude."""
+"""The maximum number of bits in a whole number: a float can hold numbers of this magnitude."""
 _NONE_TYPE = type(None)
 
 
@@ -26,12 +28,12 @@ def check_plain(document: object, length: int) -> None:
 
     Args:
         document: The parsed document.
-        length: The length of the document's text, in characters.
+        length: The length of the unparsed text, in characters.
 
     Raises:
-        ValueError: The document has more than `MAX_DEPTH` levels, an expanded size above the limit,
-            a number above 1,023 bits, a key that is not text, or a type that JSON lacks. The
-            message names the problem.
+        ValueError: The document is nested more than `MAX_DEPTH` levels deep, or is too large with
+            its aliases expanded. Or the document contains a number above 1,023 bits, a key that is
+            not text, or a type that JSON lacks. The message names the problem.
     """
     max_bytes = max(_MAX_DOCUMENT_BYTES, _VALUE * length)
     stack = [(document, 0)]
@@ -43,7 +45,7 @@ def check_plain(document: object, length: int) -> None:
         if kind in (str, dict, list):
             max_bytes -= len(value) * (1 if kind is str else _VALUE)  # type: ignore[arg-type]
             if max_bytes < 0:
-                raise ValueError("its aliases, written out, take too much")
+                raise ValueError("its aliases expand to too much data")
         if kind is dict:
             for key in value:  # type: ignore[attr-defined]
                 if type(key) is not str:
@@ -60,7 +62,7 @@ def check_plain(document: object, length: int) -> None:
 
 
 def read_yaml(text: str) -> Any:
-    """Parse YAML to values of JSON types: a date stays text, and a repeated field is an error.
+    """Parse YAML text to values of JSON types. A date stays text; a repeated key is an error.
 
     Raises:
         ImportError: PyYAML is not installed.
@@ -70,7 +72,8 @@ def read_yaml(text: str) -> Any:
 
     try:
         document = yaml.load(text, _loader())
-    # PyYAML's constructors leak other exceptions on malformed scalars: !!bool x, !!int "".
+    # For a malformed scalar such as ``!!bool x`` or ``!!int ""``, PyYAML raises other exceptions
+    # than YAMLError.
     except (yaml.YAMLError, AttributeError, LookupError, OverflowError, TypeError) as error:
         raise ValueError(f"not YAML: {' '.join(str(error).split())}") from None
     except RecursionError:
@@ -80,10 +83,12 @@ def read_yaml(text: str) -> Any:
 
 
 def build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Make an object from pairs; a parser would silently keep the last of repeated fields.
+    """Build a dictionary from pairs of field and value, and refuse a repeated field.
+
+    A plain parser would silently keep the last of several values for a field.
 
     Raises:
-        ValueError: A field is given twice.
+        ValueError: A field appears twice.
     """
     members = dict(pairs)
     if len(members) < len(pairs):
@@ -95,7 +100,7 @@ def build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 @cache
 def _loader() -> Any:
-    """Return PyYAML's safe loader without dates; it refuses repeated fields."""
+    """Return a subclass of PyYAML's SafeLoader that keeps dates as text and refuses equal keys."""
     import yaml
 
     class Loader(yaml.SafeLoader):

@@ -1,8 +1,9 @@
-"""Construction of environments by name, or from a benchmark's folder with an ``intercode.toml``.
+"""Construction of environments, either by name or from a benchmark's folder.
 
-The file names the environment, its tasks and its options. `intercode new` writes such a folder;
-`intercode run FOLDER`, `play`, `validate` and `intercode.make` read it. Relative paths in the file
-start in its folder, not in the working directory::
+The folder contains a file ``intercode.toml``, which names the environment, its tasks and its
+options. The command `intercode new` writes such a folder; `intercode run FOLDER`, `play`,
+`validate` and `intercode.make` read it. A relative path in the file is relative to the folder, not
+to the working directory::
 
     env = "bash"                  # or "maze.py:MazeEnv", an environment of its own
     tasks = "tasks.jsonl"         # or a dataset's name
@@ -29,9 +30,9 @@ from intercode.envs.options import LimitOptions, Option, list_constructor_option
 from intercode.errors import ImageError, InterCodeError, UsageError
 from intercode.registry import ENVS, VECTORS, environment, parse_scheme
 from intercode_sandbox.base import Limits
-from intercode_sandbox.files import open_regular
+from intercode_sandbox.host_files import open_regular
 from intercode_sandbox.interruption import is_handlers
-from intercode_sandbox.suggestions import hint_text
+from intercode_sandbox.spelling_suggestions import hint_text
 from intercode_sandbox.units import LIMITS
 from intercode_sandbox.user_code import absolute, error_location, is_reference, target_reference
 
@@ -53,8 +54,9 @@ NO_TEXTS = {
     "layers",
     "ignore",
 }
-"""Constructor options that no file and no command line sets. Limits are set one by one, a folder's
-`image` becomes `default_image`; the forms of observations and errors are the caller's choice."""
+"""Constructor options that neither an ``intercode.toml`` nor a command line can set. Each limit has
+an option with its own name instead of ``limits``. The key ``image`` of a folder sets
+``default_image``. The caller alone chooses the form of observations and errors."""
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://|[\w.-]+@[\w.-]+:")
 
 
@@ -66,7 +68,7 @@ class Project:
     env: str
     """The environment's registered name."""
     tasks: str
-    """A file, or a dataset's name."""
+    """The path of a file of tasks, or a dataset's name."""
     name: str
     """The benchmark's name."""
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -85,16 +87,16 @@ def is_project(folder: str | Path) -> bool:
 def find_benchmark(file: str | Path) -> Path | None:
     """Return the benchmark folder that a file of tasks belongs to; None without a benchmark.
 
-    The folder is the file's own, or a parent whose ``intercode.toml`` names the file. An
-    ``intercode.toml`` counts only if this user or the owner of the tasks owns it: in a shared
-    folder such as ``/tmp`` another user could plant the file.
+    The benchmark folder is the folder that contains the file, or a parent whose ``intercode.toml``
+    names the file. An ``intercode.toml`` counts only if its owner is the current user or the owner
+    of the file of tasks. Otherwise another user could plant it in a shared folder such as ``/tmp``.
     """
     path = Path(file)
     if not path.is_file():
         return None
     owners = {os.geteuid(), path.stat().st_uid}
     for folder in path.absolute().parents:
-        with suppress(OSError, ValueError, TypeError):  # a malformed file names no tasks
+        with suppress(OSError, ValueError, TypeError):  # a malformed intercode.toml names no tasks
             if (folder / FILE).lstat().st_uid not in owners:
                 continue
             if folder == path.absolute().parent and is_project(folder):
@@ -106,14 +108,15 @@ def find_benchmark(file: str | Path) -> Path | None:
 
 
 def refuse_lone_file(file: str | Path, advice: str = "") -> None:
-    """Refuse a benchmark's file of tasks if the caller named no environment for the tasks.
+    """Refuse a file of tasks that belongs to a benchmark's folder.
 
-    InterCode does not open the folder instead: its ``intercode.toml`` can name code, and a caller
-    who names only data must not run code.
+    The function is called if the user named a file of tasks, but no environment. InterCode does not
+    silently use the environment of the folder. The folder's ``intercode.toml`` can name code, and a
+    user who names only data must not execute code.
 
     Args:
         file: The file.
-        advice: A further suggestion for the message's end.
+        advice: A suggestion that the error message ends with.
 
     Raises:
         UsageError: The file belongs to a benchmark.
@@ -121,7 +124,7 @@ def refuse_lone_file(file: str | Path, advice: str = "") -> None:
     folder = find_benchmark(file)
     if folder is not None:
         raise UsageError(
-            f"{file}: {folder / FILE} says how these tasks are tried: give the folder, "
+            f"{file}: {folder / FILE} has the options of these tasks: name the folder, "
             f"{folder}{advice}"
         )
 
@@ -143,7 +146,7 @@ def read(folder: str | Path) -> Project:
     name = _text(path, "name", settings.pop("name", folder.resolve().name or "benchmark"))
     if loader_name(tasks) is None or (folder / tasks).exists():
         tasks = str(folder / tasks)
-    if "provider" in settings:  # the older name of the option
+    if "provider" in settings:  # the former name of the option `sandbox`
         settings["sandbox"] = settings.pop("provider")
     all_options = list_constructor_options(ENVS.get(env))
     names = LimitOptions.__struct_fields__ if "limits" in all_options else ()
@@ -174,9 +177,12 @@ def create(
         protocol: ``"default"``; ``"paper"`` for the exact behaviour of the 2023 release, including
             its quirks; or your own class.
         max_episode_steps: Gymnasium's name of `max_turns`; the lower of two limits applies.
-            `gymnasium.make` does not pass its argument on: InterCode reads it from the stack frame.
-        split: A split of the data (`intercode.datasets.splits`); None: its default, or all tasks.
-        options: Arguments of the constructor, which override those of the folder.
+            `gymnasium.make` does not pass this argument on, so InterCode reads it from the stack
+            frame of `gymnasium.make`.
+        split: A split of the data (`intercode.datasets.splits`); None: the data's default split, or
+            all tasks.
+        options: Arguments of the environment's constructor, which override the options of the
+            folder's ``intercode.toml``.
 
     Raises:
         UsageError: The environment or protocol is unknown, or the folder's file is malformed.
@@ -185,7 +191,8 @@ def create(
 
     steps = gymnasium_step_limit(depth=1) if max_episode_steps is None else max_episode_steps
     env, options = _expand_folder(env, options)
-    folder_split = options.pop("split", None)  # the folder's: the caller's split is a parameter
+    # This split comes from the folder; the split of the caller is the parameter `split`.
+    folder_split = options.pop("split", None)
     split = folder_split if split is None else split
     if split is not None:
         options["data"] = load_dataset(options.get("data", env), split)
@@ -196,7 +203,12 @@ def create(
 def _make_environment(
     name: str, cls: Callable[..., gymnasium.Env[str, str]], options: Mapping[str, Any]
 ) -> gymnasium.Env[str, str]:
-    """Make an environment.
+    """Call the constructor of an environment's class, and validate its result.
+
+    Args:
+        name: The environment's name, for messages.
+        cls: The class, or a function that returns an environment.
+        options: The arguments.
 
     Raises:
         UsageError: The constructor of a class outside InterCode fails, or the class is not an
@@ -204,7 +216,7 @@ def _make_environment(
     """
     file = getattr(inspect.getmodule(cls), "__file__", None) or ""
     arguments = dict(options)
-    # Positional: a user's class may give the parameter another name.
+    # The data is a positional argument, because a user's class may name the parameter differently.
     data_arguments = [arguments.pop("data")] if "data" in arguments else []
     try:
         env = cls(*data_arguments, **arguments)
@@ -215,7 +227,8 @@ def _make_environment(
             raise
         location = error_location(error, file) or file or cls.__module__
         raise UsageError(
-            f"environment {name!r} could not be made: {location}: {type(error).__name__}: {error}"
+            f"environment {name!r} could not be created: {location}: {type(error).__name__}: "
+            f"{error}"
         ) from error
     from intercode.envs.base import InterCodeEnv
 
@@ -247,9 +260,10 @@ def create_vec(
             the order of tasks, which all environments share, uses ``seed``.
         autoreset_mode: A value of `gymnasium.vector.AutoresetMode`.
         wrappers: Functions that each take an environment and return its wrapper.
-        backend: ``threads`` of this process, or ``ray``: processes of the cluster that this process
-            is connected to, else of the default of `intercode_integrations.ray.Ray`. Wrappers and
-            options are pickled for transfer.
+        backend: ``threads``: the environments step on threads of this process. ``ray``: they step
+            in processes of the Ray cluster that this process is connected to, or else of the
+            default cluster of `intercode_integrations.ray.Ray`. With ``ray``, wrappers and options
+            are pickled for transfer.
         options: As in `create`, the same for all environments.
 
     Raises:
@@ -285,11 +299,16 @@ def create_vec(
 
 
 def share_gold(env: str | Path, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return arguments of `create` for several environments that share a cache of gold's results.
+    """Return arguments of `create` for several environments with a shared cache of gold's results.
+
+    Without a shared cache, each environment would run the gold of the same task again.
 
     Args:
         env: As in `create`.
         options: As in `create`.
+
+    Returns:
+        The arguments `env` and `options` of `create`.
     """
     env, options = _expand_folder(env, dict(options))
     kind = environment(env, admit_protocol(env, options.get("protocol", "default")))
@@ -301,7 +320,11 @@ def share_gold(env: str | Path, options: Mapping[str, Any]) -> tuple[str, dict[s
 
 
 def _expand_folder(env: str | Path, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Replace a benchmark's folder, or an address, by its environment and options."""
+    """Resolve an environment given as a folder, a user's class or an address of tasks.
+
+    Returns:
+        The environment's registered name, and the options with those of the folder or address.
+    """
     if isinstance(env, str):
         env = admit(env)
     if isinstance(env, str) and (env in ENVS or not is_project(env)):
@@ -312,7 +335,7 @@ def _expand_folder(env: str | Path, options: dict[str, Any]) -> tuple[str, dict[
     options = {**tasks, **project.options, **options}
     limits = options.get("limits") or {}
     if project.limits and isinstance(limits, Mapping):
-        options["limits"] = Limits.of({**project.limits, **limits})
+        options["limits"] = Limits.merge({**project.limits, **limits})
     return project.env, options
 
 
@@ -321,14 +344,14 @@ def _parse(path: Path) -> dict[str, Any]:
         return _load(path)
     except OSError as error:
         raise UsageError(
-            f"{path}: cannot be read: {error.strerror}; 'intercode new' makes such a folder"
+            f"{path}: cannot be read: {error.strerror}; 'intercode new' creates such a folder"
         ) from None
     except ValueError as error:
         raise UsageError(f"{path}: {error}") from None
 
 
 def _load(path: Path) -> dict[str, Any]:
-    """Load an ``intercode.toml``, which may be untrusted.
+    """Parse an ``intercode.toml``. The file may be untrusted, so its size is limited.
 
     Raises:
         OSError: The file cannot be opened, or is not a regular file.
@@ -391,12 +414,12 @@ def _register(path: object, env_class: Any) -> str:
     )
     if name in ENVS:
         holder = ENVS.get(str(name))
-        # Two folders of one process may use the same name: the last registration wins.
+        # Classes from two benchmark folders may have the same name in one process: then the last
+        # registered class replaces the first.
         is_invalid |= not target_reference(holder) and holder.__module__ != env_class.__module__
     if is_invalid:
         raise UsageError(
-            f"{path}: environment {env_class.__qualname__} needs a 'name' of its own, of "
-            "lower-case "
+            f"{path}: environment {env_class.__qualname__} needs its own 'name', of lower-case "
             f"letters, digits and hyphens, not {name!r}"
         )
     ENVS.register(str(name), env_class, replace=True)
@@ -411,7 +434,12 @@ def _text(path: Path, key: str, value: object) -> str:
 
 
 def _limit(path: Path, name: str, value: object) -> Any:
-    """Parse a limit's value.
+    """Parse the value of a limit in an ``intercode.toml``.
+
+    Args:
+        path: The ``intercode.toml``, for messages.
+        name: The name of the limit.
+        value: The value in the file.
 
     Raises:
         UsageError: The value is invalid.
@@ -423,7 +451,12 @@ def _limit(path: Path, name: str, value: object) -> Any:
 
 
 def _value(path: Path, option: Option, value: Any) -> Any:
-    """Validate an option's value, and resolve a path or an image's name relative to the folder.
+    """Validate an option's value. A path or an image's name is resolved relative to the folder.
+
+    Args:
+        path: The ``intercode.toml``.
+        option: The option of the environment's constructor.
+        value: The value in the file.
 
     Raises:
         UsageError: The value has the wrong type, or names code.
@@ -445,7 +478,10 @@ _NO_CODE = "may not name code, as the folder may be a stranger's"
 
 
 def _runs_code(option: str, value: str) -> bool:
-    """Return whether a value names code, which only the user may name, not a benchmark's file."""
+    """Return whether an option's value names code outside InterCode and its trusted packages.
+
+    Only the user may name such code, because an ``intercode.toml`` may come from a stranger.
+    """
     from intercode.databases import ENGINES
     from intercode_sandbox.images.base import parse
     from intercode_sandbox.images.resolve import SCHEMES
@@ -454,7 +490,7 @@ def _runs_code(option: str, value: str) -> bool:
     registry = {"engine": ENGINES, "image": SCHEMES, "sandbox": PROVIDERS}.get(option)
     try:
         name = parse(value).scheme if option == "image" else value
-    except ImageError:  # reported when the image is used
+    except ImageError:  # a malformed image name is reported when the image is used
         return False
     return registry is not None and registry.is_foreign(name) and not registry.is_trusted(name)
 
@@ -463,8 +499,8 @@ def _image(folder: Path, text: str) -> str:
     from intercode_sandbox.images.base import parse
 
     if (folder / text).exists() and not text.startswith((".", "/")):
-        text = f"./{text}"  # distinguishes a path from an image's name
+        text = f"./{text}"  # the prefix distinguishes a path from an image's name
     try:
         return str(parse(text, folder))
     except ImageError:
-        return text  # the provider of sandboxes resolves or refuses it
+        return text  # the provider of sandboxes resolves or refuses the name

@@ -1,10 +1,13 @@
-"""The record of a run: a folder with ``run.json`` (the spec and facts) and ``episodes.jsonl``.
+"""The record of a run: a folder with ``run.json`` and ``episodes.jsonl``.
 
-`RecordWriter` writes a record; `read_manifest` and `read_episodes` read it. `Record` gives access
-to single episodes. `Outcome` is the summary of an episode, from which statistics are computed.
+``run.json`` (the manifest) holds the spec of the run and facts about it; ``episodes.jsonl`` holds
+one line of JSON for each episode. `RecordWriter` writes a record. `read_manifest` and
+`read_episodes` read a record, and `Record` gives access to single episodes. `Outcome` is the
+summary of an episode, from which statistics are computed.
 
-The writer appends one line per episode, and confirms an episode once it is on the disk. A line
-without its newline was never confirmed: readers omit it, and the next writer truncates it.
+`RecordWriter.append` returns when the episode's line is on the disk. A crash can leave an
+incomplete last line, without a newline. For such a line, `append` has not returned, so no caller
+relies on it. Readers omit the line, and the next writer removes it from the file.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from intercode.json_limits import load_record
 from intercode.manifest import check_manifest
 from intercode.outcomes import UNSCORED, OutcomeKind
 from intercode.redaction import Redactor
-from intercode_sandbox.files import sync_folder, write_atomically
+from intercode_sandbox.host_files import sync_folder, write_atomically
 
 MANIFEST = "run.json"
 EPISODES = "episodes.jsonl"
@@ -39,17 +42,19 @@ LEVELS = (
     *("simple", "moderate", "challenging"),  # BIRD
     *("easy", "medium", "hard", "extra"),  # Spider, and the bundled tasks
 )
-"""The tags of difficulty, in each benchmark in ascending order."""
+"""The tags that name a task's difficulty; for each benchmark in ascending order."""
 
 _LARGEST_FILE = 64 << 20
-"""The maximum bytes of a run's JSON file. A ``run.json`` of 100,000 tasks has ten million."""
+"""The maximum size of a run's JSON file in bytes. A ``run.json`` of 100,000 tasks has ten million
+bytes."""
 _LONGEST_LINE = 1 << 30
-"""The maximum bytes of an episode's line, or of a torn end. An untrusted file may be sparse, and
-practically endless."""
+"""The maximum length of an episode's line, or of an incomplete last line, in bytes. An untrusted
+file may be sparse: a huge file that takes no space on the disk."""
 _BEGINS = b"{\0"
-"""The first byte of an episode's line, and of the zeros that a power cut may leave."""
+"""The possible first bytes of an incomplete last line. A brace begins an episode's JSON. A zero
+byte is possible because a power cut may leave zeros at the end of a file."""
 Key = tuple[int, str, tuple[int, ...]]
-"""An episode's identity within a run: epoch, task id and branch."""
+"""The identity of an episode within a run: its epoch, its task id and the branch of its fork."""
 T = TypeVar("T")
 
 
@@ -57,21 +62,23 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """Read a run's ``run.json``.
 
     Raises:
-        RecordError: The folder is not a run's, or its ``run.json`` cannot be read.
+        RecordError: The folder is not the folder of a run, or its ``run.json`` cannot be read.
     """
     path = folder / MANIFEST
     document = _json(path, f"{folder} is not the folder of a run: {path.name}")
     manifest = check_manifest(document, path)
     env = manifest["env"]
     if env.get("env") == "swe" and "protocol" in env:
-        env.setdefault("history", "full")  # older records: the history was always full
+        # Older records lack the option `history`, because the Git history was always full.
+        env.setdefault("history", "full")
     return manifest
 
 
 def run_folders(root_paths: Iterable[Path]) -> list[Path]:
-    """Return the folders of runs: each path that is a run, else the runs directly below it.
+    """Return the run folders that some paths denote.
 
-    A path without any run is returned unchanged.
+    A path of a run's folder denotes that folder; another path denotes the run folders directly in
+    it. A path without any run is returned unchanged.
     """
     folders: list[Path] = []
     for root_path in root_paths:
@@ -85,10 +92,10 @@ def run_folders(root_paths: Iterable[Path]) -> list[Path]:
 
 
 def open_record(path: Path) -> BinaryIO:
-    """Open a file of a run's folder for reading: a regular file, and no link.
+    """Open a file of a run's folder for reading, if it is a regular file.
 
-    The folder may be untrusted: a link could expose another file of this host, and a FIFO or a
-    device may never end.
+    The folder may be untrusted. A symbolic link in it could expose another file of this host, and
+    reading from a FIFO or a device may never end.
 
     Raises:
         RecordError: The file is a link, or no regular file.
@@ -100,12 +107,15 @@ def open_record(path: Path) -> BinaryIO:
 def _open_regular(path: Path, flags: int) -> int:
     """Open a regular file without blocking, and return its descriptor."""
     try:
-        # A FIFO would block for its other end, and a terminal could become the controlling one.
+        # Without O_NONBLOCK, opening a FIFO would block until another process opens it, too.
+        # Without O_NOCTTY, a terminal could become the controlling terminal of this process.
         safe_flags = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
         descriptor = os.open(path, flags | safe_flags, 0o666)
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise RecordError(f"{path} is a link: a run's record has none") from None
+            raise RecordError(
+                f"{path} is a symbolic link, which is refused in a run's record"
+            ) from None
         if error.errno in (errno.ENXIO, errno.ENODEV):
             raise RecordError(f"{path} is not a regular file") from None
         raise
@@ -116,10 +126,11 @@ def _open_regular(path: Path, flags: int) -> int:
 
 
 def read_episodes(path: Path) -> Iterator[Episode]:
-    """Yield every recorded attempt, in the order of their ends; a torn end is omitted.
+    """Yield every recorded attempt, in the order in which the attempts ended.
 
-    An episode that ended with an infrastructure error is recorded, and again after each new attempt
-    in a later session: see `last_attempts`.
+    An incomplete last line is omitted. An episode that ended with an infrastructure error is
+    recorded, and a later session of the run attempts the episode again. The file then contains
+    several attempts at the same episode; `last_attempts` yields only the last attempt.
 
     Args:
         path: A run's ``episodes.jsonl``.
@@ -134,7 +145,8 @@ def read_episodes(path: Path) -> Iterator[Episode]:
 def last_attempts(folder: Path) -> Iterator[Episode]:
     """Yield the last recorded attempt at each episode of a run.
 
-    The function reads the file twice, to keep memory constant.
+    The function reads the file twice, so memory holds one episode at a time. The first pass finds
+    the offset of each last attempt, and the second pass yields these attempts.
 
     Raises:
         RecordError: The run cannot be read.
@@ -151,11 +163,15 @@ def last_attempts(folder: Path) -> Iterator[Episode]:
 
 
 def read_latest(folder: Path, read_fact: Callable[[Episode], T]) -> dict[Key, T]:
-    """Return a fact of the last recorded attempt at each episode, in the order of their ends.
+    """Return a fact about each episode, taken from the last recorded attempt.
 
     Args:
         folder: The run's folder.
-        read_fact: Returns the fact to retain of an episode; whole episodes may be large.
+        read_fact: A function that returns the fact. Only facts stay in memory, since whole episodes
+            may be large.
+
+    Returns:
+        Episode's key → fact, in the order in which the last attempts ended.
     """
     facts: dict[Key, T] = {}
     for episode in read_episodes(folder / EPISODES):
@@ -166,20 +182,20 @@ def read_latest(folder: Path, read_fact: Callable[[Episode], T]) -> dict[Key, T]
 
 
 def episode_key(episode: Episode) -> Key:
-    """Return an episode's identity within a run."""
+    """Return the identity of an episode within a run."""
     branch = () if episode.fork is None else episode.fork.branch
     return episode.epoch, episode.task_id, branch
 
 
 class Record:
-    """Random access to the episodes of a run; of repeated episodes, to the last attempt.
+    """Random access to the episodes of a run. Of several attempts at an episode, the last counts.
 
     Args:
         folder: The run's folder.
 
     Attributes:
         manifest: The content of ``run.json``.
-        outcomes: The outcome of each episode, in the order of their ends.
+        outcomes: The summary of each episode, in the order in which the episodes ended.
 
     Raises:
         RecordError: The run cannot be read.
@@ -194,18 +210,18 @@ class Record:
         for offset, episode in _read_with_offsets(self._path):
             key = episode_key(episode)
             self.outcomes.pop(key, None)
-            self.outcomes[key] = Outcome.of(episode)
+            self.outcomes[key] = Outcome.from_episode(episode)
             self._offsets[key] = offset
 
     def read(self, key: Key) -> Episode:
-        """Read one episode. Safe from any thread."""
+        """Read one episode by its key. The method may be called from any thread."""
         with open_record(self._path) as file:
             file.seek(self._offsets[key])
             return Episode.from_json(record_line(file))
 
 
 def _read_with_offsets(path: Path) -> Iterator[tuple[int, Episode]]:
-    """Yield each complete line's offset in the file, and its episode."""
+    """Yield the byte offset and the episode of each complete line in ``episodes.jsonl``."""
     try:
         size = _finished_size(path)
         with open_record(path) as file:
@@ -220,21 +236,24 @@ def _read_with_offsets(path: Path) -> Iterator[tuple[int, Episode]]:
         raise RecordError(f"cannot read {path}: {error.strerror}") from error
 
 
-def _finished_size(path: Path) -> int:
-    """Return the size of a log up to the end of its last complete line, in bytes.
+def _finished_size(log_path: Path) -> int:
+    """Return the size in bytes of the part of ``episodes.jsonl`` that ends with a complete line.
 
-    The bytes after it are the torn end of an unconfirmed write: a line without its newline, or the
-    zeros that some file systems leave after a power cut.
+    Bytes after the last newline come from a write that a crash interrupted. They are an incomplete
+    line, or zeros, which some file systems leave after a power cut.
 
     Raises:
-        RecordError: The bytes after it are neither, or too many: the file does not hold episodes.
+        RecordError: The bytes after the last newline are neither an incomplete episode nor zeros,
+            or are too many. The file is then no file of episodes.
     """
     size = 0
-    with open_record(path) as file:
+    with open_record(log_path) as file:
         end = file_size = file.seek(0, 2)
         while end > 0:
             if file_size - end > _LONGEST_LINE:
-                raise RecordError(f"{path}: its last line is longer than {_LONGEST_LINE:,} bytes")
+                raise RecordError(
+                    f"{log_path}: its last line is longer than {_LONGEST_LINE:,} bytes"
+                )
             start = max(0, end - 65536)
             file.seek(start)
             if (newline := file.read(end - start).rfind(b"\n")) >= 0:
@@ -243,15 +262,15 @@ def _finished_size(path: Path) -> int:
             end = start
         file.seek(size)
         if (torn_line := file.read(20)) and torn_line[0] not in _BEGINS:
-            raise RecordError(f"{path}: at byte {size}: not an episode: {torn_line!r}")
+            raise RecordError(f"{log_path}: at byte {size}: not an episode: {torn_line!r}")
     return size
 
 
 def record_line(file: BinaryIO) -> bytes:
-    """Read a line of an open record.
+    """Read the next line of an open ``episodes.jsonl``.
 
     Raises:
-        RecordError: The line reaches the maximum length.
+        RecordError: The line reaches the maximum length, `_LONGEST_LINE`.
     """
     line = file.readline(_LONGEST_LINE)
     if len(line) == _LONGEST_LINE:
@@ -274,14 +293,16 @@ def _json(path: Path, cannot: str, open_file: Callable[[Path], BinaryIO] = open_
 
 
 class RecordWriter:
-    """The exclusive writer of a run's folder. `append` is safe from any thread.
+    """The writer of a run's folder, which locks the folder against other writers.
 
-    Workers that finish at the same time share one `fdatasync`: the thread that holds the lock
-    commits for all waiting threads.
+    Any thread may call `append`. Threads that append at the same time share one `fdatasync`: the
+    thread that holds the commit lock writes the lines of all waiting threads.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Create the folder, or open it to resume its run; truncate a torn end.
+        """Create the folder, or open the folder of a run that is resumed.
+
+        An incomplete last line of ``episodes.jsonl`` is removed.
 
         Raises:
             RunLockedError: Another process, or another `RecordWriter`, is writing to the folder.
@@ -314,7 +335,7 @@ class RecordWriter:
             raise RecordError(f"{self.folder} is not empty and not the folder of a run")
         self._fd = _open_regular(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         try:
-            # The lock comes before any read: another process may be in the middle of a line.
+            # The lock must be taken before the file is read: another process may be writing a line.
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self.close()
@@ -339,7 +360,7 @@ class RecordWriter:
             raise RecordWriteError(f"cannot write {path}: {error.strerror}") from error
 
     def append(self, *episodes: Episode) -> None:
-        """Record finished episodes with secrets redacted, and return when they are on the disk.
+        """Write finished episodes with secrets redacted, and return when they are on the disk.
 
         Raises:
             RecordWriteError: The file could not be written; later calls fail, too.
@@ -355,7 +376,11 @@ class RecordWriter:
                 self._commit()
 
     def _commit(self) -> None:
-        """Write all pending lines, and wait for the disk once."""
+        """Write all pending lines, and wait until the disk has stored them.
+
+        Raises:
+            RecordWriteError: This write or an earlier write failed, or the file is closed.
+        """
         if self._failure is not None:
             raise RecordWriteError(f"{self._path} could not be written: {self._failure.strerror}")
         if self._fd < 0:
@@ -369,13 +394,16 @@ class RecordWriter:
                 view = view[os.write(self._fd, view) :]
             os.fdatasync(self._fd)
         except OSError as error:
-            # No further writes: a torn line can only be the last.
+            # After a failure nothing more is written, so only the last line can be incomplete.
             self._failure = error
             raise RecordWriteError(f"cannot write {self._path}: {error.strerror}") from error
         self._durable = upto
 
     def close(self) -> None:
-        """Release the lock on the folder. Idempotent, safe from any thread."""
+        """Close the file, which releases the lock on the folder.
+
+        The method is idempotent, and may be called from any thread.
+        """
         with self._commit_lock:
             if self._fd >= 0:
                 os.close(self._fd)
@@ -390,28 +418,33 @@ class RecordWriter:
 
 @dataclass(frozen=True, slots=True)
 class JudgeSummary:
-    """The summary of a judge's verdict on an episode: see `intercode.rewards.judge`."""
+    """The summary of a judge's verdict on an episode.
+
+    A judge is a language model that compares the agent's output with the output of gold: see
+    `intercode.rewards.judge`.
+    """
 
     model: str
     asked: bool = False
-    """Whether the final verdict is the judge's; otherwise the calls did not decide the reward."""
+    """Whether the judge compared outputs, and its verdict decided the reward."""
     same: bool = False
-    """Whether the success follows from the judge's verdict."""
+    """Whether the episode is solved because the judge found the outputs equivalent."""
     split: bool = False
-    """Whether the votes, or the two orders of a vote, disagreed."""
+    """Whether some votes of the judge contradicted each other. Each vote compares the outputs in
+    both orders."""
     steered: bool = False
-    """Whether the judge accepted a decoy as the output, so its verdict was rejected."""
+    """Whether the judge accepted a decoy in place of the output, so its verdict was rejected."""
     malformed: int = 0
-    """The number of replies that were no verdicts."""
+    """The number of the judge's replies that contained no verdict."""
     calls: int = 0
-    """Calls to the judge's model."""
+    """The number of calls to the judge's model."""
     tokens_in: int | None = None
     tokens_out: int | None = None
     cost: float | None = None
 
     @classmethod
-    def of(cls, episode: Episode) -> JudgeSummary | None:
-        """Return the judge's summary of an episode; None without a judge."""
+    def from_episode(cls, episode: Episode) -> JudgeSummary | None:
+        """Summarise the judge's verdict on an episode; None if no judge was called."""
         if not (talks := judge_talks(episode)):
             return None
         detail = {} if episode.score is None else episode.score.detail.get("judge", {})
@@ -437,7 +470,7 @@ class JudgeSummary:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The summary of an episode for statistics, small enough to hold those of all episodes."""
+    """The summary of an episode for statistics. Memory can hold the summaries of a whole run."""
 
     task_id: str
     epoch: int
@@ -447,49 +480,55 @@ class Outcome:
     turns: int
     seconds: float
     kind: OutcomeKind | None = None
-    """The outcome kind (`intercode.outcomes`); None: the episode has no end or no score."""
+    """The outcome kind (`intercode.outcomes`); None: the episode has not ended or has no score."""
     branch: tuple[int, ...] = ()
-    """The branch of a fork; sibling forks share task and epoch."""
+    """The branch of a fork (`intercode.episode.Fork.branch`), which distinguishes the forks of an
+    episode; their task and epoch are the same."""
     error: str | None = None
     error_type: str | None = None
     tags: tuple[str, ...] = ()
     place: str = ""
-    """The image or database of the episode, which is the cluster of confidence intervals."""
+    """The image or database of the episode. Confidence intervals treat episodes with the same
+    image or database as one cluster."""
     solved_at: int | None = None
     """The number of turns until the task was solved; None: not solved."""
     invalid: int = 0
-    """Turns whose action could not be executed, or failed: not "admissible" in 2023's terms."""
+    """The number of turns whose action failed or could not be executed. The paper of 2023 calls
+    such actions not "admissible"."""
     unexecuted: int = 0
-    """Invalid turns whose action was not executed, such as a reply without code."""
+    """The number of turns without an executed action, for instance after a reply without code."""
     action_seconds: float = 0.0
-    """Wall time of the actions."""
+    """Wall time of the actions in seconds."""
     model_seconds: float = 0.0
-    """Wall time of the model's replies. The sandbox and the reward take the remaining time."""
+    """Wall time of the model's replies in seconds. The sandbox and the reward take the rest of the
+    episode's time."""
     calls: int = 0
-    """Calls to the model, without replies from the cache."""
+    """The number of calls to the model, without replies from the cache."""
     tokens_in: int | None = None
-    """Tokens of the prompts; None: not recorded."""
+    """The number of tokens in the prompts; None: not recorded."""
     tokens_out: int | None = None
     cost: float | None = None
-    """US dollars; None: not recorded, or the price is unknown."""
+    """The cost of the model in US dollars; None: not recorded, or the price is unknown."""
     restarts: int = 0
-    """The number of restarts after the sandbox was lost through no fault of the agent."""
+    """The number of times that the episode was repeated because the sandbox was lost without the
+    agent's fault."""
     submissions: int = 0
-    """Submissions over all forks of the episode, if more than one."""
+    """The number of submissions over all forks of the episode, if more than one."""
     permuted: bool = False
-    """For SQL: whether the answer is right except for the order of its columns, which is free."""
+    """Whether an SQL answer equals gold's only after its columns were reordered. The order of
+    columns is free."""
     explained: bool = False
-    """For SQL: whether the answer has a further, explanatory column."""
+    """Whether an SQL answer has an additional column that explains the others."""
     hard_coded: bool = False
-    """For SQL: whether the answer reads no table although gold does."""
+    """Whether an SQL answer reads no table although gold reads one."""
     modes: tuple[str, ...] = ()
     """The names of the failure modes: see `intercode.failure_modes`."""
     judged: JudgeSummary | None = None
-    """The judge's summary, with its cost, which no other field includes."""
+    """The summary of the judge's verdict. The other fields omit the judge's calls and cost."""
 
     @classmethod
-    def of(cls, episode: Episode) -> Outcome:
-        """Compute the outcome of an episode."""
+    def from_episode(cls, episode: Episode) -> Outcome:
+        """Summarise a recorded episode."""
         metadata, turns = episode.metadata, episode.turns
         detail = {} if episode.score is None else episode.score.detail
         talks, tags = all_agent_talks(episode), metadata.get("tags")
@@ -526,12 +565,15 @@ class Outcome:
             explained="explained" in detail,
             hard_coded="hard_coded" in detail,
             modes=failure_modes(episode, calls),
-            judged=JudgeSummary.of(episode),
+            judged=JudgeSummary.from_episode(episode),
         )
 
     @property
     def failed(self) -> bool:
-        """Whether the episode has no result. Statistics count it apart, never as a reward of 0."""
+        """Whether the episode has no reward.
+
+        Statistics count such an episode as an error, never as a reward of 0.
+        """
         return self.kind is None or self.kind in UNSCORED
 
     @property
@@ -550,14 +592,20 @@ def _find_solved_turn(episode: Episode) -> int | None:
 
 
 def turn_action(turn: Turn) -> str:
-    """Return a turn's action as the environment received it, including an empty action."""
+    """Return a turn's action as the agent passed it to the environment.
+
+    The action of a reply without an action is a `NoAction` with its note.
+    """
     if turn.info.get("invalid"):
         return NoAction(turn.observation.removeprefix("[").removesuffix("]"))
     return turn.action
 
 
 def ending_action(episode: Episode) -> str:
-    """Return the action that submitted or skipped an episode, which is not among its turns."""
+    """Return the action that ended an episode: ``submit``, ``submit ANSWER`` or ``skip``.
+
+    The turns of a recorded episode lack this last action, so replays append it.
+    """
     if episode.status == "skipped":
         return "skip"
     return "submit" if episode.answer is None else f"submit {episode.answer}"
@@ -567,8 +615,9 @@ def load_actions(path: Path) -> dict[str, list[str]]:
     """Read the recorded actions of each task, in any format that the agent `replay` accepts.
 
     Args:
-        path: A run's folder, its ``episodes.jsonl`` (of several epochs the first counts), or a
-            JSON file: an object task id → list of actions, or results of 2023.
+        path: A run's folder, the ``episodes.jsonl`` of a run, or a JSON file. The JSON file holds
+            an object task id → list of actions, or results of the 2023 release. In a run with
+            several epochs, the first epoch counts.
 
     Returns:
         Task id → actions.
@@ -579,7 +628,8 @@ def load_actions(path: Path) -> dict[str, list[str]]:
     if path.is_dir():
         return _recorded_actions(path / EPISODES)
     if path.suffix == ".jsonl":
-        return _recorded_actions(path.resolve())  # the caller may name a link
+        # The caller may name a symbolic link, which `open_record` would refuse.
+        return _recorded_actions(path.resolve())
     document = _json(path, f"cannot read {path}", lambda path: path.open("rb"))
     if isinstance(document, dict) and isinstance(document.get("logs"), dict):
         document = document["logs"]
@@ -606,13 +656,15 @@ def _recorded_actions(path: Path) -> dict[str, list[str]]:
 def _listed_actions(value: Any, location: str) -> list[str]:
     if isinstance(value, dict):  # the format of 2023
         history = value.get("turn_history")
-        if history is None and isinstance(turns := value.get("trajectory"), list):  # human runs
+        # The 2023 files of human participants have the key "trajectory" instead.
+        if history is None and isinstance(turns := value.get("trajectory"), list):
             actions = [turn.get("action") if isinstance(turn, dict) else turn for turn in turns]
             history = {"actions": actions}
         if not isinstance(history, dict):
             raise RecordError(f"{location}: neither a list of actions nor a recorded episode")
         value = [_unwrap_action(action) for action in history.get("actions", [])]
-        # In the files of 2023 "blocked" follows the last turn; None marks a reply without code.
+        # In the files of 2023, "blocked" is not an action but a mark after the last turn, and None
+        # stands for a reply without code.
         value = [action for action in value if action not in (None, "", "blocked")]
     if not isinstance(value, list) or not all(isinstance(action, str) for action in value):
         raise RecordError(f"{location}: actions must be a list of strings")
@@ -620,7 +672,7 @@ def _listed_actions(value: Any, location: str) -> list[str]:
 
 
 def _unwrap_action(action: Any) -> Any:
-    """Strip ``execute[…]`` from a ReAct action."""
+    """Return the code within ``execute[…]``, the form of ReAct actions; other actions unchanged."""
     if isinstance(action, str) and action.startswith("execute[") and action.endswith("]"):
         return action[len("execute[") : -1]
     return action
@@ -629,16 +681,16 @@ def _unwrap_action(action: Any) -> Any:
 # Comparison
 
 
-class Difference(NamedTuple):
-    """A value that differs between two specs or two records; None for a missing value."""
+class ValueDifference(NamedTuple):
+    """A named value that differs between two specs or records. None stands for a missing value."""
 
     what: str
     before: Any
     now: Any
 
 
-def diff(baseline: Mapping[str, Any], current: Mapping[str, Any]) -> list[Difference]:
-    """List the differences between two flat objects, by name."""
+def diff(baseline: Mapping[str, Any], current: Mapping[str, Any]) -> list[ValueDifference]:
+    """List the values that differ between two flat objects, sorted by name."""
     names = sorted(baseline.keys() | current.keys())
     pairs = ((name, baseline.get(name), current.get(name)) for name in names)
-    return [Difference(*pair) for pair in pairs if pair[1] != pair[2]]
+    return [ValueDifference(*pair) for pair in pairs if pair[1] != pair[2]]

@@ -1,12 +1,13 @@
-"""Redaction of secrets in records: known values everywhere, patterns in InterCode's own texts.
+"""Redaction of secrets in records, by two methods: known values and patterns.
 
-Known values are those of secret variables in the environment or ``.env``: names with ``KEY``,
-``TOKEN`` and similar words. No sandbox receives these values, so no task, reward, replay or
-rescored run depends on them. The redactor replaces them everywhere.
+Known values are the values of environment variables, and of variables in ``.env``, whose names
+contain ``KEY``, ``TOKEN`` or a similar word. The redactor replaces known values everywhere. No
+sandbox receives these values, so no task, reward, replay or rescored run depends on them.
 
-Patterns (`PATTERNS`, and those of the file that ``INTERCODE_REDACT`` names) apply to errors,
-tracebacks and ``run.json`` only. In queries, actions, observations and dialogues, a text that looks
-like a key may be the subject of the task: after a replacement the episode could not be replayed.
+Patterns are the regular expressions in `PATTERNS`, and those in the file that the variable
+``INTERCODE_REDACT`` names. The redactor applies patterns only to errors, tracebacks and
+``run.json``. In queries, actions, observations and dialogues, a text that looks like a key may be
+the subject of the task. After its replacement, the episode could not be replayed.
 """
 
 from __future__ import annotations
@@ -23,12 +24,15 @@ from intercode.errors import UsageError
 from intercode.secrets import secret_labels, variables
 
 PATTERNS_VARIABLE = "INTERCODE_REDACT"
-"""The variable that names a file of further patterns, one regular expression per line."""
+"""The environment variable that names a file of further patterns, one regular expression per
+line."""
 REDACTED = "[redacted]"
 MIN_DIALOGUE_LENGTH = 16
-"""The minimum length of a known value for redaction: a shorter value may be an ordinary word."""
+"""The minimum length of a known value that the redactor replaces. A shorter value may be a common
+word, which dialogues contain, too."""
 _NO_SECRET = re.compile(r"[~/].*|https?://[^@]*|[-+.\deE]*", re.DOTALL)
-"""Values of secret variables that are not secrets: paths, plain URLs and numbers."""
+"""Pattern of values that are not secrets although their variables have secret names: paths, plain
+URLs and numbers."""
 PATTERNS = (
     r"\bsk-[A-Za-z0-9_-]{16,}",
     r"\b(?:gh[pousr]_|github_pat_|glpat-|hf_)[A-Za-z0-9_-]{16,}",
@@ -41,11 +45,12 @@ PATTERNS = (
     r"(?i)\b((?:x-)?api[_-]?key[\"']?\s*[:=]\s*[\"']?)[^\s\"',]{8,}",
     r"(\b[a-z][a-z0-9+.-]*://[^\s/:@]*:)(?!\*\*\*@|\[redacted\]@)[^\s/@]+(?=@)",
 )
-"""Regular expressions of secrets; the redaction keeps the text of a first group."""
+"""Regular expressions of secrets. If an expression has a group, the redaction keeps the text of the
+first group, for instance ``Bearer ``, and replaces the rest of the match."""
 
 
 class Redactor:
-    """A redactor of the secrets that are known when it is created.
+    """A redactor of secrets. The known values are read once, in the constructor.
 
     Args:
         includes_dialogues: Whether patterns apply to dialogues, too.
@@ -64,20 +69,20 @@ class Redactor:
         self._patterns = [re.compile(pattern) for pattern in PATTERNS] + _more_patterns()
 
     def values(self, text: str) -> str:
-        """Replace known values."""
+        """Replace the known values in a text with the names of their variables, in brackets."""
         for value, name in self._values.items():
             text = text.replace(value, name)
         return text
 
     def text(self, text: str) -> str:
-        """Replace known values, and texts that match a pattern."""
+        """Replace the known values in a text, and all matches of patterns."""
         text = self.values(text)
         for pattern in self._patterns:
             text = pattern.sub(rf"\g<1>{REDACTED}" if pattern.groups else REDACTED, text)
         return text
 
     def dialogue(self, dialogue_part: Mapping[str, Any]) -> dict[str, Any]:
-        """Redact a part of a dialogue, given as JSON data."""
+        """Redact a part of a dialogue, given as JSON data. Patterns apply only if so configured."""
         redacted_part: dict[str, Any] = _map_texts(
             dialogue_part, self.text if self._includes_dialogues else self.values
         )
@@ -108,7 +113,11 @@ class Redactor:
 
 
 def _more_patterns() -> list[re.Pattern[str]]:
-    """Read the patterns of the user's file."""
+    """Read the patterns in the file that ``INTERCODE_REDACT`` names; empty without the variable.
+
+    Raises:
+        UsageError: The file cannot be read, or a line is not a regular expression.
+    """
     if not (name := variables().get(PATTERNS_VARIABLE)):
         return []
     try:
@@ -126,7 +135,7 @@ def _more_patterns() -> list[re.Pattern[str]]:
 
 
 def _map_texts(value: Any, change: Callable[[str], str]) -> Any:
-    """Apply a function to every text of JSON data; names of fields stay unchanged."""
+    """Return JSON data in which `change` was applied to every text, except names of fields."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):

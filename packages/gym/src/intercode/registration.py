@@ -6,7 +6,10 @@ import sys
 
 
 def register() -> None:
-    """Register each environment with Gymnasium, as ``intercode-ENV-v0``. Idempotent."""
+    """Register each environment with Gymnasium by the id ``intercode-ENV-v0``.
+
+    The function is idempotent.
+    """
     import gymnasium
 
     for env in ("bash", "ctf", "python", "sql", "swe"):
@@ -17,17 +20,19 @@ def register() -> None:
             entry_point="intercode.project:create",
             vector_entry_point="intercode.project:create_vec",
             kwargs={"env": env},
-            # No wrappers: the environments themselves check the order of calls and the type of
-            # actions, and a test runs Gymnasium's checker on each.
+            # The environments need none of Gymnasium's checking wrappers: they check the order of
+            # calls and the type of actions themselves. A test of InterCode runs Gymnasium's checker
+            # on each environment.
             order_enforce=False,
             disable_env_checker=True,
         )
 
 
 def is_command_line() -> bool:
-    """Return whether this process is the command line, which calls `register` only for a command.
+    """Return whether this process executes the command ``intercode``.
 
-    Gymnasium takes 0.2 s to import, and ``--help`` needs no environment.
+    The command calls `register` itself if it needs environments. Therefore importing the package
+    must not call it: the import of Gymnasium takes 0.2 s, and ``--help`` needs no environment.
     """
     console = sys.modules.get("intercode_console")
     is_module = sys.argv[:1] == ["-m"] and sys.orig_argv[-len(sys.argv)] == f"{__package__}.cli"

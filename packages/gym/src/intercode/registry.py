@@ -1,6 +1,8 @@
-"""Registries of the names in command lines and files: datasets, environments, models, rewards, ….
+"""Registries: for each kind of name that a user writes, the object that the name denotes.
 
-`intercode_sandbox.lazy_imports.Registry` describes how entries are registered and imported.
+Names in command lines, files and calls denote datasets, environments, models, rewards and so on.
+An entry is ``module:attribute``, which is imported when the name is used. The class
+`intercode_sandbox.lazy_imports.Registry` describes how other packages register entries.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from typing import Any
 
 from intercode.errors import UsageError
 from intercode_sandbox.lazy_imports import OR_YOUR_OWN, Registry
-from intercode_sandbox.suggestions import hint_text
+from intercode_sandbox.spelling_suggestions import hint_text
 
 PAPER = "intercode-paper"
 """The package with the protocol of 2023."""
@@ -48,7 +50,7 @@ DATASETS = Registry(
     },
     "intercode.datasets",
 )
-"""Name → a function that returns a `Dataset`."""
+"""Name of a dataset → a function that returns the `Dataset`."""
 
 ENVS = Registry(
     "environment",
@@ -62,7 +64,7 @@ ENVS = Registry(
     "intercode.environments",
     {f"{env}:paper": PAPER for env in ("bash", "ctf", "python", "sql")},
 )
-"""Name or ``name:protocol`` → an environment's class."""
+"""Name of an environment, or ``name:protocol`` → the environment's class."""
 
 
 SOURCES = Registry(
@@ -70,8 +72,9 @@ SOURCES = Registry(
     group="intercode.sources",
     homes=dict.fromkeys(("harbor", "inspect", "openenv", "verifiers"), INTEGRATIONS),
 )
-"""Scheme of an address, such as ``harbor`` in ``harbor:FOLDER`` → the environment for the tasks at
-the address. Its class method ``tasks(rest)`` returns the tasks as a `Dataset`."""
+"""Scheme of an address of tasks, such as ``harbor`` in ``harbor:FOLDER`` → the class of the
+environment for these tasks. The class method ``tasks(rest)`` returns the tasks as a `Dataset`;
+``rest`` is the address without the scheme."""
 
 MODELS = Registry(
     "provider of models",
@@ -89,18 +92,19 @@ MODELS = Registry(
     },
     "intercode.models",
 )
-"""Provider → the factory of its `intercode.models.base.Client`."""
+"""Name of a model provider → a function that returns an `intercode.models.base.Client`."""
 
 EXECUTORS = Registry("place to run on", group="intercode.executors", homes={"ray": INTEGRATIONS})
-"""Scheme of ``--on SCHEME[://ADDRESS]`` → its executor (`intercode.evaluate.executor`), which
-receives the whole text."""
+"""Scheme in ``--on SCHEME[://ADDRESS]`` → the executor (`intercode.evaluate.executor`), which runs
+the episodes there. The executor receives the whole value of ``--on``."""
 
 VECTORS = Registry("backend of vectors", group="intercode.vectors", homes={"ray": INTEGRATIONS})
-"""Backend → a function that makes a vector from the arguments of `intercode.project.create_vec`."""
+"""Name of a backend for vectors of environments → a function that makes a vector. The function
+receives the arguments of `intercode.project.create_vec`."""
 
 
 def parse_scheme(address: object) -> str | None:
-    """Return the scheme of an address ``scheme:rest``; None without a scheme of `SOURCES`."""
+    """Return the scheme of an address ``scheme:rest``; None if `SOURCES` has no such scheme."""
     scheme, colon, remainder = address.partition(":") if isinstance(address, str) else ("", "", "")
     return (
         scheme if colon and remainder and (scheme in SOURCES.homes or scheme in SOURCES) else None
@@ -139,7 +143,8 @@ MESSAGES = Registry(
     "style of messages",
     {name: f"intercode.agents.transcripts:{name}" for name in ("chat", "plain", "tools")},
 )
-"""Style → a function that converts an environment's episode and its task to messages."""
+"""Name of a message style → a function that converts an episode and its task to the messages of a
+dialogue."""
 
 REWARDS = Registry(
     "reward",
@@ -149,18 +154,19 @@ REWARDS = Registry(
         "sql:bird-ex": "intercode.rewards.bird:ExReward",
         "sql:bird-soft-f1": "intercode.rewards.bird:SoftF1Reward",
         "sql:bird-r-ves": "intercode.rewards.bird:RVesReward",
-        "sql:spider-test-suite": "intercode.rewards.test_suite:SuiteReward",
+        "sql:spider-test-suite": "intercode.rewards.test_suite:SqlTestSuiteReward",
     },
     "intercode.rewards",
 )
-"""``env:name`` → a reward function (see `intercode.rewards.custom`), or a class. The parameters of
-a class name the parts of the environment that it receives; for SQL these are ``databases``,
-``cache``, ``permute_columns`` and ``columns``. Bash's judge receives a model."""
+"""``env:name`` → a reward function (see `intercode.rewards.custom`), or a reward class. The
+parameters of the class's constructor name the objects that the environment passes to it. SQL has
+the objects ``databases``, ``cache``, ``permute_columns`` and ``columns``. The judge of Bash
+receives a model."""
 
 RULES = Registry(
     "rule",
     {
-        "answer": "intercode.rewards.answer_types:Answer.VERSION",
+        "answer": "intercode.rewards.answer_types:AnswerType.VERSION",
         "bash": "intercode.rewards.bash:BashReward.VERSION",
         "command": "intercode.rewards.verification:CommandReward.VERSION",
         "flag": "intercode.rewards.flag:FlagReward.VERSION",
@@ -172,22 +178,26 @@ RULES = Registry(
     "intercode.rules",
     {"harbor": INTEGRATIONS, "paper": PAPER},
 )
-"""Rule of grading → its version, a constant beside the rule's code. An environment's traits name
-the rules of its default reward."""
+"""Name of a grading rule → version of the rule, a constant in the rule's module. The traits of an
+environment (`intercode.envs.traits`) name the rules of its default reward. A run records the
+versions, and reports do not compare scores by different versions."""
 
 TASK_EXPORTERS = Registry(
     "framework", group="intercode.task_exporters", homes={"harbor": INTEGRATIONS}
 )
-"""Framework → a class that writes tasks as folders of the framework. Its constructor takes an
-environment, a folder and a base image; its ``export(task)`` returns the task's folder."""
+"""Name of a framework → a class that exports tasks to it, each as a folder in the framework's
+format. The constructor takes an environment, a folder and a base image; the method
+``export(task)`` returns the task's folder."""
 
 EXPORTS = Registry("form of exports", group="intercode.exports", homes={"paper": PAPER})
-"""Format → a function of scored episodes and their ``run.json``. `intercode export` writes its
-result as JSON."""
+"""Name of an export format → a function of scored episodes and their ``run.json``. The command
+`intercode export` writes the function's result as JSON."""
 
 PRESETS = Registry("family of presets", group="intercode.presets", homes={"paper": PAPER})
-"""Prefix of presets' names → a module whose `get` returns a preset by name, and whose `names` lists
-the names. A preset is a dataclass with options of ``intercode run``, including ``env``."""
+"""Prefix in the names of presets → a module with two functions: `get` returns a preset by name, and
+`names` lists the names. A preset is a dataclass with options of ``intercode run``, such as
+``env``."""
 
 TABLES = Registry("kind of tables", group="intercode.tables", homes={"paper": PAPER})
-"""Kind → a module whose `rates` reads recorded files, and whose `tables` makes tables of them."""
+"""Kind of tables → a module with two functions: `rates` reads recorded files, and `tables` makes
+tables from the result."""

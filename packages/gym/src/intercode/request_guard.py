@@ -1,8 +1,9 @@
 """The request guard of HTTP servers: host, origin and token checks before any request is served.
 
-A web page in a browser on this host can reach local servers by two ways: a DNS name that points to
-this host (DNS rebinding), and cross-site requests. The guard therefore checks the headers for host
-and origin, which no page can forge.
+A hostile web page in a browser on this host can send requests to local servers in two ways. By DNS
+rebinding, the page's own host name resolves to this host's address. By a cross-site request, the
+page addresses the server directly. The guard therefore checks the headers ``Host``, ``Origin`` and
+``Sec-Fetch-*``: the browser sets these, and no page can forge them.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ def is_loopback(host: str) -> bool:
 
 
 def token_refusal(values: Sequence[str], token: bytes) -> tuple[HTTPStatus, str] | None:
-    """Return status and message for a missing or wrong token; None for the right token.
+    """Return the HTTP status and the message that refuse a missing or wrong token.
+
+    The result is None if the token is right.
 
     Args:
         values: The values of the request's header ``Authorization``.
@@ -45,15 +48,16 @@ def token_refusal(values: Sequence[str], token: bytes) -> tuple[HTTPStatus, str]
     return None
 
 
-class Guard:
+class RequestGuard:
     """A filter of requests by host name, origin and token.
 
     Args:
         token: The secret that clients must send; None: clients need no token.
         names: The server's host names, in addition to ``localhost``, this host's name and numeric
             addresses.
-        pages: Whether the server has web pages, whose requests are accepted.
-        option: The command-line option for host names, for messages; empty: none.
+        pages: Whether the server itself has web pages. Requests from these pages are accepted.
+        option: The command-line option that adds host names, for the error message; empty: no
+            option.
     """
 
     def __init__(
@@ -72,7 +76,7 @@ class Guard:
     def refusal(
         self, headers: Headers, *, is_token_free: bool = False, allows_links: bool = False
     ) -> tuple[HTTPStatus, str] | None:
-        """Return status and message for a request to refuse; None to accept the request.
+        """Return the HTTP status and the message that refuse a request; None: it is accepted.
 
         Args:
             headers: The request's headers.
@@ -94,7 +98,10 @@ class Guard:
         return None
 
     def _is_ours(self, host: str) -> bool:
-        """Return whether a host is the server's name or numeric: DNS rebinding forges neither."""
+        """Return whether the header ``Host`` is a name of this server or a numeric address.
+
+        In a DNS rebinding attack, the browser sends the attacker's host name, which is neither.
+        """
         try:
             name = urlsplit(f"//{host}").hostname or ""
         except ValueError:

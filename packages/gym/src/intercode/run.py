@@ -1,4 +1,4 @@
-"""The command ``python -m intercode.run --env bash --data FILE``, equal to ``intercode run``."""
+"""The command ``python -m intercode.run``, which has the options of ``intercode run``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Known secrets: the values of secret environment variables, and of variables in ``.env``."""
+"""Known secrets: values of environment variables, and of variables in ``.env``, with such names.
+
+A variable is secret if its name contains a word such as ``KEY`` or ``TOKEN``.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +17,20 @@ _NAME = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(.*)")
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|_PWD|CREDENTIAL", re.IGNORECASE)
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", '"': '"', "\\": "\\", "$": "$"}
 MIN_SECRET_LENGTH = 6
-"""The minimum length of a secret: hiding shorter values would make texts unreadable."""
+"""The minimum length of a value that `hide` replaces. A shorter value, such as ``1``, occurs in
+ordinary texts, and its replacement would make them unreadable."""
 
 
 def parse_variables(text: str) -> dict[str, str]:
     r"""Parse the variables of an ``.env`` file.
 
-    A line is ``NAME=value``, with or without ``export``. ``#`` begins a comment, within an unquoted
-    value only after a blank. ``'…'`` is literal; ``"…"`` has escapes such as ``\n``. The parser
-    expands no variables. Other lines are ignored: the files of other tools may contain them.
+    A line is ``NAME=value``, with or without ``export`` before the name. ``#`` begins a comment; in
+    an unquoted value, only a ``#`` after a blank does. A value in ``'…'`` is literal; a value in
+    ``"…"`` has escapes such as ``\n``. The parser expands no references to other variables. Any
+    other line is ignored, because other tools may use the same file with a different syntax.
+
+    Returns:
+        Name → value.
     """
     values: dict[str, str] = {}
     for line in text.removeprefix("\ufeff").splitlines():
@@ -40,7 +48,7 @@ def _value(text: str) -> str:
 
 
 def dotenv() -> dict[str, str]:
-    """Read the variables of ``.env`` in the working directory; empty without the file.
+    """Read the variables in the file ``.env`` of the working directory; empty if it is missing.
 
     Raises:
         UsageError: The file cannot be read.
@@ -55,7 +63,10 @@ def dotenv() -> dict[str, str]:
 
 
 def variables() -> dict[str, str]:
-    """Return the environment variables, and those of a readable ``.env``, with lower priority."""
+    """Return the environment variables and the variables in ``.env``.
+
+    An environment variable overrides a variable in ``.env``. An unreadable ``.env`` is ignored.
+    """
     try:
         return {**dotenv(), **os.environ}
     except UsageError:
@@ -63,25 +74,32 @@ def variables() -> dict[str, str]:
 
 
 def secret_labels() -> dict[str, str]:
-    """Return secret value → the variable's name in brackets."""
+    """Return the known secrets and their replacements.
+
+    Returns:
+        Value of a secret variable → the variable's name in brackets.
+    """
     return {value: f"[{name}]" for name, value in variables().items() if _SECRET.search(name)}
 
 
 def hide(text: str, *secrets: str) -> str:
-    """Replace these secrets in a text, and all secrets of the environment and ``.env``.
+    """Replace secrets in a text, such as the error message of a server that repeats a key.
 
-    A server may repeat a key in its error message.
+    Args:
+        text: The text.
+        secrets: Secrets to replace in addition to the known secrets (`secret_labels`).
     """
     labels = secret_labels()
     labels.update((secret, "[key]") for secret in secrets if secret not in labels)
-    for value in sorted(labels, key=len, reverse=True):  # a secret may contain another
+    # A secret may contain a shorter secret, so longer secrets are replaced first.
+    for value in sorted(labels, key=len, reverse=True):
         if len(value.strip()) >= MIN_SECRET_LENGTH:
             text = text.replace(value, labels[value])
     return text
 
 
 def hide_in(document: Any, secret: str) -> Any:
-    """Replace a secret in a server's response, given as JSON data."""
+    """Return a server's response, given as JSON data, in which ``[key]`` replaces a secret."""
     if len(secret) < MIN_SECRET_LENGTH:
         return document
     if isinstance(document, str):

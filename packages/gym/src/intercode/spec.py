@@ -1,13 +1,14 @@
 """The spec of a run: a complete description in one frozen, typed value, `RunSpec`.
 
 A spec has four parts: the environment and its tasks (`EnvSpec`), the agent (`AgentSpec`), the
-language model (`ModelSpec`), and the execution of the run (`How`). Their fields, with the fields of
-`intercode.envs.options`, are the single source of options: for the command line with its help and
-defaults, the keys of ``intercode.toml``, a run's record, and all validation. A name has the same
-meaning in all these forms. Each form is a flat object, option → value::
+language model (`ModelSpec`), and the execution of the run (`RunOptions`). The fields of these
+classes, and of the classes in `intercode.envs.options`, declare all options. The declarations
+determine the options of the command line with their help and defaults, and the keys of
+``intercode.toml``. They also determine the options in a run's record, and all validation. A name
+has the same meaning in all these forms. Each form is a flat object, option → value::
 
-    spec = RunSpec.of({"env": "bash", "agent": "oracle", "timeout": 5, "workers": 4})
-    spec.env.options["timeout"], spec.how.workers
+    spec = RunSpec.from_layers({"env": "bash", "agent": "oracle", "timeout": 5, "workers": 4})
+    spec.env.options["timeout"], spec.run_options.workers
     spec.merge(seed=1).diff(spec)
 """
 
@@ -39,13 +40,13 @@ from intercode.envs.options import (
     list_text_options,
 )
 from intercode.errors import ImageError, UsageError
-from intercode.records import MANIFEST, Difference, diff
+from intercode.records import MANIFEST, ValueDifference, diff
 from intercode.redaction import REDACTED
 from intercode.registry import ENVS, MODELS, PAPER, PRESETS, environment, parse_scheme
 from intercode.rewards.judge import VOTES
 from intercode.trust import DATA_OPTIONS, Effect, check, effects
 from intercode_sandbox import units
-from intercode_sandbox.suggestions import hint_text
+from intercode_sandbox.spelling_suggestions import hint_text
 from intercode_sandbox.units import LIMITS
 from intercode_sandbox.user_code import absolute, is_reference
 
@@ -59,17 +60,23 @@ Amount = Annotated[float, Meta(gt=0)]
 
 
 def _describe(metavar: str | None, text: str, **extra: Any) -> Meta:
-    """Describe an option: the placeholder of its value in ``--help``, and its purpose."""
+    """Return the metadata of an option for its declaration.
+
+    Args:
+        metavar: The placeholder of the option's value in ``--help``; None: no placeholder.
+        text: The purpose of the option, for ``--help``.
+        extra: Further properties of an `intercode.envs.options.Option`.
+    """
     return Meta(description=text, extra={"metavar": metavar, **extra})
 
 
-_PROMPT_GROUP = "what a language model is shown"
-_SEARCH_GROUP = "several replies: samples, tree-search, best-of-n"
-_LIMITS_GROUP = "what an episode may take"
+_PROMPT_GROUP = "prompt of a language model"
+_SEARCH_GROUP = "several replies for each turn: samples, tree-search, best-of-n"
+_LIMITS_GROUP = "limits of each episode"
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A part of a spec, in which None or False marks an option without a value from the caller."""
+    """A part of a spec. An option that the caller has not set is None or False."""
 
 
 class EnvSpec(_Part, frozen=True, kw_only=True):
@@ -82,15 +89,15 @@ class EnvSpec(_Part, frozen=True, kw_only=True):
         str | None,
         _describe(
             "FILE",
-            "tasks (JSON, JSONL, CSV, TSV, YAML), a dataset's name, or your own loader, qa.py:load "
-            "(default: the bundled)",
+            "tasks (JSON, JSONL, CSV, TSV, YAML), a dataset's name, or your own loader, "
+            "qa.py:load (default: the bundled tasks)",
             daily=True,
         ),
     ] = None
     split: Annotated[
         str | None,
         _describe(
-            "NAME", "only this split of the data, as train (default: the data's own, or all)"
+            "NAME", "only this split of the data, such as train (default: the data's own, or all)"
         ),
     ] = None
     benchmark: Annotated[
@@ -100,7 +107,7 @@ class EnvSpec(_Part, frozen=True, kw_only=True):
         bool,
         _describe(
             None,
-            "with our review of the dataset's golds, which is not the published protocol "
+            "use our reviewed golds of the dataset, which are not the published protocol "
             "(nl2bash, spider of 2023, mbpp)",
         ),
     ] = False
@@ -108,32 +115,32 @@ class EnvSpec(_Part, frozen=True, kw_only=True):
         str | None,
         _describe(
             "TEXT",
-            "what the bundled puzzles' flags are made from (default: drawn for the run, and "
-            "recorded)",
+            "the secret from which the flags of the bundled puzzles are derived (default: drawn "
+            "at random for the run, and recorded)",
         ),
     ] = None
     protocol: Annotated[
         str,
         _describe(
             "NAME|FILE:NAME",
-            "'paper' has the semantics of 2023, quirks included; or a class of your own",
+            "'paper' for the semantics of 2023, quirks included; or your own class",
         ),
     ] = "default"
     judge_model: Annotated[
         str | None,
         _describe(
             "NAME",
-            "for --reward judge: PROVIDER/NAME of the model that says whether two outputs answer "
-            "alike, where the files are as gold's",
+            "for --reward judge: PROVIDER/NAME of the model that compares the output with gold's "
+            "if the files equal gold's",
         ),
     ] = None
     judge_url: Annotated[
-        str | None, _describe("URL", "of the judge's server, if it is your own")
+        str | None, _describe("URL", "address of the judge's server, if it is your own")
     ] = None
     judge_votes: Annotated[
         Positive | None,
         _describe(
-            "N", f"how often the judge is asked, each time in both orders (default: {VOTES})"
+            "N", f"votes of the judge, each in both orders of the outputs (default: {VOTES})"
         ),
     ] = None
     options: Annotated[
@@ -148,29 +155,36 @@ class AgentSpec(_Part, frozen=True, kw_only=True):
         str,
         _describe(
             "AGENT",
-            "oracle (runs gold), noop, random, replay or human; of a language model: single-turn, "
-            "try-again, react, plan-solve, tool-calling, tree-search or best-of-n; your own, as "
-            "file.py:make; a program in the sandbox, as cli:COMMAND",
+            "oracle (runs gold), noop, random, replay or human; with a language model: "
+            "single-turn, try-again, react, plan-solve, tool-calling, tree-search or best-of-n; "
+            "file.py:make for your own agent; cli:COMMAND for a program in the sandbox",
             daily=True,
         ),
     ] = msgspec.field(name="agent", default="oracle")
     recording: Annotated[
-        str | None, _describe("PATH", "for --agent replay and predictions", path=True)
+        str | None,
+        _describe("PATH", "recorded actions, for --agent replay and predictions", path=True),
     ] = None
     preset: Annotated[
-        str | None, _describe("NAME", "settings of the paper, as paper-gpt-3.5-bash-try-again")
+        str | None, _describe("NAME", "settings of the paper, such as paper-gpt-3.5-bash-try-again")
     ] = None
     prompt: Annotated[
-        str | None, _describe("FILE", "a template of your own", path=True, group=_PROMPT_GROUP)
+        str | None, _describe("FILE", "your own prompt template", path=True, group=_PROMPT_GROUP)
     ] = None
     setting: Annotated[
-        str | None, _describe("TEXT", "what prompts call the setting", group=_PROMPT_GROUP)
+        str | None,
+        _describe(
+            "TEXT",
+            "name of the setting in prompts (default: the environment's)",
+            group=_PROMPT_GROUP,
+        ),
     ] = None
     schema: Annotated[
         bool,
         _describe(
             None,
-            "for SQL: tables and columns, where the dataset has them (2023's 'handicap')",
+            "for SQL: add the tables and columns to the prompt, if the dataset lists them "
+            "(2023's 'handicap')",
             group=_PROMPT_GROUP,
         ),
     ] = False
@@ -178,8 +192,8 @@ class AgentSpec(_Part, frozen=True, kw_only=True):
         str | None,
         _describe(
             None,
-            "show at the start what looking around would: the tables of a database, or for a shell "
-            "the files of its folder",
+            "add to the first observation the tables of the database, or the files of the "
+            "shell's working directory",
             choices=("schema",),
             group=_PROMPT_GROUP,
         ),
@@ -188,7 +202,8 @@ class AgentSpec(_Part, frozen=True, kw_only=True):
         bool | None,
         _describe(
             None,
-            "show worked examples, where the agent can (default: by react, and to local models)",
+            "add worked examples to the prompt, if the agent supports it (default: for react, "
+            "and for local models)",
             group=_PROMPT_GROUP,
         ),
     ] = None
@@ -196,8 +211,8 @@ class AgentSpec(_Part, frozen=True, kw_only=True):
         bool | None,
         _describe(
             None,
-            "ask the model once more, by try-again and react, when its action has failed before "
-            "(default: only local models)",
+            "for try-again and react: ask the model once more if it repeats an action that "
+            "failed (default: only local models)",
             group=_PROMPT_GROUP,
         ),
     ] = None
@@ -205,23 +220,24 @@ class AgentSpec(_Part, frozen=True, kw_only=True):
         tuple[str, ...],
         _describe(
             "FOLDER",
-            "a skill that it is offered (SKILL.md, scripts, …); may be given several times",
+            "a skill for the agent: a folder with SKILL.md, scripts, …; may be given several times",
             path=True,
         ),
     ] = ()
     observation_limit: Annotated[
         Positive | None,
         _describe(
-            "N", "characters of an observation that are shown (default: 10000)", group=_PROMPT_GROUP
+            "N", "maximum characters of an observation (default: 10000)", group=_PROMPT_GROUP
         ),
     ] = None
     observation_tail: Annotated[
-        bool | None, _describe(None, "whether its end is shown, too (a preset says)", flag=False)
+        bool | None,
+        _describe(None, "whether a cut observation keeps its end (set by presets)", flag=False),
     ] = None
     dialogue_limit: Annotated[
         Positive | None,
         _describe(
-            "N", "messages after the first ones that are sent (default: all)", group=_PROMPT_GROUP
+            "N", "only the last N messages after the first ones (default: all)", group=_PROMPT_GROUP
         ),
     ] = None
     samples: Annotated[
@@ -236,7 +252,7 @@ class AgentSpec(_Part, frozen=True, kw_only=True):
         str | None,
         _describe(
             None,
-            "which of them: by majority (default), or by the model's own judgement",
+            "choose among the replies by majority vote (default), or by the model's own judgement",
             choices=("vote", "judge"),
             group=_SEARCH_GROUP,
         ),
@@ -253,43 +269,47 @@ class AgentSpec(_Part, frozen=True, kw_only=True):
     ] = None
     search_width: Annotated[
         Positive | None,
-        _describe("N", "for a beam: states kept of each turn (default: 2)", group=_SEARCH_GROUP),
+        _describe("N", "for beam: states kept at each turn (default: 2)", group=_SEARCH_GROUP),
     ] = None
     search_depth: Annotated[
         Positive | None,
         _describe(
-            "N", "turns of a branch (default: as the environment allows)", group=_SEARCH_GROUP
+            "N",
+            "maximum turns of a branch (default: the environment's turn limit)",
+            group=_SEARCH_GROUP,
         ),
     ] = None
     search_budget: Annotated[
         Positive | None,
         _describe(
-            "N", "actions that an episode tries in all branches (default: 40)", group=_SEARCH_GROUP
+            "N", "maximum actions of an episode in all branches (default: 40)", group=_SEARCH_GROUP
         ),
     ] = None
     search_test: Annotated[
         str | None,
         _describe(
             "CODE",
-            "an action that tests a state in a fork of its own; it is good if the action succeeds "
-            "(default: the model judges)",
+            "an action that tests each state, in a separate fork; a state is good if the action "
+            "succeeds (default: the model judges)",
             group=_SEARCH_GROUP,
         ),
     ] = None
     search_from: Annotated[
         Natural | None,
         _describe(
-            "N", "for best-of-n: branch after so many turns (default: 0)", group=_SEARCH_GROUP
+            "N",
+            "for best-of-n: branch after this number of turns (default: 0)",
+            group=_SEARCH_GROUP,
         ),
     ] = None
     episode_cost: Annotated[
-        Amount | None, _describe("USD", "what each episode may cost", group=_LIMITS_GROUP)
+        Amount | None, _describe("USD", "maximum cost of an episode", group=_LIMITS_GROUP)
     ] = None
     episode_tokens: Annotated[
-        Positive | None, _describe("N", "tokens that each episode may take", group=_LIMITS_GROUP)
+        Positive | None, _describe("N", "maximum tokens of an episode", group=_LIMITS_GROUP)
     ] = None
     episode_seconds: Annotated[
-        Amount | None, _describe("S", "time that each episode may take", group=_LIMITS_GROUP)
+        Amount | None, _describe("S", "maximum duration of an episode", group=_LIMITS_GROUP)
     ] = None
 
 
@@ -300,57 +320,54 @@ class ModelSpec(_Part, frozen=True, kw_only=True):
         str | None,
         _describe(
             "NAME",
-            "PROVIDER/NAME, as openai/gpt-4o; local/NAME runs here, without a key; or your own "
-            "client, my.py:make",
+            "PROVIDER/NAME, such as openai/gpt-4o; local/NAME runs on this machine, without a "
+            "key; or your own client, my.py:make",
             daily=True,
         ),
     ] = msgspec.field(name="model", default=None)
-    base_url: Annotated[str | None, _describe("URL", "of a server of your own")] = None
+    base_url: Annotated[str | None, _describe("URL", "address of your own model server")] = None
     temperature: Annotated[Number | None, _describe("T", "default: 0")] = None
     top_p: Annotated[Amount | None, _describe("P", "default: the model's")] = None
-    reply_tokens: Annotated[Positive | None, _describe("N", "of one reply, at most")] = None
+    reply_tokens: Annotated[Positive | None, _describe("N", "maximum tokens of a reply")] = None
     record_tokens: Annotated[
         bool,
-        _describe(None, "record token ids and log-probabilities (servers such as vLLM tell them)"),
+        _describe(None, "record token ids and log-probabilities (from servers such as vLLM)"),
     ] = False
-    cache: Annotated[str | None, _describe("DIR", "keep and reuse replies", path=True)] = None
+    cache: Annotated[str | None, _describe("DIR", "store and reuse replies", path=True)] = None
     prices: Annotated[
-        str | None, _describe("FILE", "prices of models that we do not know", path=True)
+        str | None, _describe("FILE", "prices of models without a built-in price", path=True)
     ] = None
-    max_cost: Annotated[Amount | None, _describe("USD", "what all episodes together may cost")] = (
-        None
-    )
-    max_tokens: Annotated[
-        Positive | None, _describe("N", "tokens that all episodes together may take")
-    ] = None
+    max_cost: Annotated[Amount | None, _describe("USD", "maximum cost of all episodes")] = None
+    max_tokens: Annotated[Positive | None, _describe("N", "maximum tokens of all episodes")] = None
 
 
-class How(_Part, frozen=True, kw_only=True):
-    """The options of a run's execution, which may differ from session to session."""
+class RunOptions(_Part, frozen=True, kw_only=True):
+    """The options of a run's execution, which may differ between the sessions of a run."""
 
-    workers: Annotated[Positive, _describe("N", "episodes at a time", daily=True)] = 1
+    workers: Annotated[Positive, _describe("N", "parallel episodes", daily=True)] = 1
     max_connections: Annotated[
         Positive | None,
-        _describe("N", "calls to the model at a time (default: as many as workers)"),
+        _describe("N", "parallel calls to the model (default: as many as workers)"),
     ] = None
     model_timeout: Annotated[
         Amount | None,
         _describe(
             "SECONDS",
-            "for which a call to the model may be without an answer before it is given up, and "
-            "repeated (default: 300)",
+            "time without a response after which a call to the model is cancelled and retried "
+            "(default: 300)",
         ),
     ] = None
     max_sandboxes: Annotated[
-        Positive | None, _describe("N", "busy sandboxes at a time (default: twice the cores)")
+        Positive | None,
+        _describe("N", "sandboxes that are busy in parallel (default: twice the cores)"),
     ] = None
-    retries: Annotated[Natural, _describe("N", "new attempts when a sandbox fails")] = 2
+    retries: Annotated[Natural, _describe("N", "retries of an episode after a sandbox failure")] = 2
     on: Annotated[
         str | None,
         _describe(
             "PLACE",
-            "the machines of a cluster: ray, or ray://ADDRESS; or your own executor, "
-            "my.py:Executor (default: threads of this process)",
+            "executor of the episodes: ray or ray://ADDRESS for the machines of a cluster; or "
+            "your own, my.py:Executor (default: threads of this process)",
         ),
     ] = None
     show: Annotated[bool, _describe(None, "print each episode as it ends", daily=True)] = False
@@ -366,8 +383,8 @@ class How(_Part, frozen=True, kw_only=True):
         str | None,
         _describe(
             "RUN",
-            "a run's folder: take what is not given from its record, and refuse to run on "
-            "anything else than it did",
+            "the folder of an earlier run: take missing options from its record, and refuse to "
+            "run if tasks, images, tools, code or machine differ",
             path=True,
         ),
     ] = None
@@ -375,7 +392,7 @@ class How(_Part, frozen=True, kw_only=True):
         tuple[str, ...],
         _describe(
             "NAME",
-            "what may differ from it, by its name or the beginning of it: host, tools.host.git",
+            "accept this difference, by its name or a prefix of it: host, tools.host.git",
         ),
     ] = ()
 
@@ -390,7 +407,7 @@ class RunSpec(_Part, frozen=True, kw_only=True):
     env: EnvSpec = EnvSpec()
     agent: AgentSpec = AgentSpec()
     model: ModelSpec = ModelSpec()
-    how: How = How()
+    run_options: RunOptions = RunOptions()
     limit: Annotated[Positive | None, _describe("N", "only the first N tasks", daily=True)] = None
     tasks: Annotated[
         tuple[str, ...] | None,
@@ -400,27 +417,30 @@ class RunSpec(_Part, frozen=True, kw_only=True):
         str | None,
         _describe(
             "FILE",
-            "tasks that are not run: a list that 'datasets validate' wrote, or lines of an id and "
-            "a reason",
+            "a list of tasks to exclude: the file of 'datasets validate --write-exclude', or "
+            "lines with an id and a reason",
             path=True,
             fact="excluded",
         ),
     ] = None
     epochs: Annotated[Positive, _describe("N", "attempts at each task", daily=True)] = 1
     seed: Annotated[
-        Natural, _describe("N", "of the run, and of the bundled puzzles", fact="seed", daily=True)
+        Natural,
+        _describe("N", "seed of the run and of the bundled puzzles", fact="seed", daily=True),
     ] = 0
 
     @classmethod
-    def of(cls, *layers: Options) -> RunSpec:
+    def from_layers(cls, *layers: Options) -> RunSpec:
         """Make a spec from layers of options; a later layer overrides an earlier layer.
 
         If the environment is a folder with an ``intercode.toml``, the file's options form the
-        lowest layer. A class of a user's file, ``maze.py:Maze``, is imported.
+        lowest layer. If the environment is a class in a user's file, such as ``maze.py:Maze``, the
+        file is imported.
 
         Args:
-            layers: Option → value; None removes the value of an earlier layer. The key ``options``
-                holds texts, ``NAME=VALUE``, which are parsed by the environment's declarations.
+            layers: Objects option → value. The value None removes the value of an earlier layer.
+                The key ``options`` holds texts ``NAME=VALUE``; the environment's class declares
+                their types.
 
         Raises:
             UsageError: An option's value is invalid, or the folder's file is malformed.
@@ -433,7 +453,8 @@ class RunSpec(_Part, frozen=True, kw_only=True):
         elif (name := flat.get("env")) and str(name) not in ENVS and Path(name).is_dir():
             folder_options = from_toml(name)
             if flat.get("data") is not None:
-                folder_options.pop("split", None)  # a split of the folder's tasks, now replaced
+                # The caller's data replaces the tasks that this split belongs to.
+                folder_options.pop("split", None)
             flat = {**folder_options, **_drop_none(flat), "env": folder_options["env"]}
         elif name:
             if str(name) not in ENVS:
@@ -469,8 +490,8 @@ class RunSpec(_Part, frozen=True, kw_only=True):
 
     @classmethod
     def from_args(cls, args: argparse.Namespace, *lower_layers: Options) -> RunSpec:
-        """Make a spec from a parsed command line, over lower layers of options."""
-        return cls.of(*lower_layers, read_arguments(args))
+        """Make a spec from a parsed command line, which overrides lower layers of options."""
+        return cls.from_layers(*lower_layers, read_arguments(args))
 
     @classmethod
     def from_json(cls, text: str | bytes) -> RunSpec:
@@ -480,7 +501,7 @@ class RunSpec(_Part, frozen=True, kw_only=True):
             UsageError: The text is not such an object, or an option is invalid.
         """
         try:
-            return cls.of(msgspec.json.decode(text, type=dict[str, Any]))
+            return cls.from_layers(msgspec.json.decode(text, type=dict[str, Any]))
         except msgspec.MsgspecError as error:
             raise UsageError(f"not a spec: {error}") from None
 
@@ -496,23 +517,24 @@ class RunSpec(_Part, frozen=True, kw_only=True):
     ) -> RunSpec:
         """Make the spec of a recorded run, overridden by the caller's options.
 
-        A record is untrusted data. A recorded option that would run code, read a path or reach an
-        address counts only if the caller repeats its value, or trusts the record. A key never goes
-        to an address that the caller has not named. See `intercode.trust`.
+        A record is untrusted data. Some recorded options have effects: InterCode would execute
+        code, read a path or connect to an address. Such an option is accepted only if the caller
+        repeats its value, or trusts the record. A key is never sent to an address that the caller
+        has not named. See `intercode.trust`.
 
         If the caller names another agent, the recorded options of agent and model are dropped.
 
         Args:
             manifest: The run's ``run.json``.
-            overrides: The caller's options. Options that change agent, seed or exclusion are added
-                to the differences that the run accepts.
-            trust: Whether recorded options that act are accepted, too.
-            is_resume: Whether the spec resumes the run: with the execution options of its last
-                session, and no accepted differences.
+            overrides: The caller's options. A locked run refuses differences from the record; a
+                change of agent, seed or excluded tasks by these options is accepted.
+            trust: Whether the caller trusts the record, so recorded options with effects count.
+            is_resume: Whether the spec resumes the run. Then the execution options of the last
+                session are inherited, and no difference is accepted.
             record: The record's location, for messages.
 
         Raises:
-            TrustError: The record has options that act, and is not trusted.
+            TrustError: The record has options with effects, and the caller does not trust it.
             UsageError: The record omits a password, and the caller did not give it.
         """
         overrides = _add_folder(manifest, _read_given(overrides or {}, manifest, trust=trust))
@@ -531,23 +553,25 @@ class RunSpec(_Part, frozen=True, kw_only=True):
                 and name not in overrides
             ):
                 flag = name.replace("_", "-")
-                raise UsageError(f"the record has no password or key: give --{flag} again")
+                raise UsageError(f"the record omits passwords and keys: give --{flag} again")
         differing_names = {
             fact
             for option in overrides
             if (fact := _changed_fact(option)) and option not in repeated_names and not is_resume
         }
         accepted_names = [*overrides.get("accept", ()), *sorted(differing_names)]
-        if {"env", "data"} <= repeated_names:  # a folder's file may have changed since
+        # The environment is a benchmark's folder. Its intercode.toml may have changed since the
+        # run, so the recorded environment and options count.
+        if {"env", "data"} <= repeated_names:
             overrides = {name: value for name, value in overrides.items() if name != "env"}
-        return cls.of(record_values, overrides, {"accept": accepted_names})
+        return cls.from_layers(record_values, overrides, {"accept": accepted_names})
 
     def merge(self, **changes: Any) -> RunSpec:
-        """Return a copy with other options; None removes an option."""
-        return RunSpec.of(self.flat(), changes)
+        """Return a copy with some options changed; the value None removes an option."""
+        return RunSpec.from_layers(self.flat(), changes)
 
     def flat(self) -> dict[str, Any]:
-        """Return the options, option → value, without those that have no value from the caller."""
+        """Return the options that the caller has set, as a flat object option → value."""
         options: dict[str, Any] = msgspec.to_builtins(self)
         env_options: dict[str, Any] = options["env"].pop("options")
         for section in SECTIONS:
@@ -559,26 +583,28 @@ class RunSpec(_Part, frozen=True, kw_only=True):
         }
 
     def recorded(self) -> dict[str, Any]:
-        """Return the options for a record: valid in any working directory, without passwords.
+        """Return the options in the form for a record.
 
-        The execution options and the file of excluded tasks are omitted: the record holds the
-        file's content.
+        Paths are absolute, so they are valid in any working directory. Passwords in URLs are
+        replaced. The execution options are omitted. The path of the file of excluded tasks is
+        omitted, too, because the record holds the content of that file.
         """
         return {
             name: _PORTABLE.get(name, portable)(value)
             for name, value in sorted(self.flat().items())
-            if _section_by_option().get(name) != "how" and name != "exclude"
+            if _section_by_option().get(name) != "run_options" and name != "exclude"
         }
 
     def identity(self) -> dict[str, Any]:
-        """Return the environment's options that identify a run: see `intercode.envs.options.Role`.
+        """Return the environment's options that identify a run.
 
-        Options without a value, or with their default, are omitted.
+        `intercode.envs.options.Role` defines which options identify a run. Options that are not
+        set, or have their default, are omitted.
         """
         env = self.env
         return _identity(env.options, list_constructor_options(environment(env.name, env.protocol)))
 
-    def diff(self, other_spec: RunSpec) -> list[Difference]:
+    def diff(self, other_spec: RunSpec) -> list[ValueDifference]:
         """List the options whose values differ between this spec and another spec."""
         return diff(self.flat(), other_spec.flat())
 
@@ -592,13 +618,14 @@ SECTIONS: Mapping[str, type[_Part]] = {
     "env": EnvSpec,
     "agent": AgentSpec,
     "model": ModelSpec,
-    "how": How,
+    "run_options": RunOptions,
 }
-"""The parts of `RunSpec`, by the names of its fields."""
+"""Field of `RunSpec` → the class of this part of a spec."""
 _EXCLUSIVE_GROUPS = ({"limit", "tasks"},)
-"""Groups of options: if the caller gives one option, the others are not inherited from a record."""
+"""Groups of options that exclude each other. If the caller gives an option of a group, the other
+options of the group are not inherited from a record."""
 _OLD_NAMES = {"provider": "sandbox"}
-"""Option in the records of 0.1.0 → its present name."""
+"""Name of an option in records of version 0.1.0 → its present name."""
 
 
 def from_toml(folder: str | Path) -> dict[str, Any]:
@@ -625,17 +652,19 @@ def recorded_options(manifest: Mapping[str, Any], *, is_resume: bool = False) ->
 
     Args:
         manifest: The run's ``run.json``.
-        is_resume: Whether to add the session's execution options, as far as records hold them.
+        is_resume: Whether to add the session's execution options, if the record has them.
     """
     last_session: Mapping[str, Any] = (manifest.get("sessions") or [{}])[-1]
     options: dict[str, Any] = dict(last_session.get("options", {}))
     extra_options = options.pop("more", {})
     options = {**(extra_options if isinstance(extra_options, dict) else {}), **options}
-    options.pop("reward_every_turn", None)  # the agent requests it
-    if manifest.get("env", {}).get("history") == "full":  # set for records older than the option
+    # The agent sets `reward_every_turn` again if it needs rewards at every turn.
+    options.pop("reward_every_turn", None)
+    # `read_manifest` has added the fact to older records, which lack the option `history`.
+    if manifest.get("env", {}).get("history") == "full":
         options.setdefault("history", "full")
     options = {_OLD_NAMES.get(name, name): value for name, value in options.items()}
-    for name in (*list_section_options(How), "exclude"):
+    for name in (*list_section_options(RunOptions), "exclude"):
         options.pop(name, None)
     if is_resume:
         settings = last_session.get("settings", {})
@@ -644,10 +673,11 @@ def recorded_options(manifest: Mapping[str, Any], *, is_resume: bool = False) ->
 
 
 def add_identity(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a manifest with the environment's identifying options under ``env.options``.
+    """Return a ``run.json`` that has the environment's identifying options under ``env.options``.
 
-    Older records hold some of these options among other facts, and the rest among the options of
-    their sessions. An option that is absent there had its default.
+    Options identify a run if a change of their value makes its results another run's. Older
+    records have some of these options among the facts of the environment, and the others among the
+    options of a session. An option that is absent in both places had its default.
     """
     env = manifest.get("env") or {}
     if "options" in env:
@@ -674,9 +704,9 @@ def _identity(options: Options, declared_options: Mapping[str, Option]) -> dict[
 
 
 _CARRIED_OUT = ("workers", "max_connections", "max_sandboxes", "model_timeout", "on", "retries")
-"""Options of `How` that a resumed run inherits."""
+"""Options of `RunOptions` that a resumed run inherits from its last session."""
 _SETTINGS = {"retries": "max_retries"}
-"""Option → its name in a session's settings."""
+"""Name of an option → its name in the recorded settings of a session, if different."""
 
 
 def inherited_options(
@@ -701,18 +731,22 @@ def inherited_options(
 def list_record_effects(
     manifest: Mapping[str, Any], overrides: Options, *, trust: bool = False, is_resume: bool = False
 ) -> list[Effect]:
-    """List the recorded effects that the caller did not repeat: see `RunSpec.from_record`."""
+    """List the effects of recorded options whose values the caller did not repeat.
+
+    See `RunSpec.from_record` for the arguments and the meaning of effects.
+    """
     overrides = _add_folder(manifest, _read_given(overrides, manifest, trust=trust))
     record_values = inherited_options(manifest, overrides, is_resume=is_resume)
     return effects(record_values, _repeated_names(record_values, overrides))
 
 
 def _add_folder(manifest: Mapping[str, Any], overrides: Options) -> Options:
-    """Add the tasks, images and code of a benchmark's folder to the caller's options.
+    """Add options of a benchmark's folder, if the caller names a folder, to the caller's options.
 
-    The folder may have moved since the run, so the recorded paths may be gone; digests verify that
-    the contents are unchanged. All other options stay as recorded. An image from the caller
-    replaces the folder's image.
+    The folder may have moved since the run, so the recorded paths of tasks, images and code may not
+    exist any more. The folder's present paths replace these; digests verify that the contents are
+    unchanged. All other options stay as recorded. An image from the caller replaces the image of
+    the folder.
     """
     env, record_values = overrides.get("env"), recorded_options(manifest)
     if "image" in overrides and "default_image" in record_values and "image" not in record_values:
@@ -732,11 +766,12 @@ def _add_folder(manifest: Mapping[str, Any], overrides: Options) -> Options:
 
 
 def _repeated_names(record_values: Options, overrides: Options) -> set[str]:
-    """Return the recorded options that the caller repeats with the same value.
+    """Return the names of the recorded options that the caller repeats with the same value.
 
-    A folder with an ``intercode.toml`` repeats all options of its file.
+    If the caller names a folder with an ``intercode.toml``, all options of the file count as
+    repeated.
     """
-    spec = RunSpec.of(overrides)
+    spec = RunSpec.from_layers(overrides)
     option_sets = [
         json.loads(json.dumps(option_set)) for option_set in (spec.flat(), spec.recorded())
     ]
@@ -750,10 +785,10 @@ def _repeated_names(record_values: Options, overrides: Options) -> set[str]:
 
 
 def read_options(texts: Sequence[str], env: str, protocol: str = "default") -> dict[str, Any]:
-    """Parse options of an environment, ``NAME=VALUE``, by the types that its class declares.
+    """Parse texts ``NAME=VALUE`` to options of an environment, whose class declares the types.
 
     Args:
-        texts: The options. An option whose value is a list may occur several times.
+        texts: The texts. An option whose value is a list may occur several times.
         env: The environment's name.
         protocol: The environment's protocol.
 
@@ -780,7 +815,7 @@ def read_options(texts: Sequence[str], env: str, protocol: str = "default") -> d
         if name in _section_by_option() and not any(
             name in list_class_options(kind) for kind in environment_kinds()
         ):
-            raise UsageError(f"-o {name}: every run has an option of this name, --{name}")
+            raise UsageError(f"-o {name}: use --{name}, which is an option of every run")
         try:
             read = _limit(name, value) if name in LIMITS else declared_options[name].read(value)
         except ValueError as error:
@@ -796,7 +831,15 @@ def _as_list(value: Any) -> list[Any]:
 
 
 def _refuse_twice(layer: Options, values: Options) -> None:
-    """Refuse an option whose value under its own name differs from that among ``options``."""
+    """Refuse an option that the caller gives twice with different values.
+
+    Args:
+        layer: The caller's options. Their key ``options`` holds texts ``NAME=VALUE``.
+        values: The options that were parsed from these texts.
+
+    Raises:
+        UsageError: `layer` and `values` have different values for the same option.
+    """
     if layer.get("options"):
         for name in values:
             if layer.get(name) not in (None, values[name]):
@@ -804,9 +847,10 @@ def _refuse_twice(layer: Options, values: Options) -> None:
 
 
 def _read_given(overrides: Options, manifest: Mapping[str, Any], *, trust: bool) -> dict[str, Any]:
-    """Parse the texts among the options that override a record: see `read_options`.
+    """Parse the texts ``NAME=VALUE`` among the caller's options, by `read_options`.
 
-    The texts stay unparsed if only an untrusted record names the environment: `check` refuses it.
+    The texts are dropped if only an untrusted record names the environment. To parse them,
+    InterCode would have to import the environment's class. `check` refuses such a record later.
     """
     overrides = _drop_none(overrides)
     texts = overrides.pop("options", ())
@@ -817,7 +861,7 @@ def _read_given(overrides: Options, manifest: Mapping[str, Any], *, trust: bool)
     protocol = overrides.get("protocol") or record_values.get("protocol")
     if not (protocol in (None, "default", "paper") or "protocol" in overrides or trust):
         return overrides
-    env_spec = RunSpec.of({"env": env, "protocol": protocol}).env
+    env_spec = RunSpec.from_layers({"env": env, "protocol": protocol}).env
     values = read_options(texts, env_spec.name, env_spec.protocol)
     _refuse_twice({**overrides, "options": texts}, values)
     return {**overrides, **values}
@@ -834,12 +878,19 @@ def _drop_none(options: Options) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-# Command line
+# The command line
 
 
 @cache
 def list_section_options(section: type[msgspec.Struct]) -> dict[str, Option]:
-    """List a part's options by name."""
+    """List the options of a part of a spec.
+
+    Args:
+        section: The class of the part, or `RunSpec` for the options of no part.
+
+    Returns:
+        Name of an option → option.
+    """
     encoded_names = {field.name: field.encode_name for field in msgspec.structs.fields(section)}
     return {
         encoded_names[name]: msgspec.structs.replace(option, name=encoded_names[name])
@@ -849,18 +900,18 @@ def list_section_options(section: type[msgspec.Struct]) -> dict[str, Option]:
 
 
 def environment_kinds() -> tuple[type[msgspec.Struct], ...]:
-    """Return the option classes of the package's environments."""
+    """Return the option classes of the environments that InterCode itself has."""
     return BashOptions, CtfOptions, PythonOptions, SqlOptions, SweOptions
 
 
 def _environment_name(kind: type[msgspec.Struct]) -> str:
-    """Return the environment that an option class is named after."""
+    """Return the name of the environment that an option class belongs to."""
     return kind.__name__.removesuffix("Options").lower()
 
 
 @cache
 def environment_options() -> dict[str, Option]:
-    """List the command line's options of all environments of the package, the limits last."""
+    """List the command-line options of all InterCode's own environments, with the limits last."""
     options: dict[str, Option] = {}
     for kind in environment_kinds():
         for name, option in list_class_options(kind).items():
@@ -870,7 +921,15 @@ def environment_options() -> dict[str, Option]:
 
 
 def group_options(title: str, options: Mapping[str, Option]) -> dict[str, dict[str, Option]]:
-    """Group options by title: options without a group are under `title`, which comes first."""
+    """Group options by the title under which ``--help`` lists them.
+
+    Args:
+        title: The title of options without a group, which comes first.
+        options: Name → option.
+
+    Returns:
+        Title → options of the group by name.
+    """
     groups: dict[str, dict[str, Option]] = {title: {}}
     for name, option in options.items():
         groups.setdefault(option.group or title, {})[name] = option
@@ -878,7 +937,13 @@ def group_options(title: str, options: Mapping[str, Option]) -> dict[str, dict[s
 
 
 def group_by_environment() -> dict[str, dict[str, Option]]:
-    """Group environment options by title: common options, those of some environments, limits."""
+    """Group the options of environments by the title under which ``--help`` lists them.
+
+    Options of all environments come first, then options of some environments, then limits.
+
+    Returns:
+        Title → options of the group by name.
+    """
     groups: dict[str, dict[str, Option]] = {}
     kinds = {_environment_name(kind): kind for kind in environment_kinds()}
     for name, option in environment_options().items():
@@ -893,7 +958,11 @@ def group_by_environment() -> dict[str, dict[str, Option]]:
 
 @cache
 def _section_by_option() -> dict[str, str]:
-    """Return option → name of its part; "" for the fields of `RunSpec` itself."""
+    """Return the part of a spec that each option belongs to.
+
+    Returns:
+        Option → a name of `SECTIONS`, or an empty text for an option of `RunSpec` itself.
+    """
     section_by_option = dict.fromkeys(list_section_options(RunSpec), "")
     for section, kind in SECTIONS.items():
         section_by_option |= dict.fromkeys(list_section_options(kind), section)
@@ -902,7 +971,7 @@ def _section_by_option() -> dict[str, str]:
 
 
 def _changed_fact(option: str) -> str:
-    """Return the recorded fact that an option is meant to change; "" for none."""
+    """Return the name of the recorded fact that an option changes; empty if no fact changes."""
     section = _section_by_option().get(option)
     if section in ("agent", "model"):
         return "agent"
@@ -911,7 +980,7 @@ def _changed_fact(option: str) -> str:
 
 @cache
 def _flag_options() -> set[str]:
-    """Return the options for which False stands for no value from the caller."""
+    """Return the options whose default is False: for these, False means not set by the caller."""
     section_types = (*SECTIONS.values(), RunSpec)
     return {
         k
@@ -922,7 +991,9 @@ def _flag_options() -> set[str]:
 
 
 def read_arguments(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of a parsed command line, which override those of its preset.
+    """Return the options of a parsed command line, with the options of its preset.
+
+    An option on the command line overrides the same option of the preset.
 
     Raises:
         UsageError: The preset is unknown or of another environment, or two environments are named.
@@ -937,9 +1008,10 @@ def read_arguments(args: argparse.Namespace) -> dict[str, Any]:
         and env_option is None
         and _is_env(network)
     ):
-        options |= {"env": network, "network": True}  # --network was once a flag: --network ENV
+        # `--network` had no value in an earlier version, so `--network ENV` may be two arguments.
+        options |= {"env": network, "network": True}
     if env_option is not None and options.setdefault("env", env_option) != env_option:
-        raise UsageError(f"which environment: {options['env']!r} or {env_option!r}?")
+        raise UsageError(f"two environments are given: {options['env']!r} and {env_option!r}")
     if "preset" not in options:
         return options
     preset = resolve_preset(str(options["preset"]))
@@ -973,11 +1045,11 @@ def _is_env(name: str) -> bool:
 def add_environment(parser: argparse.ArgumentParser) -> None:
     """Add the arguments ``ENV`` and ``--env ENV`` to a parser."""
     description = (
-        f"one of {', '.join(environments(packages=False))}; a folder that 'intercode new' made; or "
-        f"tasks elsewhere, as harbor:FOLDER"
+        f"one of {', '.join(environments(packages=False))}; a folder that 'intercode new' made; "
+        "or tasks of another framework, such as harbor:FOLDER"
     )
     parser.add_argument("env", nargs="?", metavar="ENV", help=description)
-    parser.add_argument("--env", dest="env_option", metavar="ENV", help="the same")
+    parser.add_argument("--env", dest="env_option", metavar="ENV", help="the same as ENV")
 
 
 def environments(*, packages: bool = True) -> list[str]:
@@ -991,7 +1063,7 @@ def add_options(
     *names: str,
     excluded_names: str = "",
 ) -> None:
-    """Add options to a parser, with the default None.
+    """Add options to an argparse parser. Each has the default None, which means not given.
 
     Args:
         parser: A parser, or an argument group of a parser.
@@ -1012,7 +1084,7 @@ def add_options(
 def add_environment_options(
     parser: argparse._ActionsContainer, *, excluded_names: str = ""
 ) -> None:
-    """Add the options of the package's environments, and ``-o`` for options of any environment."""
+    """Add the options of InterCode's environments, and ``-o`` for options of any environment."""
     add_options(parser, environment_options(), excluded_names=excluded_names)
     add_named(parser)
 
@@ -1024,13 +1096,16 @@ def add_named(parser: argparse._ActionsContainer) -> None:
         action="append",
         dest="options",
         metavar="NAME=VALUE",
-        help="an option of the environment, also of one from outside; may be given several times",
+        help=(
+            "an option of the environment, including your own environment's; may be given "
+            "several times"
+        ),
     )
     vars(action)["is_rare"] = True
 
 
 _REPEATABLE_FLAGS = {"tasks": "--task", "accept": "--accept", "skill": "--skill"}
-"""Repeatable option → its flag."""
+"""Name of an option that may be given several times → its flag on the command line."""
 
 
 def _help(option: Option) -> str:
@@ -1042,14 +1117,14 @@ def _help(option: Option) -> str:
 
 
 def _argparse_keywords(option: Option) -> dict[str, Any]:
-    """Return argparse's keywords for an option's value."""
+    """Return the keyword arguments of argparse's ``add_argument`` for an option's value."""
     if option.kinds == (bool,):
         has_negation = option.default is None
         return {
             "action": argparse.BooleanOptionalAction if has_negation else "store_true",
             "default": None,
         }
-    if bool in option.kinds:  # a flag without a value is true
+    if bool in option.kinds:  # the flag without a value means True
         return {"nargs": "?", "const": True, "metavar": option.metavar}
     if option.choices:
         return {"choices": option.choices}
@@ -1085,7 +1160,7 @@ def port(text: str) -> int:
 
 
 def _reader(read: Callable[[object], Any]) -> Callable[[str], Any]:
-    """Wrap a parser of values for argparse, which then reports the parser's `ValueError`."""
+    """Return a parser of values for argparse: a `ValueError` becomes argparse's own error."""
 
     def reader(text: str) -> Any:
         try:
@@ -1125,17 +1200,18 @@ _READERS: dict[str | None, Callable[[str], Any]] = {
     **{"SIZE": size, "SECONDS": seconds, "S": seconds, "USD": _parse_amount, "P": _parse_amount},
     "T": _parse_number,
 }
-"""Placeholder in ``--help`` → parser of the value; other values are texts or whole numbers."""
+"""Placeholder in ``--help`` → parser of the value. Values of other placeholders are texts or whole
+numbers."""
 
 
-# Record
+# The record of a run
 
 
 _PASSWORD = re.compile(r"(?<=://)([^/@:]*):[^/]*@")
 
 
 def portable(value: Any) -> Any:
-    """Return a value in its recorded form: without the password of a URL."""
+    """Return a value in the form for a record: ``***`` replaces the password in a URL."""
     return _PASSWORD.sub(r"\1:***@", value) if isinstance(value, str) else value
 
 
@@ -1144,7 +1220,10 @@ def _absolute_path(value: str) -> str:
 
 
 def _absolute_if_existing(value: str) -> str:
-    """Make an existing path absolute; a name or a URL stays, without its password."""
+    """Make the path of an existing file or folder absolute.
+
+    A name is returned unchanged, and a URL without its password.
+    """
     if scheme := parse_scheme(value):
         return f"{scheme}:{_absolute_if_existing(value.partition(':')[2])}"
     path = Path(value).expanduser()
@@ -1159,8 +1238,9 @@ def _portable_dataset(value: str) -> str:
 
 
 def _portable_code(value: str) -> str:
-    """Make the path in ``file.py:name`` absolute."""
-    if value.endswith(".toml") and not value.startswith("cli:"):  # an agent's profile
+    """Make the path in a reference to code, such as ``file.py:name``, absolute."""
+    # A .toml file is the profile of an agent; ``cli:`` begins a command instead.
+    if value.endswith(".toml") and not value.startswith("cli:"):
         return _absolute_if_existing(value)
     return absolute(value)
 
@@ -1174,11 +1254,11 @@ def _portable_engine(value: str) -> str:
 
 
 def _portable_image(value: str) -> str:
-    from intercode_sandbox.images.base import parse  # a slow import, which help does not need
+    from intercode_sandbox.images.base import parse  # a slow import, which --help does not need
 
     try:
         return str(parse(value))
-    except ImageError:  # an image's name in another provider's syntax
+    except ImageError:  # another provider has its own syntax for names of images
         return value
 
 
@@ -1187,15 +1267,17 @@ CODE = {"reward", "sandbox", "engine"}
 
 
 def resolve_paths(options: Options) -> dict[str, Any]:
-    """Make the paths among options absolute, valid in any working directory.
+    """Make the paths among options absolute, so they are valid in any working directory.
 
-    Names that a run displays, such as agents and models, stay unchanged: they are resolved once.
+    Options that a run displays, such as the agent and the model, stay unchanged. They are resolved
+    once, before the working directory can change.
     """
     return {name: _resolve_value(name, value) for name, value in options.items()}
 
 
 def _resolve_value(name: str, value: Any) -> Any:
-    if not isinstance(value, str) or "://" in value:  # `portable` treats URLs
+    # A URL is not a path. `RunSpec.recorded` removes its password.
+    if not isinstance(value, str) or "://" in value:
         return value
     if name in ("out", "cache", "prices", "prompt"):
         return _absolute_path(value)

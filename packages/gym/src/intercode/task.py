@@ -1,4 +1,4 @@
-"""Tasks and datasets: requests to agents as plain, validated data.
+"""Tasks, which are problems for agents, and datasets of tasks, as plain, validated data.
 
 `Task.__post_init__` validates and normalises every field, so callers need no further checks. A
 `Dataset` is an ordered set of tasks with unique ids. `intercode.datasets.files` reads data files.
@@ -16,84 +16,88 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 from intercode.errors import TaskError, TaskNotFoundError, UsageError
-from intercode_sandbox.files import sha256
-from intercode_sandbox.suggestions import hint_text, nearest_word
+from intercode_sandbox.host_files import sha256
+from intercode_sandbox.spelling_suggestions import hint_text, nearest_word
 from intercode_sandbox.units import LIMITS, format_count
 
 if TYPE_CHECKING:
     from numpy.random import Generator
 
 SHOWN = ("db_tables",)
-"""The keys of a task's `metadata` that its agent may see."""
+"""The keys of a task's `metadata` that the agent may see."""
 
 SANDBOX_LIMITS = ("memory", "disk", "processes", "capabilities")
 """The fields of a task that limit its sandbox."""
 
 LOOKS = "looks"
-"""The key of a task's `metadata` for actions that show what the reference solution (gold) needs.
-The oracle takes them before gold."""
+"""The key of a task's `metadata` for actions that read the information on which gold depends. The
+oracle executes these actions before gold."""
 
 CLOCK = "clock"
-"""The key of a task's `metadata` for folder → age, in a task that depends on the clock (see
-`Task.ages`)."""
+"""The key of a task's `metadata` that marks a task as dependent on the clock. The value is an
+object folder → age (see `Task.ages`)."""
 COMMON_METADATA = (LOOKS, CLOCK, "alternatives", "cache_gold", "judge", "wrong")
 """The keys of `metadata` that are valid in tasks of every environment."""
 
 CANNOT = "cannot"
-"""The key of a task's `metadata` for the reason why grading is impossible: runs omit the task."""
+"""The key of a task's `metadata` for the reason why the task cannot be scored. Runs omit tasks with
+this key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One problem: a query, and the data needed to try and to grade a solution.
+    """A problem for an agent: a query, and the data needed to try and to score a solution.
 
     Raises:
         TaskError: A field has the wrong type or an impossible value; the message names it.
     """
 
     task_id: str
-    """Unique within its dataset."""
+    """The task's id, unique within its dataset."""
     query: str
     """The request to the agent, in words."""
     gold: tuple[str, ...] = ()
-    """Reference solutions (commands, statements, functions, flags); the best match counts."""
+    """Reference solutions: commands, statements, functions or flags. If a task has several, the
+    reward compares with the best match."""
     setup: str | None = None
-    """A deterministic command, run in the sandbox before the agent's first turn."""
+    """A deterministic command that runs in the sandbox before the agent's first turn."""
     verification: str | None = None
-    """A command run at the end; exit code 0 means solved."""
+    """A command that runs at the end of an episode; exit code 0 means solved."""
     files: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """Path → text, written before `setup` runs. Relative paths start in the image's working
-    directory."""
+    """Path → content of text files that are written before `setup` runs. A relative path is
+    relative to the working directory of the image."""
     image: str | None = None
     """The image of the task; None: the environment's default."""
     timeout: float | None = None
-    """Seconds for each action and for gold; None is the sandbox's limit."""
+    """The time limit of each action, and of gold, in seconds; None: the sandbox's limit."""
     tests: tuple[str, ...] = ()
-    """Assertions, for environments that grade by tests."""
+    """Assertions, for environments that score by tests."""
     db: str | None = None
-    """The database's name, for SQL."""
+    """The name of the database, for SQL."""
     tags: tuple[str, ...] = ()
-    """Labels to filter by."""
+    """Labels by which tasks can be filtered."""
     metadata: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """All further fields of the task's data, under their original names."""
+    """All further fields of the task in its data file, under their original names."""
     may_change: tuple[str, ...] = ()
-    """Absolute paths of system files and settings that a solution is expected to change, for the
-    verification. ``*``, ``?`` and ``[…]`` match within a name; a folder includes its contents."""
+    """Absolute paths of system files and settings that a solution may change. The verification
+    accepts changes of these paths. In a path, ``*``, ``?`` and ``[…]`` match within a name. The
+    path of a folder includes its contents."""
     memory: int | None = None
-    """The sandbox's memory in bytes, in a file also ``"1G"``; None: the environment's limit."""
+    """The memory limit of the sandbox in bytes; None: the environment's limit. A data file may
+    have a text such as ``"1G"``."""
     disk: int | None = None
-    """Bytes that the sandbox may write; None: the environment's limit."""
+    """The maximum number of bytes that the sandbox may write; None: the environment's limit."""
     processes: int | None = None
-    """Processes and threads of the sandbox; None: the environment's limit."""
+    """The maximum number of processes and threads in the sandbox; None: the environment's limit."""
     capabilities: tuple[str, ...] | None = None
-    """The capabilities of root in the sandbox: names of
-    `intercode_sandbox.capabilities.CAPABILITIES`; None: the environment's."""
+    """The capabilities of root in the sandbox, by their names in
+    `intercode_sandbox.linux_capabilities.CAPABILITIES`; None: those that the environment grants."""
     verification_timeout: float | None = None
-    """Seconds for the verification; None: `timeout`."""
+    """The time limit of the verification in seconds; None: the value of `timeout`."""
     folder: Path | None = field(default=None, compare=False, repr=False)
-    """The folder of the task's data file. Every host path of the task must lie within it, and
-    relative paths start there. None: a program made the task, and may name any path. A data file
-    cannot set this field."""
+    """The folder of the task's data file. Every host path in the task must be within this folder;
+    relative paths are relative to it. None: a program made the task, and may name any path. A data
+    file cannot set this field."""
 
     def __post_init__(self) -> None:
         for name, check in _CHECKS.items():
@@ -103,13 +107,13 @@ class Task:
     def from_dict(cls, row: Mapping[str, Any], index: int = 0, folder: Path | None = None) -> Task:
         """Build a task from a row of a data file.
 
-        Unknown fields go to `metadata`; a name close to a known field is refused as a misspelling.
-        Fields that are null count as absent.
+        Unknown fields become entries of `metadata`, but a name that is similar to a known field is
+        refused as a misspelling. A field with the value null counts as absent.
 
-        The field ``task_id`` distinguishes two shapes. A row without the field has the shape of
-        the 2023 data: the row's number is the id, and a list under ``gold`` is *one* solution,
-        whose commands are joined by ``;``. In a row with the field, a list under ``gold`` holds
-        *alternatives*.
+        A list under ``gold`` has two meanings, which the field ``task_id`` distinguishes. In a row
+        with ``task_id``, the list holds *alternative* solutions. A row without ``task_id`` has the
+        format of the 2023 data. Then the list is *one* solution, whose commands are joined by
+        ``;``, and the row's number is the id.
 
         Args:
             row: The fields by name.
@@ -140,8 +144,8 @@ class Task:
         for key in unknown:
             if (suggestion := nearest_word(str(key), FIELDS)) is not None:
                 raise TaskError(
-                    f"there is no field {key!r}; did you mean {suggestion!r}? "
-                    "(A field of your own can be put under 'metadata'.)"
+                    f"there is no field {key!r}; did you mean {suggestion!r}? (Put your own "
+                    "fields under 'metadata'.)"
                 )
         metadata = fields.pop("metadata", {})
         if not isinstance(metadata, Mapping):
@@ -152,11 +156,11 @@ class Task:
 
     @property
     def ages(self) -> Mapping[str, float]:
-        """Folders of the image whose files have fixed ages at an episode's start: path → age.
+        """Folders of the image → age of the folder's newest file when an episode starts.
 
-        A value is the age of the folder's newest file in seconds, in [0, 1e10); the differences
-        between the files' times are preserved. A task with the metadata key `CLOCK`, even with an
-        empty value, depends on the clock.
+        The age is in seconds, in [0, 1e10). The environment shifts the modification times of all
+        files in the folder by the same amount, so the newest file has this age. Thus a task about
+        "files of the last week" has the same solution on every day.
 
         Raises:
             TaskError: The metadata value has another shape.
@@ -171,12 +175,15 @@ class Task:
 
     @property
     def depends_on_clock(self) -> bool:
-        """Whether the task depends on the clock: its metadata has the key `CLOCK`."""
+        """Whether the task depends on the clock.
+
+        The task depends on the clock if its metadata has the key `CLOCK`, even with an empty value.
+        """
         return CLOCK in self.metadata
 
     @property
     def caches_gold(self) -> bool:
-        """Whether gold has the same effect at any time, which permits caching its result."""
+        """Whether the result of gold may be cached, since gold has the same effect at any time."""
         return not self.depends_on_clock and self.metadata.get("cache_gold") is not False
 
     def shown(self) -> Task:
@@ -185,7 +192,10 @@ class Task:
         return Task(self.task_id, self.query, db=self.db, tags=self.tags, metadata=metadata)
 
     def expects(self, path: str) -> bool:
-        """Whether `may_change` names a path, or a folder above it."""
+        """Return whether a solution may change a path.
+
+        A solution may change the path if `may_change` names the path or a folder that contains it.
+        """
         expected_paths = (
             (PurePosixPath(path), *PurePosixPath(path).parents) if self.may_change else ()
         )
@@ -196,7 +206,7 @@ class Task:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the task in plain JSON types, without empty fields; `from_dict` inverts it."""
+        """Return the task in plain JSON types, without empty fields, as `from_dict` reads it."""
         values = {name: getattr(self, name) for name in _CHECKS}
         plain_values = {name: _thaw(value) for name, value in values.items()}
         return {name: value for name, value in plain_values.items() if value not in (None, [], {})}
@@ -211,7 +221,8 @@ class Dataset(Sequence[Task]):
         source: The file or folder of the data, if any.
         databases: For SQL: the folder or file of the tasks' databases, if any.
         rows: Task id → location in `source`, such as ``row 3 (line 7)``, where known.
-        kept: Unknown fields of the file, which were moved into `metadata`.
+        retained_tasks: Names of unknown fields in the data file, which became entries of the
+            tasks' `metadata`.
         version: The version of the tasks, if they have one (`intercode.datasets.catalog.VERSIONS`).
 
     Raises:
@@ -225,14 +236,14 @@ class Dataset(Sequence[Task]):
         source: str | None = None,
         databases: str | None = None,
         rows: Mapping[str, str] | None = None,
-        kept: Sequence[str] = (),
+        retained_tasks: Sequence[str] = (),
         version: int | None = None,
     ) -> None:
         self.name = name
         self.source = source
         self.databases = databases
         self.rows = rows or {}
-        self.kept = kept
+        self.kept = retained_tasks
         self.version = version
         self._tasks = tuple(tasks)
         for row, task in enumerate(self._tasks, 1):
@@ -288,7 +299,7 @@ class Dataset(Sequence[Task]):
         return self._digest
 
     def by_id(self, task_id: str | int) -> Task:
-        """Return the task with an id; a number stands for its digits, as in data files.
+        """Return the task with an id. As in data files, a number denotes the id with its digits.
 
         Raises:
             TaskNotFoundError: No task has the id.
@@ -318,7 +329,9 @@ class Dataset(Sequence[Task]):
     def select_task(
         self, task_id: Any = None, index: Any = None, **unknown_options: Any
     ) -> Task | None:
-        """Return the task that options of an environment's `reset` select; None without options.
+        """Return the task that the options of an environment's `reset` select.
+
+        The result is None if no option selects a task.
 
         Raises:
             TaskNotFoundError: No task has that id or index.
@@ -326,7 +339,7 @@ class Dataset(Sequence[Task]):
         """
         if unknown_options:
             raise UsageError(
-                f"reset knows no option {min(unknown_options)!r}, only 'task_id' and 'index'"
+                f"reset has no option {min(unknown_options)!r}, only 'task_id' and 'index'"
             )
         if task_id is not None and index is not None:
             raise UsageError(f"which task: {task_id!r}, or that at index {index!r}?")
@@ -340,7 +353,7 @@ class Dataset(Sequence[Task]):
         return list(dict.fromkeys(name for name in names if isinstance(name, str)))
 
     def split(self, name: str) -> Dataset:
-        """Return the tasks whose `metadata` has this name under ``split``.
+        """Return the tasks of a split: those whose `metadata` has the name under ``split``.
 
         Raises:
             TaskError: No task has this split.
@@ -360,7 +373,7 @@ class Dataset(Sequence[Task]):
 
     @contextmanager
     def locate_errors(self, task: Task) -> Iterator[None]:
-        """Prefix the message of a `TaskError` from the block with the task's file and row."""
+        """Add the task's file and row to the message of a `TaskError` that the block raises."""
         try:
             yield
         except TaskError as error:
@@ -375,10 +388,11 @@ class Dataset(Sequence[Task]):
         return self._copy_with(task for task in self._tasks if keep(task))
 
     def order(self, seed: int) -> list[int]:
-        """Return a permutation of the row numbers, equal for equal seeds on every machine.
+        """Return the row numbers in a random order that depends only on the seed and the ids.
 
-        The order sorts by a BLAKE2b hash of seed and id instead of shuffling: it depends on no
-        library's random numbers, and removing a task does not reorder the others.
+        The rows are sorted by a BLAKE2b hash of seed and task id. Unlike a shuffle, this order
+        depends on no library's random numbers, so it is equal on every machine. The removal of a
+        task does not reorder the others.
         """
 
         def key(row: int) -> bytes:
@@ -394,11 +408,11 @@ class Dataset(Sequence[Task]):
                 yield self._tasks[row]
 
     def sample(self, count: int, seed: int = 0) -> Dataset:
-        """Return at most `count` tasks, drawn and ordered by `seed`."""
+        """Return at most `count` random tasks in random order; both depend only on `seed`."""
         return self._copy_with(self._tasks[row] for row in self.order(seed)[:count])
 
     def limit_timeouts(self, timeout: float) -> Dataset:
-        """Return the dataset with each task's `timeout` capped at some seconds per action."""
+        """Return the dataset, in which no task has a `timeout` above a maximum in seconds."""
         if all((task.timeout or 0) <= timeout for task in self):
             return self
         return self._copy_with(
@@ -420,7 +434,7 @@ def _validate(name: str, check: Callable[[object], Any], value: object) -> Any:
 
 
 def _json_type(value: object) -> str:
-    """Return a value's type in the words of JSON, for messages."""
+    """Return the name of a value's JSON type, such as "an object", for messages."""
     names = {str: "text", list: "a list", dict: "an object", bool: "true or false", int: "a number"}
     return names.get(type(value), type(value).__name__)
 
@@ -433,7 +447,7 @@ def _text(value: object) -> str:
     try:
         value.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
-        raise ValueError("holds half of a surrogate pair, which is not a character") from None
+        raise ValueError("contains half of a surrogate pair, which is not a character") from None
     return value
 
 
@@ -493,11 +507,11 @@ def _metadata(value: object) -> dict[str, Any]:
 
 
 def _refuse_change(*args: object, **options: object) -> NoReturn:
-    raise TypeError("a task cannot be changed; dataclasses.replace makes another one")
+    raise TypeError("a task is immutable; dataclasses.replace creates a changed copy")
 
 
 class _FixedDict(dict[Any, Any]):
-    """An immutable object within a task, which environments share."""
+    """An immutable dictionary within a task. Several environments may share the task."""
 
     __setitem__ = __delitem__ = __ior__ = _refuse_change
     clear = pop = popitem = setdefault = update = _refuse_change
@@ -507,7 +521,7 @@ class _FixedDict(dict[Any, Any]):
 
 
 class _FixedList(list[Any]):
-    """An immutable list within a task, which environments share."""
+    """An immutable list within a task. Several environments may share the task."""
 
     __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse_change
     append = clear = extend = insert = pop = remove = reverse = sort = _refuse_change
@@ -517,7 +531,7 @@ class _FixedList(list[Any]):
 
 
 def freeze(value: Any) -> Any:
-    """Return an immutable, equal copy of data of JSON types."""
+    """Return an immutable copy of data of JSON types, which is equal to the data."""
     if isinstance(value, (_FixedDict, _FixedList)):
         return value
     if isinstance(value, Mapping):
@@ -526,14 +540,14 @@ def freeze(value: Any) -> Any:
 
 
 def _thaw(value: Any) -> Any:
-    """Return a copy of frozen data in the types of a JSON parser."""
+    """Return a copy of data from `freeze` as plain dictionaries and lists."""
     if isinstance(value, Mapping):
         return {key: _thaw(item) for key, item in value.items()}
     return [_thaw(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 _QUERIES = ("instruction", "prompt", "question", "description", "problem_statement", "task")
-"""Names of the query field in other formats."""
+"""Names that other formats give to the field ``query``."""
 _CHECKS: dict[str, Callable[[object], Any]] = {
     "task_id": _identifier,
     "query": _nonempty_text,

@@ -23,7 +23,8 @@ class ToolCall:
     Attributes:
         call_id: The id that the result, a message of role ``tool``, refers to.
         name: The tool's name.
-        arguments: Arguments by name. Text that is not JSON object is retained: ``{"_raw": text}``.
+        arguments: Arguments by name. If the model's text is not JSON object, the arguments are
+            ``{"_raw": text}``.
     """
 
     call_id: str
@@ -33,10 +34,12 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """A tool, with the conversion between its calls and actions."""
+    """A tool of an environment, and functions that convert its calls to actions and back."""
 
     tool: Tool
     action: Callable[[Mapping[str, Any]], str]
-    """Converts arguments to an action; a `NoAction` explains invalid arguments."""
+    """A function that converts arguments of a call to an action. For invalid arguments, the action
+    is a `NoAction` with the reason."""
     arguments: Callable[[str], Mapping[str, Any] | None]
-    """Converts an action to arguments; None: another tool's action."""
+    """A function that converts an action to arguments of a call; None: the action belongs to
+    another tool."""

@@ -1,9 +1,10 @@
-"""Trust in recorded runs: the options of a record that act, in contrast to mere data.
+"""Trust in recorded runs: the options of a record that have effects are refused.
 
-A record may be untrusted. Amounts, modes and the names of InterCode's own components are data. An
-option that would run code, read or write a path, or reach an address acts. `check` refuses such an
-`Effect` unless the caller repeats its value, or trusts the record. The tables are allowlists of
-harmless options: an option outside the tables acts.
+A record may come from a stranger. Options such as amounts, modes and names of InterCode's own
+components are harmless. An option has an effect if InterCode would execute code, read or write a
+path, or connect to an address because of its value. `check` refuses such an `Effect` unless the
+caller repeats the option's value, or trusts the record. The tables in this module are allowlists:
+an option outside the tables counts as an option with an effect.
 """
 
 from __future__ import annotations
@@ -39,16 +40,17 @@ _MODEL_OPTIONS = {
     **dict.fromkeys(("base_url", "model"), "model"),
     **dict.fromkeys(("judge_url", "judge_model"), "judge_model"),
 }
-"""Option with a model or its URL → the option that names the model, and so the key's provider."""
+"""Option with a model's name or a server's URL → the option that names the model. The model's name
+begins with its provider, which determines the key that is sent."""
 _KEYLESS = ("local", "scripted")
-"""Providers without keys."""
+"""Model providers that need no key."""
 _PASSWORDS = ("MYSQL_PWD", "PGPASSWORD")
 _OR_FOLDER = "; or, of a benchmark that has moved, its folder: --env PATH"
 _READ = ("env", "data", "databases", "repositories")
 _WORD = re.compile(r"[\w-]+")
 _MODEL_NAME = re.compile(r"[\w.:@-]+(?:/[\w.:@-]+)*")
 _GENERATED = ("seed", "difficulty", "count", "split")
-"""Options within a dataset's name that name no path, such as ``generated-bash:seed=1``."""
+"""Options in a dataset's name, such as ``generated-bash:seed=1``, whose values are not paths."""
 
 _DEEDS = {
     "agent": "runs this agent",
@@ -80,12 +82,12 @@ _DEEDS = {
     "search_test": "runs this code in the sandbox",
     "on": "runs the episodes on this cluster",
 }
-"""Option → the effect of a value that is not harmless."""
+"""Option → the effect of a value that is not harmless, for messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """An option of a record that acts."""
+    """A recorded option with an effect: code, a path or an address would be used."""
 
     option: str
     value: Any
@@ -94,19 +96,22 @@ class Effect:
 
     @property
     def is_gone(self) -> bool:
-        """Whether the value is a missing file or folder that every use of the run reads."""
+        """Whether the value is the path of a missing file or folder.
+
+        The property is true only for options whose path is read whenever the run is repeated.
+        """
         if self.option not in _READ or not isinstance(self.value, str):
             return False
-        scheme = parse_scheme(self.value)
-        path = self.value if scheme is None else self.value.partition(":")[2]
+        source_scheme = parse_scheme(self.value)
+        path = self.value if source_scheme is None else self.value.partition(":")[2]
         file, ending, _ = path.partition(".py:")
         return file.startswith("/") and not Path(f"{file}.py" if ending else file).exists()
 
     @property
     def words(self) -> list[str]:
-        """The words of a command line that repeat the option."""
+        """The words with which a caller repeats the option on a command line."""
         values = self.value if isinstance(self.value, list) else [self.value]
-        # An option of an external environment.
+        # Other options belong to an environment outside InterCode, and are given by ``-o``.
         if self.option not in _DEEDS and self.option not in DATA_OPTIONS:
             texts = (str(v).lower() if isinstance(v, bool) else v for v in values)
             return [word for text in texts for word in ("-o", f"{self.option}={text}")]
@@ -117,11 +122,11 @@ class Effect:
 
 
 def effects(options: Mapping[str, Any], approved_names: Collection[str] = ()) -> list[Effect]:
-    """List the options of a record that act.
+    """List the options of a record that have effects.
 
     Args:
         options: The record's options, option → value.
-        approved_names: The options that the caller has repeated.
+        approved_names: The names of the options whose values the caller has repeated.
     """
     return [
         Effect(name, value, _DEEDS.get(name, "is not known to be harmless"))
@@ -133,14 +138,14 @@ def effects(options: Mapping[str, Any], approved_names: Collection[str] = ()) ->
 def check(
     record: object, record_effects: Collection[Effect], options: Mapping[str, Any], *, trust: bool
 ) -> None:
-    """Refuse a record with effects, before any work.
+    """Refuse a record that has effects, unless the caller trusts the record.
 
-    Trust does not extend to an address that would receive a key of this host: the caller must name
-    the address, or unset the key.
+    An address that would receive a key of this host is refused even in a trusted record. The caller
+    must name the address, or unset the key.
 
     Args:
         record: The record's location, for messages.
-        record_effects: The record's effects.
+        record_effects: The effects that the caller has not repeated, from `effects`.
         options: All options of the run, including the caller's.
         trust: Whether the caller trusts the record.
 
@@ -151,28 +156,29 @@ def check(
     keys = {effect.option: _key_for(effect.option, options) for effect in record_effects}
     refused_effects = [effect for effect in record_effects if keys[effect.option] or not trust]
     if not refused_effects:
-        # Paths of an untrusted record are not accessed before this line. A missing folder of a
-        # benchmark is reported first, since it also holds the data.
+        # Before this line, no path of the record is accessed, because the record may be untrusted.
+        # The option `env` is checked first: a benchmark's folder also holds the data, so its new
+        # path answers all further questions.
         for effect in sorted(record_effects, key=lambda effect: effect.option != "env"):
             if effect.is_gone:
                 raise UsageError(
-                    f"{record} names {effect.value}, which is not there any more. "
-                    f"Say where it is now: --{effect.option} PATH (in Python {effect.option}=PATH)"
-                    f"{_OR_FOLDER if effect.option == 'data' else ''}"
+                    f"{record} names {effect.value}, which no longer exists. Give its new path: "
+                    f"--{effect.option} PATH (in Python "
+                    f"{effect.option}=PATH){_OR_FOLDER if effect.option == 'data' else ''}"
                 )
         return
     rules = [f"{key} goes only to an address that you name" for key in keys.values() if key]
     if not trust:
         rules.append("add --trust to take all else as recorded" if rules else "or add --trust")
     raise TrustError(
-        f"{record} names what was not named here, and nothing of it was run, read or sent:\n"
-        f"{listing(refused_effects)}\n"
-        f"Give again what you want, as it stands here; {'; '.join(rules)}"
+        f"{record} names code, paths or addresses that this command does not name. None of them "
+        f"was run, read or contacted:\n{listing(refused_effects)}\nRepeat the options that you "
+        f"want, with these values; {'; '.join(rules)}"
     )
 
 
 def listing(record_effects: Collection[Effect]) -> str:
-    """Format effects for messages, each with the words that repeat its option."""
+    """Format effects for a message: for each, the option to repeat and a description."""
     lines = (
         f"  {_escape_line(shlex.join(effect.words))}\n    {effect.deed}"
         for effect in record_effects
@@ -181,12 +187,15 @@ def listing(record_effects: Collection[Effect]) -> str:
 
 
 def _escape_line(text: str) -> str:
-    """Escape control characters and line ends: no value can imitate another line."""
+    """Escape control characters and line ends, so no value can imitate a line of the message."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _key_for(option: str, options: Mapping[str, Any]) -> str:
-    """Return the name of the key that would go to an option's address; empty without any."""
+    """Return the name of the key that would be sent to the address in an option.
+
+    The result is empty if no key would be sent.
+    """
     from intercode.models.keys import find
 
     if option == "engine":
@@ -196,16 +205,22 @@ def _key_for(option: str, options: Mapping[str, Any]) -> str:
     model = str(options.get(_MODEL_OPTIONS[option]) or "")
     provider = model.partition("/")[0]
     is_code = is_reference(model) and provider not in MODELS
-    if provider in _KEYLESS or (is_code and option == _MODEL_OPTIONS[option]):  # its own address
+    # A model that is the user's code chooses its address itself, so InterCode sends no key.
+    if provider in _KEYLESS or (is_code and option == _MODEL_OPTIONS[option]):
         return ""
     name = _key_variables().get(provider)
-    if name is None:  # the provider resolves keys and address by itself
+    # The clients of all other providers find the key by themselves, so a key may be sent.
+    if name is None:
         return f"the key of {provider or 'the provider'}"
     return name if find(name) else ""
 
 
 def _key_variables() -> dict[str, str]:
-    """Return provider → the environment variable of the key that it sends to a base URL."""
+    """Return the environment variables with the keys of model providers.
+
+    Returns:
+        Provider → the variable whose key is sent to the option `base_url`.
+    """
     from intercode.models.providers import PROVIDERS
 
     names = {name: provider.key for name, provider in PROVIDERS.items()}
@@ -213,12 +228,12 @@ def _key_variables() -> dict[str, str]:
 
 
 def _has_effect(name: str, value: Any, options: Mapping[str, Any]) -> bool:
-    """Return whether an option's value acts."""
+    """Return whether an option's value has an effect."""
     if value is None or value is False or value in ([], ""):
         return False
     if name in DATA_OPTIONS:
-        values = value if isinstance(value, list) else [value]
-        return not all(isinstance(item, str | int | float) for item in values)
+        elements = value if isinstance(value, list) else [value]
+        return not all(isinstance(item, str | int | float) for item in elements)
     is_harmless = _HARMLESS_TESTS.get(name)
     return not (is_harmless and isinstance(value, str) and is_harmless(value, options))
 
@@ -239,7 +254,7 @@ def _is_agent(value: str, options: Mapping[str, Any]) -> bool:
 
 
 def _is_model(value: str, options: Mapping[str, Any]) -> bool:
-    """Return whether a model is a known provider's, by a name that is neither a file nor a URL."""
+    """Return whether a text is ``PROVIDER/NAME`` of a known provider, and no file and no URL."""
     provider, _, name = value.partition("/")
     if provider not in (*_key_variables(), *_KEYLESS):
         return False
@@ -289,4 +304,5 @@ _HARMLESS_TESTS: Mapping[str, Callable[[str, Mapping[str, Any]], object]] = {
     "sandbox": _is_provider,
     "split": lambda value, options: _WORD.fullmatch(value),
 }
-"""Option → a function that returns whether a value names one of InterCode's own components."""
+"""Option → a function that returns whether a value is harmless: it names a component of InterCode.
+The arguments of the function are the value and all options."""

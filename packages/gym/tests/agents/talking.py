@@ -11,7 +11,7 @@ from intercode.envs.traits import find_traits
 from intercode.episode import Turn
 from intercode.models import Message, Reply, Retry, Settings, Tool, ToolCall, Usage
 from intercode.models.prices import Price
-from intercode.models.remote import MODELS, Around, RemoteModel
+from intercode.models.remote import MODELS, CallContext, RemoteModel
 from intercode.models.scripted import Line, Script
 from intercode.task import Task
 
@@ -71,7 +71,7 @@ def fenced(code: str, language: str) -> str:
 def model(url: str, *, retries: int = 6, provider: str = "openai-compatible") -> RemoteModel:
     """A client of a scripted server that does not wait long."""
     client = MODELS.get(provider)("test", base_url=url, timeout=60.0)
-    around = Around(price=PRICE, retry=Retry(retries=retries, first_wait=0.001))
+    around = CallContext(price=PRICE, retry=Retry(retries=retries, first_wait=0.001))
     return RemoteModel(f"{provider}/test", client, around)
 
 
@@ -118,7 +118,7 @@ def play(
         reward_every_turn=name.endswith("oracle"),
         episode=SimpleNamespace(seed=7),
     )
-    agent = registry.get(name, model=says, **options).within(place, task)  # type: ignore[attr-defined]
+    agent = registry.get(name, model=says, **options).make_agent(place, task)  # type: ignore[attr-defined]
     history: list[Turn] = []
     actions = [agent.act(task.query, history)]
     for n, output in enumerate(outputs):

@@ -11,7 +11,7 @@ import pytest
 import intercode
 from intercode.agents import registry
 from intercode.agents.base import make
-from intercode.agents.conversation import Clip, Prompt, Scene, turn_values
+from intercode.agents.conversation import Clip, Prompt, PromptContext, turn_values
 from intercode.envs.traits import SHELL
 from intercode.episode import Turn
 from intercode.errors import UsageError
@@ -55,7 +55,7 @@ def test_a_prompt_of_ones_own(tmp_path: Any) -> None:
     ("text", "told"),
     [
         ("{% block observation %}", "own.j2, line 1"),
-        ("hello", "has no block; this agent's are system, task, observation"),
+        ("hello", "has no block; the blocks of this agent: system, task, observation"),
         ("{% block other %}{% endblock %}", "block 'other' is unknown"),
         ("{% block system %}{{ nothing }}{% endblock %}", "there is no value 'nothing'"),
         ("{% block system %}{{ step }}{% endblock %}", "block 'system': 'step' is undefined"),
@@ -93,7 +93,7 @@ def replied_without_code() -> Turn:
     ],
 )
 def test_try_again_tells_what_became_of_an_action(turns: list[Turn], told: str) -> None:
-    scene = Scene.of(None, TASK)
+    scene = PromptContext.from_env(None, TASK)
     language = "sql" if ".schema" in turns[0].action else "bash"
     values = {**scene.values(), "language": language, "show_reward": False}
     text = Prompt("try_again").render(
@@ -103,7 +103,7 @@ def test_try_again_tells_what_became_of_an_action(turns: list[Turn], told: str) 
 
 
 def test_a_model_that_has_looked_is_not_sent_to_look_again() -> None:
-    scene = Scene.of(None, TASK)
+    scene = PromptContext.from_env(None, TASK)
     values = {**scene.values(), "language": "sql", "show_reward": False, "observation": "seen"}
     failed = observed("SELECT x", ok=False)
     for turns, told in (
@@ -117,7 +117,7 @@ def test_a_model_that_has_looked_is_not_sent_to_look_again() -> None:
 
 
 def test_silence_is_told_apart_from_failure() -> None:
-    scene = Scene.of(None, TASK)
+    scene = PromptContext.from_env(None, TASK)
     for strategy in ("try_again", "react", "tool_calling"):
         for ok, told in ((True, "(none: it succeeded)"), (False, "(none: it failed)")):
             values = {**scene.values(), **turn_values([observed("x", ok)]), "show_reward": False}
@@ -153,7 +153,7 @@ def test_who_is_shown_worked_examples(agent: str, model: str, shown: bool) -> No
 
 
 def test_agents_without_a_place_for_worked_examples_refuse_them() -> None:
-    with pytest.raises(UsageError, match="agent single-turn shows no worked examples"):
+    with pytest.raises(UsageError, match="agent single-turn has no worked examples"):
         registry.get("single-turn", model=Says([]), examples=True)
 
 
@@ -215,5 +215,5 @@ def test_a_place_that_says_nothing_sensible_has_the_usual_name() -> None:
 
 def test_no_context_where_nothing_shows_it() -> None:
     options = {"env": "python", "agent": "try-again", "model": "local/x", "context": "schema"}
-    with pytest.raises(UsageError, match=r"--context schema: nothing shows .*python"):
-        actors(RunSpec.of(options))
+    with pytest.raises(UsageError, match=r"--context schema: no commands list .*python"):
+        actors(RunSpec.from_layers(options))

@@ -8,9 +8,9 @@ from contextlib import closing
 import pytest
 from hypothesis import given, strategies as st
 
-from intercode.agents.conversation import Scene
+from intercode.agents.conversation import PromptContext
+from intercode.agents.noisy_oracle import NAME, ScriptedAgents, plan, replies
 from intercode.agents.parser import find_code
-from intercode.agents.scripted import NAME, ScriptedAgents, plan, replies
 from intercode.datasets import load_seeded
 from intercode.envs.swe import apply_patch
 from intercode.envs.traits import find_traits
@@ -19,8 +19,8 @@ from intercode.project import create
 ENVS = ("bash", "ctf", "python", "sql", "swe")
 
 
-def scene(env: str, query: str = "look at /data") -> Scene:
-    return Scene(env, find_traits(env), "", query, 10)
+def scene(env: str, query: str = "look at /data") -> PromptContext:
+    return PromptContext(env, find_traits(env), "", query, 10)
 
 
 @given(

@@ -330,7 +330,7 @@ class Forked(Agent):
         """Play the attack in a fork of a fork."""
         for _ in range(2):
             env.step("mkdir -p /srv/left; cp -r /etc /srv/left/$RANDOM; cd /srv/left")
-            (env,) = env.fork(how="state")
+            (env,) = env.fork(mode="state")
         for action in self.actions:
             if env.running:
                 env.step(action)

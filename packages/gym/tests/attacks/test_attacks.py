@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from intercode.records import EPISODES, read_episodes
-from intercode_sandbox.capabilities import CAPABILITIES
+from intercode_sandbox.linux_capabilities import CAPABILITIES
 from soak.killed import adopting, cgroups_of, children, intercode
 from waiting import PATIENCE, eventually
 

@@ -19,7 +19,7 @@ import pytest
 
 import intercode
 from intercode_sandbox import get_provider
-from intercode_sandbox.docker.engine import Engine
+from intercode_sandbox.docker.engine import DockerEngine
 from intercode_sandbox.docker.provider import DockerProvider
 from intercode_sandbox.images import resolve
 from intercode_sandbox.images.debian import MIRROR
@@ -113,7 +113,7 @@ def unchanged_by_python() -> None:
 def built_by_docker(folder: Path) -> None:
     """Docker builds the recipes of bundled tasks, and the files are those that agents are given."""
     export_image(resolve("base"), "base", folder / "base.tar")
-    provider, engine = DockerProvider(), Engine()
+    provider, engine = DockerProvider(), DockerEngine()
     with engine.errors("importing base") as api, (folder / "base.tar").open("rb") as source:
         api.import_image_from_data(source, "base")
     bash, swe = intercode.make("bash", image="base"), intercode.make("swe", image="base")

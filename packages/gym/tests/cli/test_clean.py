@@ -18,7 +18,7 @@ from .conftest import Run, command, parsed
 NO_ENGINE = {"DOCKER_HOST": "unix:///nonexistent/docker.sock"}
 HOLD = """
 import sys
-from intercode_sandbox.files import cache_root, hold_folder
+from intercode_sandbox.host_files import cache_root, hold_folder
 hold_folder(cache_root() / "databases")
 print("holds", flush=True)
 sys.stdin.read()

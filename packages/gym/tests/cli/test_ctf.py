@@ -73,5 +73,5 @@ def test_a_comparison_says_why_the_flags_differ(tmp_path: Path, cli: Run) -> Non
         cli(*run, name, *words)
     told = cli("report", "a", "b").stderr
     assert "dataset.digest" in told
-    assert "each run draws flags of its own, unless --secret names the same" in told
+    assert "each run draws its own flags, unless --secret is the same" in told
     assert "dataset.digest" not in cli("report", "c", "d").stderr

@@ -75,7 +75,7 @@ def test_fetch_that_fails(cli: Run, env: dict[str, str]) -> None:
         assert "404 Not Found" in done.stderr
         wanted = ["--from", place.url, "--checksum", "00" * 32]
         done = cli("datasets", "fetch", "bird", *wanted, code=1, env=env)
-    assert "is not what it was" in done.stderr
+    assert "has changed" in done.stderr
     assert cli("datasets", "fetch", "sql", code=2, env=env).stdout == ""
     assert "known: " in cli("datasets", "info", "no_such", code=2, env=env).stderr
 
@@ -102,9 +102,11 @@ def test_validate_finds_what_is_wrong(cli: Run, tmp_path: Path) -> None:
     assert "fails: gold scores 0.00" in done.stdout
     assert "broken: gold cannot be scored:" in done.stdout
     assert "constants solve 1 of 5 tasks: true 1, echo 0 1, echo 1 1" in done.stdout
-    assert "2 of 5 tasks are as they should be" in done.stdout
-    assert "gold failed 2  solved for free 1" in done.stderr, "and it says how it goes"
-    assert "broken.json: 3 tasks to leave out" in done.stderr
+    assert "2 of 5 tasks are valid" in done.stdout
+    assert "not solved by gold 2  solved by a wrong answer 1" in done.stderr, (
+        "and it says how it goes"
+    )
+    assert "broken.json: 3 tasks to exclude" in done.stderr
     few = [*(argument for name in ("hello", "fails") for argument in ("--task", name))]
     report = parsed(cli("datasets", "validate", data, "--json", "-q", *few, code=1))
     assert [problem["task_id"] for problem in report["problems"]] == ["fails"]
@@ -128,7 +130,7 @@ def test_exclusion_lists_that_do_not_fit(cli: Run, tmp_path: Path) -> None:
     done = cli(*run, write(tmp_path / "other.json", other))
     assert "was made for other (00000000), and this is tasks (" in done.stderr
     (tmp_path / "unknown.txt").write_text("nope  a reason\n")
-    assert "that tasks does not have: nope" in cli(*run, "unknown.txt", code=2).stderr
+    assert "names tasks that are not in tasks: nope" in cli(*run, "unknown.txt", code=2).stderr
     (tmp_path / "all.txt").write_text("hello\n")
     assert "are excluded" in cli(*run, "all.txt", code=2).stderr
     assert "cannot be read" in cli(*run, "missing.txt", code=2).stderr
@@ -146,7 +148,7 @@ def test_validate_is_interrupted(cli: Run, tmp_path: Path) -> None:
         text=True,
     ) as process:
         assert process.stderr is not None and process.stdout is not None
-        while "gold failed" not in (line := process.stderr.readline()) and line:
+        while "not solved by gold" not in (line := process.stderr.readline()) and line:
             pass  # after some seconds it says how it goes
         process.send_signal(signal.SIGINT)
         shown, said = process.stdout.read(), process.stderr.read()
@@ -159,7 +161,7 @@ def test_the_environment_first_and_the_tasks_by_an_option(cli: Run, data: Path) 
     given = ["--data", data, "--task", "hello", "--json", "-q"]
     assert parsed(cli("validate", "bash", *given))["env"] == "bash"
     told = cli("validate", "bash", *given, "--env", "sql", code=2).stderr
-    assert "which environment: 'bash' or 'sql'?" in told
+    assert "two environments are given: 'bash' and 'sql'" in told
 
 
 def test_options_are_not_abbreviated(cli: Run) -> None:

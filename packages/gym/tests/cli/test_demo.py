@@ -81,7 +81,8 @@ def test_what_is_kept(shown: str, folder: Path) -> None:
 def test_a_plot_for_each_environment(shown: str, folder: Path, cli: Run) -> None:
     runs = [folder / "demo" / name for name in RUNS]
     told = cli("report", *runs, "--plot", env={"COLUMNS": "60"}).stdout
-    assert re.findall(r"^(\w+): success within", told, re.MULTILINE) == sorted(ENVS)
+    titles = re.findall(r"^(\w+): success within a number of turns$", told, re.MULTILINE)
+    assert titles == sorted(ENVS)
     assert told.count("100 % ┤●") == len(ENVS) and max(map(len, told.splitlines())) < 60
     plain = cli("report", runs[0], "--plot", env={"PYTHONIOENCODING": "ascii"}).stdout
     assert plain.isascii() and "100 % |*" in plain
@@ -192,7 +193,7 @@ def test_ctrl_c_and_the_rest(tmp_path: Path) -> None:
         os.killpg(child.pid, signal.SIGINT)
         _, noise = child.communicate(timeout=60)
     assert child.returncode == 130 and "Traceback" not in noise, noise
-    assert "stopped; what was finished is in demo. The rest:" in noise
+    assert "stopped; the finished episodes are in demo. To resume:" in noise
     assert not (tmp_path / "demo" / "report.html").exists()
     last = noise.strip().splitlines()[-1]
     assert last.endswith(" demo --out demo --limit 1")

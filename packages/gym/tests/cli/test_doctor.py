@@ -112,7 +112,7 @@ def test_a_cache_in_a_closed_folder(tmp_path: Path) -> None:
             argv = [*user.prefix, *command(*words.split())]
             done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=280)
             assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
-            assert f"cannot keep images in {tmp_path}/closed/cache" in done.stdout + done.stderr
+            assert f"cannot store images in {tmp_path}/closed/cache" in done.stdout + done.stderr
 
 
 def test_a_profile_for_apparmor(cli: Run) -> None:

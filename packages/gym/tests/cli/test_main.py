@@ -151,21 +151,21 @@ def test_every_command_is_in_one_group(cli: Run) -> None:
         (["run", "sql", "--engine", "mysq"], "no engine 'mysq'; did you mean 'mysql'?"),
         (["run", "bash", "--image", "hots"], "no image called 'hots'; did you mean 'host'?"),
         (["run", "bash", "--memory", "10"], "must be at least 32M, and 10 is 10 bytes; did you"),
-        (["run"], "name an environment: bash"),
+        (["run"], "name an environment, such as 'bash': bash, ctf"),
         (["run", "nope"], "there is no environment 'nope'"),
-        (["run", "./nope"], "there is no folder and no file ./nope"),
-        (["run", "nope/"], "there is no folder and no file nope/"),
-        (["run", "nope.jsonl"], "there is no folder and no file nope.jsonl"),
+        (["run", "./nope"], "there is no folder or file ./nope"),
+        (["run", "nope/"], "there is no folder or file nope/"),
+        (["run", "nope.jsonl"], "there is no folder or file nope.jsonl"),
         (
             ["run", __file__],
-            f"is a file and no environment: name one, as intercode run bash --data {__file__}",
+            f"not an environment: name one, such as intercode run bash --data {__file__}",
         ),
         (["run", "sql", "--agent", "ReAct", "--model", "openai/x"], "did you mean 'react'?"),
         (
             ["run", "sql", "--agent", "plan_solve", "--model", "openai/x"],
             "did you mean 'plan-solve'?",
         ),
-        (["run", "bash", "--env", "sql"], "which environment"),
+        (["run", "bash", "--env", "sql"], "two environments are given"),
         (["run", "bash", "--workers", "0"], "--workers"),
         (["run", "bash", "--memory", "lots"], "--memory"),
         (["run", "bash", "--data", "none.json"], "none.json"),
@@ -205,7 +205,7 @@ def test_a_broken_pipe_within_is_an_error_of_its_own(
     monkeypatch.setattr("intercode.cli.clean.execute", broken)
     assert main(["clean"]) == 1
     told = capfd.readouterr().err
-    assert told.startswith("intercode: error: a sandbox or a server has closed its connection")
+    assert told.startswith("intercode: error: a sandbox or a server closed its connection")
     assert told.count("\n") == 1
 
 

@@ -48,7 +48,7 @@ def test_from_new_to_valid_by_the_readme(env: str, tmp_path: Path, warm: Warm) -
     commands = re.findall(r"^\$ (.+)$", readme, re.MULTILINE)
     assert len(commands) == 5
     printed = {command: bash(warm, command, folder) for command in commands}
-    assert "3 of 3 tasks are as they should be" in printed["intercode validate ."]
+    assert "3 of 3 tasks are valid" in printed["intercode validate ."]
     assert "6 passed" in printed["python -m pytest -q test_tasks.py"]
     assert re.search(r"all +3 +100\.0 %", printed["intercode run . --agent oracle"])
     assert re.search(r"all +3 +0\.0 %", printed["intercode run . --agent noop"])
@@ -127,8 +127,8 @@ def test_what_is_written_can_be_told_by_programs(cli: Run, tmp_path: Path) -> No
         ("a b", "is not a benchmark's name"),
         ("bash", "already the name of an environment"),
         ("mbpp", "already the name of an environment or a dataset"),
-        ("taken", "there already is"),
-        ("dangling", "there already is"),
+        ("taken", "already exists"),
+        ("dangling", "already exists"),
     ],
 )
 def test_a_name_that_is_no_good_is_refused(
@@ -174,7 +174,9 @@ def test_a_folder_without_the_file_that_says_what_it_is_is_none(cli: Run, shop: 
     with pytest.raises(UsageError, match="no environment"):
         make(str(shop / "files"))
     for command in ("run", "play", "validate"):
-        assert "'intercode new' makes such a folder" in cli(command, shop / "files", code=2).stderr
+        assert (
+            "'intercode new' creates such a folder" in cli(command, shop / "files", code=2).stderr
+        )
 
 
 def test_the_file_of_a_benchmark_alone_is_told(cli: Run, shop: Path, tmp_path: Path) -> None:
@@ -187,13 +189,13 @@ def test_the_file_of_a_benchmark_alone_is_told(cli: Run, shop: Path, tmp_path: P
     for command in ("run", "play", "validate"):
         for file in ("copy/tasks.jsonl", "copy/data/t.jsonl", folder / "tasks.jsonl"):
             told = cli(command, file, code=2).stderr
-            assert told.startswith(f"intercode: error: {file}: ") and "give the folder" in told
-        assert "give the folder" not in cli(command, "copy/data/other.jsonl", code=None).stderr
+            assert told.startswith(f"intercode: error: {file}: ") and "name the folder" in told
+        assert "name the folder" not in cli(command, "copy/data/other.jsonl", code=None).stderr
     named = ["--data", "copy/tasks.jsonl", "--quiet", "--limit", 1]
     for words in (["run", "bash", *named], ["validate", "bash", *named]):
-        assert "copy/intercode.toml says: for that give the" in cli(*words, code=None).stderr
+        assert "the options of copy/intercode.toml are not used" in cli(*words, code=None).stderr
     (folder / "intercode.toml").write_text("no toml")
-    assert "give the folder" not in cli("validate", "copy/data/t.jsonl", code=None).stderr
+    assert "name the folder" not in cli("validate", "copy/data/t.jsonl", code=None).stderr
 
 
 @pytest.mark.parametrize("words", ["view", "serve bash", "gateway", "mcp bash --http"])

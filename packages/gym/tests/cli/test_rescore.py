@@ -110,7 +110,7 @@ def test_what_is_printed(here: Path, capsys: pytest.CaptureFixture[str]) -> None
     text = capsys.readouterr().out
     for line in (
         "reward: recorded default, now reward.py:tidy",
-        "scored: 2 by doing the recorded actions again, 1 not reproducible",
+        "scored: 2 by executing the recorded actions again, 1 not reproducible",
         "on 2 tasks: success 100.0 % → 50.0 %, -50.0 points",
         "  now: not reproducible: turn 1 differs: recorded '",
         "compare: intercode report bash bash-rescored-tidy",
@@ -156,7 +156,7 @@ def test_what_has_changed_is_refused(here: Path, capsys: pytest.CaptureFixture[s
     del record["sessions"][0]["options"]
     write(here / "bash" / "run.json", record)
     assert main(["rescore", "--trust", "bash", "--reward", "reward.py:length"]) == 2
-    assert "From Python: intercode.evaluate.rescore" in capsys.readouterr().err
+    assert "In Python, use intercode.evaluate.rescore" in capsys.readouterr().err
 
 
 def test_resume_says_what_goes_on_with_it(
@@ -269,7 +269,7 @@ def test_a_file_that_is_gone_is_named_with_what_gives_another(
     words = [word.format(run) for word in words]
     assert main([*words, "--quiet"]) == 2
     told = capsys.readouterr().err
-    assert f"{run}/run.json names {here}/{name}, which is not there any more" in told
+    assert f"{run}/run.json names {here}/{name}, which no longer exists. Give its new path" in told
     assert f"--{option} PATH" in told
     if words[0] == "rescore":
         moved = [f"--{option}", f"moved/{name}", "--out", "scores", "--quiet"]
@@ -277,4 +277,4 @@ def test_a_file_that_is_gone_is_named_with_what_gives_another(
         assert (here / "scores" / "episodes.jsonl").is_file()
     # Nothing is looked up for a record that is not trusted.
     assert main([word for word in words if word != "--trust"]) == 2
-    assert "not there any more" not in capsys.readouterr().err
+    assert "no longer exists. Give its new path" not in capsys.readouterr().err

@@ -13,7 +13,7 @@ from evaluate.fakes import Factory, dataset
 from intercode.cli.main import main
 from intercode.evaluate import evaluate
 from intercode.records import EPISODES, MANIFEST, RecordWriter, read_episodes, read_manifest
-from intercode_sandbox.files import remove_tree
+from intercode_sandbox.host_files import remove_tree
 from intercode_sandbox.images.cache import ImageCache
 
 TASKS = [{"task_id": f"t{n}", "query": f"say {n}", "gold": f"echo {n}"} for n in range(3)]
@@ -66,7 +66,7 @@ def test_a_run_of_an_mcp_client_names_the_command_that_continues_it(
     for more in ((), ("--agent", "mcp"), ("--trust",)):
         assert main(["resume", "run", *more]) == 2
         told = " ".join(capsys.readouterr().err.split())
-        assert "repeat the 'intercode mcp' command that began it, with --out run" in told
+        assert "repeat the original 'intercode mcp' command with --out run" in told
 
 
 def resume(*arguments: object) -> int:
@@ -102,7 +102,7 @@ def test_errors_are_tried_again_from_anywhere_and_epochs_added(
         assert session["options"] == {**first["options"], "epochs": session["settings"]["epochs"]}
         assert session["locked"] == {"run": str(begun), "accepted": []}
     assert resume("--epochs", 1) == 2
-    assert "to have 2 epochs: --epochs 1 is fewer" in capsys.readouterr().err
+    assert "has 2 epochs: --epochs 1 is fewer" in capsys.readouterr().err
 
 
 def test_errors_that_remain(begun: Path, folder: Path, capsys: Tell) -> None:
@@ -164,8 +164,8 @@ def with_a_password(manifest: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("how", "code", "told"),
     [
-        (without_options, 2, "was made in Python"),
-        (lambda manifest: manifest.update(sessions=[]), 2, "was made in Python"),
+        (without_options, 2, "was written by a Python program"),
+        (lambda manifest: manifest.update(sessions=[]), 2, "was written by a Python program"),
         (lambda manifest: manifest.update(format=0), 2, "another version of intercode"),
         (with_a_password, 2, "give --engine again"),
     ],

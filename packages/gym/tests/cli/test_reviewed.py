@@ -9,7 +9,7 @@ import pytest
 
 from databases.upstream import UPSTREAM, needs_upstream
 from intercode.records import EPISODES, read_episodes
-from intercode_sandbox.files import cache_root
+from intercode_sandbox.host_files import cache_root
 
 from .conftest import Run, parsed
 

@@ -82,7 +82,7 @@ def test_the_record_names_each_rule(here: Path) -> None:
 def test_runs_are_compared_only_within_a_version(here: Path, capsys: Tell) -> None:
     compared, told = report(capsys, "first", "same", "newer")
     assert list(compared) == ["same"]
-    assert "first and newer were not made of the same:\n  env.rules.bash: 1 and 2\n" in told
+    assert "first and newer differ in their conditions:\n  env.rules.bash: 1 and 2\n" in told
     assert "intercode rescore RUN" in told
     compared, told = report(capsys, "first", "same")
     assert list(compared) == ["same"] and "rules" not in told

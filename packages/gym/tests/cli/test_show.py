@@ -82,7 +82,7 @@ def test_a_run_without_episodes_says_so(tmp_path: Path, capsys: pytest.CaptureFi
     assert main(["show", str(run)]) == 0
     assert capsys.readouterr().err == f"{run} has no episode yet\n"
     assert main(["show", str(run), "--failed"]) == 0
-    assert "has no episode that failed" in capsys.readouterr().err
+    assert "has no episode without success" in capsys.readouterr().err
     assert main(["show", str(run), "--json"]) == 0
     assert capsys.readouterr() == ("[]\n", "")
 

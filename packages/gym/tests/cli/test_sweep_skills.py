@@ -131,5 +131,5 @@ def test_people_are_told_both(sweep: Path, capsys: pytest.CaptureFixture[str]) -
     assert main(command(sweep)) == 0
     told = capsys.readouterr().out
     assert "Task by task: bash · ledgers" in told
-    assert "What a task took: bash · ledgers" in told
+    assert "Consumption per task: bash · ledgers" in told
     assert "with ledger-totals" in told

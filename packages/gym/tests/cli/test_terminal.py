@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from intercode.cli.results import Watcher
+from intercode.cli.run_output import Watcher
 from intercode.episode import Episode
 from intercode.records import Outcome
 
@@ -117,7 +117,7 @@ def test_playing(tmp_path: Path, data: Path) -> None:
 def test_attempts_at_one_task_get_no_interval_of_independent_episodes(earlier: bool) -> None:
     watcher = Watcher(quiet=True)
     episodes = [Episode("t", "?", "bash", status="submitted", epoch=epoch) for epoch in (0, 1)]
-    watcher.begin(2, [Outcome.of(one) for one in episodes] if earlier else [])
+    watcher.begin(2, [Outcome.from_episode(one) for one in episodes] if earlier else [])
     if not earlier:
         watcher.episode(episodes[0])
         assert watcher.result() == "success 0.0 % (0-80)"

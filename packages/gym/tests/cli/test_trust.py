@@ -24,10 +24,10 @@ from intercode.evaluate import evaluate
 from intercode.evaluate.rescore import rescore
 from intercode.records import EPISODES, MANIFEST, RecordWriter, load_actions, read_manifest
 from intercode.registry import DATASETS, ENVS, MODELS, REWARDS, SOURCES
-from intercode.report.live_runs import Library
+from intercode.report.live_runs import RunLibrary
 from intercode.spec import (
     SECTIONS,
-    How,
+    RunOptions,
     RunSpec,
     environment_kinds,
     list_record_effects,
@@ -204,7 +204,7 @@ def test_nothing_of_a_record_acts(
     foreign = {"unknown": "-o of_tomorrow=1", "limits": "-o 'limits=", "options": "-o 'options="}
     assert (
         f"  {foreign.get(option, f'--{option}')}" in told
-        and "nothing of it was run, read or sent" in told
+        and "name. None of them was run, read or contacted" in told
     )
     assert "--trust" in told and "Traceback" not in told
     assert trap.is_untouched
@@ -272,7 +272,7 @@ def test_trust_tells_first_and_goes_on(run: Path, trap: Trap, capsys: Tell) -> N
     assert f"\n  --data {trap.tasks}\n    reads these tasks" in seen.err
     assert "it runs" in seen.out and not trap.is_untouched
     assert main(["run", "bash", "--trust", "--out", "x"]) == 2
-    assert "--trust is for --locked" in capsys.readouterr().err
+    assert "--trust needs --locked" in capsys.readouterr().err
 
 
 def test_ones_own_ordinary_run_needs_no_trust(run: Path, capsys: Tell) -> None:
@@ -305,7 +305,7 @@ def test_a_folder_that_has_moved_is_named_with_its_option(
     capsys.readouterr()
     assert main([*again, "--trust"]) == 2
     said = capsys.readouterr().err
-    assert f"names {trap.folder}" in said and "is not there any more. Say where it is now" in said
+    assert f"names {trap.folder}" in said and "no longer exists. Give its new path" in said
     assert "--env PATH" in said
     assert main([*again, "--env", str(trap.folder.with_name("elsewhere"))]) == 0
 
@@ -377,9 +377,12 @@ def test_a_server_without_a_key_is_trusted(run: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_record_does_not_say_how_a_command_is_carried_out(run: Path, trap: Trap) -> None:
-    strange = dict.fromkeys(list_section_options(How), "ray://example.org:1")
+    strange = dict.fromkeys(list_section_options(RunOptions), "ray://example.org:1")
     say(run, **strange, exclude=str(trap.tasks))
-    assert not {*list_section_options(How), "exclude"} & recorded_options(read_manifest(run)).keys()
+    assert (
+        not {*list_section_options(RunOptions), "exclude"}
+        & recorded_options(read_manifest(run)).keys()
+    )
     assert main(COMMANDS["locked"]) == 0
     assert read_manifest(Path("new"))["sessions"][0]["locked"]["accepted"] == []
     manifest = read_manifest(run)
@@ -393,7 +396,7 @@ def test_every_option_is_known_to_be_data_or_has_its_effect_in_words() -> None:
     names |= {name for kind in environment_kinds() for name in list_class_options(kind)}
     unflagged = {"options", "limits", "render_mode", "observations", "errors"}  # in no record
     assert (
-        names - list_section_options(How).keys() - {"exclude"}
+        names - list_section_options(RunOptions).keys() - {"exclude"}
         <= DATA_OPTIONS | _DEEDS.keys() | unflagged
     )
     assert not DATA_OPTIONS & _DEEDS.keys()
@@ -461,7 +464,7 @@ def test_no_module_of_a_package_is_imported_because_a_record_names_it(
     capsys.readouterr()
     assert main(["export", "run", "--to", "chat", "--style", "tools"]) == 2
     assert "--trust" in capsys.readouterr().err
-    Library([run]).refresh()
+    RunLibrary([run]).refresh()
     for command in ("resume", "rescore", "locked"):
         assert main(COMMANDS[command]) == 2
         assert "--env bait" in capsys.readouterr().err
@@ -534,7 +537,7 @@ def test_readers_of_records_run_no_file_that_one_names(run: Path, trap: Trap) ->
         main(["report", "run", "--html", "page.html"])
         for style in ("chat", "tools"):
             main(["export", "run", "--to", "chat", "--style", style])
-        Library([run]).refresh()
+        RunLibrary([run]).refresh()
         for command in COMMANDS:
             main(COMMANDS[command])
         assert trap.is_untouched
@@ -632,7 +635,7 @@ def test_no_link_and_no_special_file_of_a_folder_is_read(
     thread.start()
     assert ended.wait(PATIENCE), "it waits for the FIFO's other end, or does not fail"
     told = capsys.readouterr().err
-    assert f"{name} is " in told and ("a link" in told or "not a regular file" in told)
+    assert f"{name} is " in told and ("a symbolic link" in told or "not a regular file" in told)
     assert secret.read_bytes() == before
 
 
@@ -654,7 +657,7 @@ def test_nothing_is_written_through_a_link(run: Path, kind: str) -> None:
     finally:
         writer.close()
     put(run / EPISODES, "file", secret.absolute())
-    with pytest.raises(RecordError, match="is a link"):
+    with pytest.raises(RecordError, match="is a symbolic link, which is refused in"):
         RecordWriter(run)
     assert secret.read_text() == "mine"
 
@@ -663,19 +666,19 @@ def test_the_viewer_follows_no_link(run: Path, tmp_path: Path) -> None:
     (runs := tmp_path / "runs").mkdir()
     outside = run.rename(tmp_path / "outside")
     (runs / "out").symlink_to(outside)
-    library = Library([runs])
+    library = RunLibrary([runs])
     assert not library.refresh() and library.runs() == [] and library.rows == []
     (real := runs / "real").mkdir()
     (real / MANIFEST).write_bytes((outside / MANIFEST).read_bytes())
     (real / EPISODES).symlink_to(outside / EPISODES)
-    library = Library([runs])
+    library = RunLibrary([runs])
     library.refresh()
     assert len(library.runs()) == 1 and library.rows == []
-    assert "is a link" in library.overview()[1]
+    assert "is a symbolic link, which is refused in" in library.overview()[1]
     (real / EPISODES).unlink()
     (runs / "same").symlink_to("real")
     (real / EPISODES).write_bytes((outside / EPISODES).read_bytes())
-    library = Library([runs])
+    library = RunLibrary([runs])
     library.refresh()
     assert len(library.runs()) == 2, "a link within the folder is one of it"
 

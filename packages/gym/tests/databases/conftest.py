@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from intercode.databases import Engine, Session, Source, find, get_engine
+from intercode.databases import DatabaseEngine, DatabaseSession, Source, find, get_engine
 from intercode.databases.embedded import EmbeddedEngine
 from intercode_sandbox import Limits
 
@@ -45,7 +45,7 @@ INSERT INTO artist_song VALUES (1, 1), (2, 2), (2, 3), (3, 3);
 TABLES = {"artist": 4, "song": 4, "artist_song": 4, "long_song": 1}
 """The tables and views, and their rows."""
 
-Open = Callable[..., Session]
+Open = Callable[..., DatabaseSession]
 
 
 def there_is(name: str) -> bool:
@@ -59,7 +59,7 @@ def there_is(name: str) -> bool:
 
 
 @pytest.fixture(scope="session", params=ENGINES)
-def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+def engine(request: pytest.FixtureRequest) -> Iterator[DatabaseEngine]:
     if not there_is(request.param):
         pytest.skip(f"{request.param} is not installed here")
     found = get_engine(request.param)
@@ -75,11 +75,11 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
 
 
 @pytest.fixture
-def start(engine: Engine, source: Source) -> Iterator[Open]:
+def start(engine: DatabaseEngine, source: Source) -> Iterator[Open]:
     """Opens sessions, with limits by keyword, that are closed when the test ends."""
-    opened: list[Session] = []
+    opened: list[DatabaseSession] = []
 
-    def open_one(role: str = "agent", **limits: object) -> Session:
+    def open_one(role: str = "agent", **limits: object) -> DatabaseSession:
         wanted = Limits(**limits) if limits else None  # type: ignore[arg-type]
         opened.append(engine.open(source, wanted, role))  # type: ignore[arg-type]
         return opened[-1]
@@ -90,7 +90,7 @@ def start(engine: Engine, source: Source) -> Iterator[Open]:
 
 
 @pytest.fixture
-def session(start: Open) -> Session:
+def session(start: Open) -> DatabaseSession:
     return start()
 
 

@@ -21,8 +21,8 @@ from intercode.databases.convert.build import as_sqlite, get_cached_file
 from intercode.databases.convert.dump import parse, read, section, strip_comments
 from intercode.databases.source import names
 from intercode.errors import TaskError
-from intercode_sandbox import files
-from intercode_sandbox.files import cache_root
+from intercode_sandbox import host_files
+from intercode_sandbox.host_files import cache_root
 
 from .upstream import SPIDER, WIKISQL, needs_upstream
 
@@ -87,11 +87,11 @@ def test_a_script_fills_no_disk(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, more: str
 ) -> None:
     """A short script that would make a database of 64 MiB."""
-    monkeypatch.setattr(files, "free_space", lambda folder: (2 << 20, 1000))
+    monkeypatch.setattr(host_files, "free_space", lambda folder: (2 << 20, 1000))
     rows = f"{more} CREATE TABLE t (a); INSERT INTO t VALUES (zeroblob(1000000));"
     double = "INSERT INTO t SELECT a FROM t;"
     source = find(script(tmp_path, rows + 6 * double))
-    with pytest.raises(TaskError, match="more than half of the disk's room"):
+    with pytest.raises(TaskError, match="more than half of the free disk space"):
         as_sqlite(source)
     assert not [path for path in cache.iterdir() if path.suffix != ".lock"]
 
@@ -105,7 +105,7 @@ def test_a_database_with_holes_fills_no_disk(
     with closing(sqlite3.connect(path)) as connection:
         connection.executescript("PRAGMA journal_mode = WAL; CREATE TABLE t (a);")
     os.truncate(path, 64 << 20)
-    monkeypatch.setattr(files, "free_space", lambda folder: (2 << 20, 1000))
+    monkeypatch.setattr(host_files, "free_space", lambda folder: (2 << 20, 1000))
     with pytest.raises(TaskError, match="more than half of what is free"):
         as_sqlite(find(path))
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from intercode.databases.convert.dump import parse, read, section, statements, strip_comments
-from intercode.databases.convert.dump_sqlite import convert_table
+from intercode.databases.convert.mysql_dump_to_sqlite import convert_table
 from intercode.errors import TaskError
 
 DUMP = r"""-- a dump; of two

@@ -114,5 +114,5 @@ def test_a_dump_must_say_its_database(
     server: PrivateServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("INTERCODE_CACHE", str(tmp_path))
-    with pytest.raises(TaskError, match="make it with --databases"):
+    with pytest.raises(TaskError, match="databases: write the dump with --databases"):
         as_sqlite(find(dump(server, tmp_path / "shop.sql", "shop")))

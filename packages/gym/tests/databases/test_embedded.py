@@ -14,8 +14,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from intercode.databases import Session, Source, find, get_engine
-from intercode.databases.embedded import EmbeddedEngine, EmbeddedSession
+from intercode.databases import DatabaseSession, Source, find, get_engine
+from intercode.databases.embedded import EmbeddedDatabaseSession, EmbeddedEngine
 from intercode.errors import DatabaseError, OutputLimitError, SandboxError, UsageError
 from intercode_sandbox import Limits
 from intercode_sandbox.base import SandboxBackend
@@ -28,16 +28,16 @@ HARD = "SELECT length(replace(hex(zeroblob(100000000)), '0', 'ab'))"
 """One step of SQLite's that takes long: it looks at no clock within."""
 
 
-def sandbox(session: EmbeddedSession) -> SandboxBackend:
+def sandbox(session: EmbeddedDatabaseSession) -> SandboxBackend:
     return session._worker.sandbox
 
 
-def files(session: EmbeddedSession) -> set[str]:
+def files(session: EmbeddedDatabaseSession) -> set[str]:
     return {Path(change.path).suffix for change in sandbox(session).changes()
             if change.type == "file"}  # fmt: skip
 
 
-def process(session: EmbeddedSession) -> int:
+def process(session: EmbeddedDatabaseSession) -> int:
     return session._worker.process.pid
 
 
@@ -222,7 +222,7 @@ def test_very_many_statements(sqlite: EmbeddedEngine, source: Source) -> None:
 def test_threads_that_open_and_close_at_random(embedded: EmbeddedEngine, source: Source) -> None:
     troubles: list[BaseException] = []
 
-    def play(session: Session) -> None:
+    def play(session: DatabaseSession) -> None:
         try:
             session.execute("SELECT count(*) FROM artist a, artist b")
             session.execute(INSERT)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from intercode.databases import Source
-from intercode.databases.embedded import EmbeddedSession, EmbeddedWorker, PristineFile
+from intercode.databases.embedded import EmbeddedDatabaseSession, EmbeddedWorker, PristineFile
 from intercode.errors import DatabaseError
 from intercode_sandbox import Limits
 from intercode_sandbox.native.provider import NativeProvider
@@ -31,38 +31,38 @@ def provider() -> Iterator[NativeProvider]:
 
 
 @pytest.fixture
-def session(provider: NativeProvider, source: Source) -> Iterator[EmbeddedSession]:
+def session(provider: NativeProvider, source: Source) -> Iterator[EmbeddedDatabaseSession]:
     limits, pristine = Limits(), PristineFile.from_path(source.path)
     worker = EmbeddedWorker(provider.start("scratch", limits), "worker_liar")
-    with closing(EmbeddedSession(source, limits, pristine, worker, *REST)) as opened:
+    with closing(EmbeddedDatabaseSession(source, limits, pristine, worker, *REST)) as opened:
         yield opened
 
 
 @pytest.mark.parametrize("answer", ANSWERS)
-def test_an_answer_that_is_none(session: EmbeddedSession, answer: str) -> None:
+def test_an_answer_that_is_none(session: EmbeddedDatabaseSession, answer: str) -> None:
     with pytest.raises(DatabaseError):
         session.execute(answer)
 
 
-def test_an_answer_that_does_not_end(session: EmbeddedSession) -> None:
+def test_an_answer_that_does_not_end(session: EmbeddedDatabaseSession) -> None:
     outcome = session.execute("drip", timeout=0.2)  # allow limit: it drips for ever
     assert outcome.timed_out
     assert outcome.restarted
 
 
-def test_an_answer_to_save_that_is_none(session: EmbeddedSession) -> None:
+def test_an_answer_to_save_that_is_none(session: EmbeddedDatabaseSession) -> None:
     with pytest.raises(DatabaseError, match="could not be saved"):
         session.save()
 
 
-def test_a_worker_that_ends(session: EmbeddedSession) -> None:
+def test_a_worker_that_ends(session: EmbeddedDatabaseSession) -> None:
     outcome = session.execute("end")
     assert outcome.restarted
     assert outcome.failure is not None
     assert "exit code 7" in outcome.failure.message
 
 
-def test_a_worker_that_ends_at_every_statement(session: EmbeddedSession) -> None:
+def test_a_worker_that_ends_at_every_statement(session: EmbeddedDatabaseSession) -> None:
     """The least statement ends the next process, too: no action was the cause."""
     with pytest.raises(DatabaseError, match="ended with exit code 134"):
         session.execute("end for good")

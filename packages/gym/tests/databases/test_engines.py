@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from intercode.databases import Engine, Outcome, Session, Source
+from intercode.databases import ActionOutcome, DatabaseEngine, DatabaseSession, Source
 from intercode.errors import ActionError, OutputLimitError, SandboxError
 
 from .conftest import TABLES, Open
@@ -22,17 +22,17 @@ _ENDLESS = "WITH RECURSIVE c (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SEL
 _CROSS = "SELECT count(*) FROM " + ", ".join(f"{_TEN} {name}" for name in "abcdefghijklmno")
 
 
-def endless(engine: Engine) -> str:
+def endless(engine: DatabaseEngine) -> str:
     return _CROSS if engine.name == "mysql" else _ENDLESS
 
 
-def long_value(engine: Engine, size: int) -> str:
+def long_value(engine: DatabaseEngine, size: int) -> str:
     if engine.name == "sqlite":
         return f"SELECT replace(hex(zeroblob({size // 2})), '0', 'x')"
     return f"SELECT repeat('x', {size})"
 
 
-def rows(outcome: Outcome) -> list[tuple[Any, ...]]:
+def rows(outcome: ActionOutcome) -> list[tuple[Any, ...]]:
     """The rows of an action's only result."""
     assert outcome.failure is None, outcome.failure
     (result,) = outcome.results
@@ -40,7 +40,7 @@ def rows(outcome: Outcome) -> list[tuple[Any, ...]]:
     return list(result.rows)
 
 
-def value(session: Session, sql: str) -> Any:
+def value(session: DatabaseSession, sql: str) -> Any:
     ((found,),) = rows(session.execute(sql))
     return found
 
@@ -48,7 +48,7 @@ def value(session: Session, sql: str) -> Any:
 # -- results -------------------------------------------------------------------------------------
 
 
-def test_rows_and_columns(session: Session) -> None:
+def test_rows_and_columns(session: DatabaseSession) -> None:
     outcome = session.execute("SELECT id, name AS who FROM artist ORDER BY id")
     (result,) = outcome.results
     assert result.columns == ("id", "who")
@@ -64,7 +64,7 @@ def test_rows_and_columns(session: Session) -> None:
     assert not outcome.restarted
 
 
-def test_values_keep_their_type(engine: Engine, session: Session) -> None:
+def test_values_keep_their_type(engine: DatabaseEngine, session: DatabaseSession) -> None:
     row = rows(session.execute("SELECT * FROM song WHERE id = 1"))[0]
     if engine.name == "sqlite":
         assert row == (1, "Jóga", 1.5, 305, "1997-09-15 10:30:00", b"\x00\xff\x10")
@@ -76,7 +76,7 @@ def test_values_keep_their_type(engine: Engine, session: Session) -> None:
     assert born == ("1965-11-21" if engine.name == "sqlite" else date(1965, 11, 21))
 
 
-def test_null_zero_and_empty_differ(session: Session) -> None:
+def test_null_zero_and_empty_differ(session: DatabaseSession) -> None:
     assert rows(session.execute("SELECT country FROM artist WHERE id > 2 ORDER BY id")) == [
         ("",),
         (None,),
@@ -85,20 +85,20 @@ def test_null_zero_and_empty_differ(session: Session) -> None:
     assert value(session, "SELECT count(*) FROM artist WHERE country IS NULL") == 1
 
 
-def test_ties_and_a_many_to_many(session: Session) -> None:
+def test_ties_and_a_many_to_many(session: DatabaseSession) -> None:
     sql = """
         SELECT s.title, count(*) AS n FROM song s JOIN artist_song x ON x.song_id = s.id
         GROUP BY s.title ORDER BY n DESC, s.title"""
     assert rows(session.execute(sql))[0] == ("Tie", 2)
 
 
-def test_columns_of_one_name(session: Session) -> None:
+def test_columns_of_one_name(session: DatabaseSession) -> None:
     (result,) = session.execute("SELECT 1 AS x, 2 AS x, 3 AS x").results
     assert result.columns == ("x", "x", "x")
     assert list(result.rows) == [(1, 2, 3)]
 
 
-def test_no_rows_and_no_columns(session: Session) -> None:
+def test_no_rows_and_no_columns(session: DatabaseSession) -> None:
     (result,) = session.execute("SELECT name FROM artist WHERE id > 99").results
     assert result.columns == ("name",)
     assert (list(result.rows), result.total, result.complete) == ([], 0, True)
@@ -114,13 +114,13 @@ def test_no_rows_and_no_columns(session: Session) -> None:
 @pytest.mark.parametrize(
     "nothing", ["", "  \n ", "-- a comment", "/* one; two */", " /* */ -- x\n"]
 )
-def test_nothing_to_run(session: Session, nothing: str) -> None:
+def test_nothing_to_run(session: DatabaseSession, nothing: str) -> None:
     outcome = session.execute(nothing)
     assert outcome.results == ()
     assert outcome.failure is None
 
 
-def test_several_statements(session: Session) -> None:
+def test_several_statements(session: DatabaseSession) -> None:
     outcome = session.execute(
         "INSERT INTO artist VALUES (5, 'a;b', NULL, NULL); -- one; two\n"
         "SELECT name FROM artist WHERE id = 5; /* ; */ SELECT 2;  -- end\n"
@@ -147,7 +147,7 @@ def test_several_statements(session: Session) -> None:
         ("SELECT ('", ""),
     ],
 )
-def test_what_the_agent_does_wrong_is_told(session: Session, sql: str, word: str) -> None:
+def test_what_the_agent_does_wrong_is_told(session: DatabaseSession, sql: str, word: str) -> None:
     failure = session.execute(sql).failure
     assert failure is not None
     assert word.lower() in failure.message.lower()
@@ -158,7 +158,7 @@ def test_what_the_agent_does_wrong_is_told(session: Session, sql: str, word: str
     assert value(session, "SELECT count(*) FROM artist") == 4, "the session goes on"
 
 
-def test_text_that_cannot_be_sql(session: Session) -> None:
+def test_text_that_cannot_be_sql(session: DatabaseSession) -> None:
     for sql in ("SELECT 'a\0b'", "SELECT '\udc80'"):
         with pytest.raises(ActionError):
             session.execute(sql)
@@ -169,7 +169,7 @@ def test_text_that_cannot_be_sql(session: Session) -> None:
 
 
 def test_the_time_limit_interrupts(
-    engine: Engine, session: Session, monkeypatch: pytest.MonkeyPatch
+    engine: DatabaseEngine, session: DatabaseSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in ("embedded", "servers.session"):  # a busy machine must not make it impatient
         monkeypatch.setattr(f"intercode.databases.{module}._GRACE_SECONDS", 60.0)
@@ -182,13 +182,13 @@ def test_the_time_limit_interrupts(
     assert value(session, "SELECT count(*) FROM mine") == 0, "the session lives"
 
 
-def test_the_limits_of_the_session_hold(engine: Engine, start: Open) -> None:
+def test_the_limits_of_the_session_hold(engine: DatabaseEngine, start: Open) -> None:
     session = start(timeout=0.5)  # allow limit: what is executed has no end
     assert session.limits.timeout == 0.5
     assert session.execute(endless(engine)).timed_out
 
 
-def test_a_large_result_is_counted_and_cut(session: Session) -> None:
+def test_a_large_result_is_counted_and_cut(session: DatabaseSession) -> None:
     (result,) = session.execute(MANY, max_rows=3, timeout=100).results
     assert len(result.rows) == 3
     assert result.total == 100_000
@@ -198,7 +198,7 @@ def test_a_large_result_is_counted_and_cut(session: Session) -> None:
     assert (len(result.rows), result.total) == (0, 1)
 
 
-def test_a_value_too_large_is_not_kept(engine: Engine, start: Open) -> None:
+def test_a_value_too_large_is_not_kept(engine: DatabaseEngine, start: Open) -> None:
     session = start(output=4096)
     (result,) = session.execute(long_value(engine, 4_000_000)).results
     assert len(result.rows) == 0
@@ -212,7 +212,9 @@ def test_a_value_too_large_is_not_kept(engine: Engine, start: Open) -> None:
 # -- state ---------------------------------------------------------------------------------------
 
 
-def test_the_state_is_all_tables_and_views(engine: Engine, session: Session) -> None:
+def test_the_state_is_all_tables_and_views(
+    engine: DatabaseEngine, session: DatabaseSession
+) -> None:
     state = session.state()
     assert {name: len(table.rows) for name, table in state.items()} == TABLES
     kinds = {name: table.kind for name, table in state.items()}
@@ -223,7 +225,7 @@ def test_the_state_is_all_tables_and_views(engine: Engine, session: Session) -> 
     assert list(state["long_song"].rows) == [("Jóga",)]
 
 
-def test_the_state_after_changes(session: Session) -> None:
+def test_the_state_after_changes(session: DatabaseSession) -> None:
     session.execute("CREATE TABLE another (a INTEGER, b VARCHAR(5))")
     session.execute("CREATE TEMPORARY TABLE passing (a INTEGER)")
     session.execute("DELETE FROM artist_song WHERE artist_id = 2")
@@ -237,7 +239,7 @@ def test_the_state_after_changes(session: Session) -> None:
     assert value(session, "SELECT count(*) FROM another") == 1
 
 
-def test_a_state_beyond_the_limits(engine: Engine, start: Open) -> None:
+def test_a_state_beyond_the_limits(engine: DatabaseEngine, start: Open) -> None:
     session = start(output=4096)
     text = "LONGTEXT" if engine.name == "mysql" else "TEXT"
     session.execute(f"CREATE TABLE large (a {text})")
@@ -263,10 +265,10 @@ def test_close_can_be_called_again(start: Open) -> None:
 
 
 @pytest.mark.parametrize("how", ["kill", "close"])
-def test_another_thread_ends_what_runs(engine: Engine, start: Open, how: str) -> None:
+def test_another_thread_ends_what_runs(engine: DatabaseEngine, start: Open, how: str) -> None:
     session = start()
     raised: list[BaseException] = []
-    outcomes: list[Outcome] = []
+    outcomes: list[ActionOutcome] = []
     begun = threading.Event()
 
     def run() -> None:
@@ -291,13 +293,13 @@ def test_another_thread_ends_what_runs(engine: Engine, start: Open, how: str) ->
         assert value(session, "SELECT count(*) FROM artist") == 4, "the session goes on"
 
 
-def test_kill_with_nothing_running(session: Session) -> None:
+def test_kill_with_nothing_running(session: DatabaseSession) -> None:
     session.execute("INSERT INTO artist VALUES (5, 'New', NULL, NULL)")
     session.kill()
     assert value(session, "SELECT count(*) FROM artist") == 5
 
 
-def test_what_an_engine_says_of_itself(engine: Engine, source: Source) -> None:
+def test_what_an_engine_says_of_itself(engine: DatabaseEngine, source: Source) -> None:
     facts = engine.facts()
     assert facts["product"]
     assert facts["version"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from intercode.databases import Engine, Session
+from intercode.databases import DatabaseEngine, DatabaseSession
 from intercode.errors import DatabaseError
 from waiting import PATIENCE
 
@@ -107,14 +107,14 @@ BOMBS = {
 
 
 @pytest.mark.defends("escape", "host leak")
-def test_what_is_refused(engine: Engine, session: Session) -> None:
+def test_what_is_refused(engine: DatabaseEngine, session: DatabaseSession) -> None:
     done = [sql for sql in REFUSED[engine.name] if session.execute(sql).failure is None]
     assert done == []
     assert value(session, "SELECT count(*) FROM artist") == 4, "the session goes on"
 
 
 @pytest.mark.defends("self DoS", "host DoS")
-def test_what_fills_the_machine(engine: Engine, start: Open) -> None:
+def test_what_fills_the_machine(engine: DatabaseEngine, start: Open) -> None:
     if engine.name not in BOMBS:
         pytest.skip(f"not for {engine.name}: a server's memory is its administrator's to limit")
     for sql in BOMBS[engine.name]:
@@ -127,7 +127,7 @@ def test_what_fills_the_machine(engine: Engine, start: Open) -> None:
 
 
 @pytest.mark.defends("peer DoS")
-def test_the_files_and_settings_of_others(engine: Engine, start: Open) -> None:
+def test_the_files_and_settings_of_others(engine: DatabaseEngine, start: Open) -> None:
     """What one session could set for all is as it was in the next."""
     settings = {
         "sqlite": ["PRAGMA foreign_keys = ON", "PRAGMA user_version = 7", "PRAGMA query_only = 1",
@@ -154,7 +154,7 @@ def test_the_files_and_settings_of_others(engine: Engine, start: Open) -> None:
 
 
 @pytest.mark.defends("peer DoS")
-def test_a_grader_reads_what_no_agent_touched(engine: Engine, start: Open) -> None:
+def test_a_grader_reads_what_no_agent_touched(engine: DatabaseEngine, start: Open) -> None:
     agent = start()
     agent.execute("DROP VIEW long_song; CREATE VIEW long_song AS SELECT 'mine' AS title")
     agent.execute("UPDATE artist SET name = 'mine'")
@@ -164,7 +164,7 @@ def test_a_grader_reads_what_no_agent_touched(engine: Engine, start: Open) -> No
     assert value(agent, "SELECT title FROM long_song") == "mine"
 
 
-def test_a_closed_engine_opens_nothing(engine: Engine, start: Open) -> None:
+def test_a_closed_engine_opens_nothing(engine: DatabaseEngine, start: Open) -> None:
     from intercode.databases import get_engine
 
     if engine.name not in BOMBS:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from intercode.databases import Engine, Session, Source
+from intercode.databases import DatabaseEngine, DatabaseSession, Source
 
 from .conftest import TABLES, Open
 from .test_engines import MANY, endless, value
@@ -46,7 +46,7 @@ TRIGGERS = {
 }
 
 
-def described(session: Session) -> Any:
+def described(session: DatabaseSession) -> Any:
     """All that can be seen of a database, to be compared."""
     state = {
         name: (table.kind, table.columns, sorted(map(repr, table.rows)))
@@ -56,7 +56,7 @@ def described(session: Session) -> Any:
 
 
 @pytest.fixture(scope="module")
-def pristine(engine: Engine, source: Source) -> Any:
+def pristine(engine: DatabaseEngine, source: Source) -> Any:
     session = engine.open(source)
     found = described(session)
     session.close()
@@ -75,7 +75,7 @@ def test_nothing_is_left(start: Open, pristine: Any, what: str) -> None:
     assert described(start(role="grader")) == pristine
 
 
-def test_nothing_is_left_of_a_trigger(engine: Engine, start: Open, pristine: Any) -> None:
+def test_nothing_is_left_of_a_trigger(engine: DatabaseEngine, start: Open, pristine: Any) -> None:
     if engine.name not in TRIGGERS:
         pytest.skip(f"not for {engine.name}: it has no triggers")
     session = start()
@@ -89,7 +89,7 @@ def test_nothing_is_left_of_a_trigger(engine: Engine, start: Open, pristine: Any
 
 
 def test_nothing_is_left_of_what_was_interrupted(
-    engine: Engine, start: Open, pristine: Any
+    engine: DatabaseEngine, start: Open, pristine: Any
 ) -> None:
     session = start()
     session.execute("DELETE FROM artist_song")
@@ -119,7 +119,7 @@ def test_what_was_changed_is_there_until_the_end(start: Open) -> None:
     assert value(session, "SELECT count(*) FROM artist_song") == 4
 
 
-def test_sessions_at_once_never_see_each_other(engine: Engine, source: Source) -> None:
+def test_sessions_at_once_never_see_each_other(engine: DatabaseEngine, source: Source) -> None:
     """All are open at once, and half of them write."""
     meet = threading.Barrier(SESSIONS)
 
@@ -153,7 +153,7 @@ def test_sessions_at_once_never_see_each_other(engine: Engine, source: Source) -
 
 
 def test_sessions_one_after_another_in_threads(
-    engine: Engine, source: Source, pristine: Any
+    engine: DatabaseEngine, source: Source, pristine: Any
 ) -> None:
     def play(write: bool) -> Callable[[], Any]:
         session = engine.open(source)

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from intercode.databases import Source, embedded as module
-from intercode.databases.base import Session
-from intercode.databases.embedded import EmbeddedEngine, EmbeddedSession
+from intercode.databases.base import DatabaseSession
+from intercode.databases.embedded import EmbeddedDatabaseSession, EmbeddedEngine
 from intercode.errors import ForkError
 from intercode_sandbox import Limits
 
@@ -63,7 +63,7 @@ OWN = {
 }
 
 
-def outcome(session: Session, sql: str) -> Any:
+def outcome(session: DatabaseSession, sql: str) -> Any:
     found = session.execute(sql)
     failure = found.failure
     if failure is not None:  # DuckDB's hint may name a table that was dropped, if it is from a file
@@ -71,7 +71,7 @@ def outcome(session: Session, sql: str) -> Any:
     return [(r.columns, list(r.rows), r.total, r.affected_rows) for r in found.results], failure
 
 
-def rest(session: Session, actions: list[str]) -> Any:
+def rest(session: DatabaseSession, actions: list[str]) -> Any:
     return [outcome(session, action) for action in actions], dict(session.state())
 
 
@@ -150,7 +150,7 @@ def test_a_session_that_has_only_read_costs_nothing(
         outcome(session, ALIKE[0])
         saved = session.save()
         with closing(saved.open()) as fork:
-            assert isinstance(fork, EmbeddedSession)
+            assert isinstance(fork, EmbeddedDatabaseSession)
             assert fork._pristine_file is session._pristine_file and not fork._written
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from intercode.databases import Engine, Source, find
+from intercode.databases import DatabaseEngine, Source, find
 from intercode.databases.convert.build import as_sqlite
 from intercode.databases.convert.schema import (
     ForeignKey,
@@ -188,7 +188,7 @@ def test_text_fits_as_it_is(text: str) -> None:
     assert fit(text.encode(), Type("text")) == text
 
 
-def test_the_same_in_every_engine(engine: Engine, odd: Source, schema: Schema) -> None:
+def test_the_same_in_every_engine(engine: DatabaseEngine, odd: Source, schema: Schema) -> None:
     check(engine, odd, schema)
     session = engine.open(odd)
     try:
@@ -213,13 +213,13 @@ def test_the_same_in_every_engine(engine: Engine, odd: Source, schema: Schema) -
 
 @needs_upstream
 @pytest.mark.parametrize("dump", [SPIDER, WIKISQL], ids=["spider", "wikisql"])
-def test_the_release_in_every_engine(engine: Engine, dump: Path) -> None:
+def test_the_release_in_every_engine(engine: DatabaseEngine, dump: Path) -> None:
     for name in names(dump):
         source = find(dump, name)
         check(engine, source, read_schema(as_sqlite(source)))
 
 
-def check(engine: Engine, source: Source, schema: Schema) -> None:
+def check(engine: DatabaseEngine, source: Source, schema: Schema) -> None:
     """The engine has all tables, and in them the rows."""
     session = engine.open(source, Limits(timeout=PATIENCE), role="grader")
     try:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from intercode.databases import Engine, Session
-from intercode.databases.base import Outcome, Result
+from intercode.databases import DatabaseEngine, DatabaseSession
+from intercode.databases.base import ActionOutcome, StatementResult
 from intercode.interpreters.base import Execution
 from intercode.interpreters.schema_commands import SchemaCommand, parse_command
 from intercode.interpreters.sql import SqlInterpreter
@@ -15,7 +15,7 @@ from .conftest import TABLES
 
 
 @pytest.fixture
-def interpreter(engine: Engine, session: Session) -> SqlInterpreter:
+def interpreter(engine: DatabaseEngine, session: DatabaseSession) -> SqlInterpreter:
     return SqlInterpreter(session, dialect=engine.dialect)
 
 
@@ -46,7 +46,7 @@ STATEMENTS = (".schema", ".schema artist_song", "SHOW CREATE TABLE artist_song")
 
 @pytest.mark.parametrize("action", STATEMENTS)
 def test_statements_are_shown_with_their_keys(
-    interpreter: SqlInterpreter, engine: Engine, action: str
+    interpreter: SqlInterpreter, engine: DatabaseEngine, action: str
 ) -> None:
     done = interpreter.execute(action)
     shown = " ".join(text(done).replace("`", "").replace('"', "").split())
@@ -76,7 +76,7 @@ def test_looking_is_no_answer(interpreter: SqlInterpreter) -> None:
         assert interpreter.execute(action).info["columns"] == 0
 
 
-def test_without_a_dialect_an_action_is_the_engines(session: Session) -> None:
+def test_without_a_dialect_an_action_is_the_engines(session: DatabaseSession) -> None:
     assert not SqlInterpreter(session).execute(".tables").ok
 
 
@@ -128,11 +128,15 @@ class TooLong:
     def kill(self) -> None:
         """Nothing runs."""
 
-    def execute(self, sql: str, *, timeout: float | None = None, max_rows: int = 0) -> Outcome:
+    def execute(
+        self, sql: str, *, timeout: float | None = None, max_rows: int = 0
+    ) -> ActionOutcome:
         self.timeout = timeout
         if sql.startswith("SHOW CREATE"):
-            return Outcome((Result(("Table", "Create Table"), (), 1),), restarted=True)
-        return Outcome((Result(("name",), (("song",),), 1),))
+            return ActionOutcome(
+                (StatementResult(("Table", "Create Table"), (), 1),), restarted=True
+            )
+        return ActionOutcome((StatementResult(("name",), (("song",),), 1),))
 
 
 def test_a_statement_beyond_the_limit_is_a_failure_of_the_action() -> None:

@@ -25,7 +25,7 @@ from intercode.databases.servers.private import (
     start_postgresql,
 )
 from intercode.errors import DatabaseError, UsageError
-from intercode_sandbox.files import cache_root
+from intercode_sandbox.host_files import cache_root
 from sources import path_of
 from waiting import eventually, new_marker
 

@@ -13,8 +13,8 @@ from urllib.parse import unquote, urlencode
 
 import pytest
 
-from intercode.databases import Engine, Session, Source, get_engine
-from intercode.databases.base import Outcome
+from intercode.databases import DatabaseEngine, DatabaseSession, Source, get_engine
+from intercode.databases.base import ActionOutcome
 from intercode.databases.servers.names import is_leftover, new_name
 from intercode.databases.servers.private import start_mariadb, start_postgresql
 from intercode.errors import DatabaseError, SandboxClosedError, UsageError
@@ -121,8 +121,8 @@ def test_a_statement_that_ends_as_its_connection_is_cut_is_an_observation(
     session = server.open(source)
     run = session._run
 
-    def cut(*given: Any) -> Outcome:
-        outcome: Outcome = run(*given)
+    def cut(*given: Any) -> ActionOutcome:
+        outcome: ActionOutcome = run(*given)
         session._limit.strike_count = 2
         session._interrupt(2)
         return outcome
@@ -170,7 +170,7 @@ def children(pid: int) -> list[int]:
 
 
 def test_parallel_opens_fill_a_template_once(server: Any, source: Source) -> None:
-    sessions: list[Session] = []
+    sessions: list[DatabaseSession] = []
     threads = [
         threading.Thread(target=lambda: sessions.append(server.open(source))) for _ in range(8)
     ]
@@ -259,7 +259,7 @@ def test_a_password_comes_from_the_environment(url: str, monkeypatch: pytest.Mon
 
 
 def test_facts_hold_no_secret(url: str) -> None:
-    engine: Engine = get_engine(url)
+    engine: DatabaseEngine = get_engine(url)
     assert set(engine.facts()) == {"engine", "product", "version"}
     engine.close()
 

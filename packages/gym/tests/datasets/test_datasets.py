@@ -13,7 +13,7 @@ from intercode import datasets
 from intercode.datasets import nl2bash
 from intercode.errors import TaskError, UsageError
 from intercode.registry import DATASETS
-from intercode.rewards.answer_types import Answer
+from intercode.rewards.answer_types import AnswerType
 from intercode.task import CANNOT, Dataset, Task
 from intercode_sandbox.lazy_imports import Registry
 
@@ -94,7 +94,7 @@ def test_a_registry_imports_when_asked() -> None:
     assert registry.get("here") is len
     assert registry.names() == ["here", "late"]
     assert "late" in registry
-    with pytest.raises(UsageError, match="there already is a thing named 'late'"):
+    with pytest.raises(UsageError, match="a thing named 'late' already exists"):
         registry.register("late", len)
     registry.register("late", len, replace=True)
     assert registry.get("late") is len
@@ -132,8 +132,8 @@ def test_a_reviewed_task(release: Path) -> None:
     rows = {f"fs{row['suite']}-{row['row']}": row for row in _rows()}
     assert [task.task_id for task in reviewed] == [task.task_id for task in plain]
     for before, task in zip(plain, reviewed, strict=True):
-        row, answer = rows[task.task_id], Answer.parse(task)
-        assert Answer.parse(before) is None and CANNOT not in before.metadata
+        row, answer = rows[task.task_id], AnswerType.parse(task)
+        assert AnswerType.parse(before) is None and CANNOT not in before.metadata
         if "cannot" in row:
             assert (task.metadata[CANNOT], answer, task.gold) == (row["cannot"], None, before.gold)
             continue

@@ -18,8 +18,8 @@ from hypothesis import given, settings, strategies as st
 import intercode
 from intercode import datasets
 from intercode.cli.main import main
-from intercode.datasets.generated import KINDS, SPLITS, generated, task
-from intercode.datasets.generated.sampling import _WORDS, Pool
+from intercode.datasets.generated import KINDS, SPLITS, load_generated, task
+from intercode.datasets.generated.sampling import _WORDS, NamePool
 from intercode.errors import TaskError, TaskNotFoundError, UsageError
 from intercode.task import LOOKS, Dataset, Task
 
@@ -40,7 +40,7 @@ def digest() -> str:
 
 @pytest.fixture(scope="module", params=KINDS)
 def env(request: pytest.FixtureRequest) -> Iterator[Any]:
-    env = intercode.make(request.param, data=generated(request.param, count=1)).unwrapped
+    env = intercode.make(request.param, data=load_generated(request.param, count=1)).unwrapped
     yield env
     env.close()
 
@@ -65,12 +65,12 @@ def test_the_tasks_are_those_of_other_machines_and_versions() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_task_depends_on_its_index_alone_and_there_is_no_last_one(kind: str) -> None:
-    few, more = generated(kind, seed=5, count=3), generated(kind, seed=5, count=7)
+    few, more = load_generated(kind, seed=5, count=3), load_generated(kind, seed=5, count=7)
     assert list(more)[:3] == list(few) and len(more) == 7
     assert few.at(6) == more[6] == few.by_id(more[6].task_id)
     far = few.at(10**9)
     assert far == task(kind, 10**9, seed=5) == few.by_id(far.task_id)
-    other = generated(kind, seed=6, count=7)
+    other = load_generated(kind, seed=6, count=7)
     assert not {one.task_id for one in more} & {one.task_id for one in other}
     assert [one.query for one in more] != [one.query for one in other]
     with pytest.raises(TaskNotFoundError):
@@ -94,7 +94,7 @@ def test_no_split_has_what_is_held_out_of_another(kind: str, difficulty: int) ->
     pairs: dict[str, set[tuple[str, str]]] = {}
     operations: dict[str, set[str]] = {}
     for split in SPLITS[: 4 if difficulty > 1 else 3]:
-        tasks = generated(kind, difficulty=difficulty, split=split, count=150)
+        tasks = load_generated(kind, difficulty=difficulty, split=split, count=150)
         seen[split] = set().union(*map(words, tasks))
         done = [one.metadata["operations"] for one in tasks]
         assert {len(one) for one in done} == {difficulty}
@@ -108,20 +108,23 @@ def test_no_split_has_what_is_held_out_of_another(kind: str, difficulty: int) ->
         assert pairs["compositions"]
         assert not pairs["compositions"] & (pairs["train"] | pairs["validation"] | pairs["test"])
         assert operations["compositions"] <= operations["train"] | set(_known(kind))
-        train = Pool.of("train")
+        train = NamePool.from_split("train")
         assert seen["compositions"] <= {*train.words, *map(str, train.numbers)}
 
 
 def _known(kind: str) -> set[str]:
     """Operations that longer tasks of the training split have."""
-    tasks = (*generated(kind, difficulty=2, count=500), *generated(kind, difficulty=3, count=500))
+    tasks = (
+        *load_generated(kind, difficulty=2, count=500),
+        *load_generated(kind, difficulty=3, count=500),
+    )
     return {name for one in tasks for name in one.metadata["operations"]}
 
 
 def test_pools_share_nothing() -> None:
-    one, *others = (Pool.of(split) for split in ("train", "validation", "test"))
+    one, *others = (NamePool.from_split(split) for split in ("train", "validation", "test"))
     for first, second in ((one, others[0]), (one, others[1]), (others[0], others[1])):
-        for name in Pool.__slots__:
+        for name in NamePool.__slots__:
             assert not set(getattr(first, name)) & set(getattr(second, name)), name
     for pool in (one, *others):
         assert {number % 2 for number in pool.numbers} == {0, 1}
@@ -132,7 +135,7 @@ def test_pools_share_nothing() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_questions_and_solutions_are_short_and_plain(kind: str) -> None:
     for difficulty, longest in ((1, 80), (2, 100), (4, 140)):
-        for one in generated(kind, difficulty=difficulty, count=60):
+        for one in load_generated(kind, difficulty=difficulty, count=60):
             assert (one.query + one.gold[0]).isascii() and "\n" not in one.gold[0]
             assert len(one.query) <= 200 and len(one.gold[0]) <= longest
             assert one.gold[0] not in one.metadata["wrong"] != []
@@ -149,7 +152,7 @@ def test_gold_solves_every_task_and_its_mutants_do_not(
     env: Any, seed: int, difficulty: int, split: str, index: int
 ) -> None:
     difficulty = max(difficulty, 2) if split == "compositions" else difficulty
-    data = generated(env.name, seed=seed, difficulty=difficulty, split=split, count=1)
+    data = load_generated(env.name, seed=seed, difficulty=difficulty, split=split, count=1)
     playing: Any = env if env.name != "sql" else intercode.make("sql", data=data).unwrapped
     playing.dataset = data
     one = data.at(index)
@@ -168,7 +171,7 @@ def test_gold_solves_every_task_and_its_mutants_do_not(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_the_oracle_looks_at_tells_what_the_question_does_not(kind: str) -> None:
-    data = generated(kind, difficulty=2, count=120).filter(lambda one: LOOKS in one.metadata)
+    data = load_generated(kind, difficulty=2, count=120).filter(lambda one: LOOKS in one.metadata)
     assert len(data) >= 3
     env: Any = intercode.make(kind, data=data[:1]).unwrapped
     query, _ = env.reset()
@@ -208,12 +211,14 @@ def test_the_oracles_episodes_are_whole_dialogues(
 
 def test_by_name_with_options() -> None:
     name = "generated-bash:seed=4,difficulty=2,count=9"
-    assert datasets.load(name) == generated("bash", seed=4, difficulty=2, count=9)
-    assert datasets.load(name, "test") == generated(
+    assert datasets.load(name) == load_generated("bash", seed=4, difficulty=2, count=9)
+    assert datasets.load(name, "test") == load_generated(
         "bash", seed=4, difficulty=2, count=9, split="test"
     )
     assert datasets.load_seeded(name, 8) == datasets.load(name)
-    assert datasets.load_seeded("generated-sql:count=2", 8) == generated("sql", seed=8, count=2)
+    assert datasets.load_seeded("generated-sql:count=2", 8) == load_generated(
+        "sql", seed=8, count=2
+    )
     assert datasets.splits(name) == list(SPLITS)
     assert datasets.accepts_option(name, "split") and not datasets.accepts_option(name, "secret")
 
@@ -245,14 +250,14 @@ def test_databases_come_back_after_the_cache_was_cleaned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("INTERCODE_CACHE", str(tmp_path))
-    folder = Path(generated("sql", count=1).databases or "")
+    folder = Path(load_generated("sql", count=1).databases or "")
     held = {path.name: path.read_text() for path in folder.iterdir()}
     assert folder.is_relative_to(tmp_path) and len(held) == 64
     for path in folder.iterdir():
         path.unlink()
-    generated("sql", count=1)
+    load_generated("sql", count=1)
     assert {path.name: path.read_text() for path in folder.iterdir()} == held
     monkeypatch.setenv("INTERCODE_CACHE", str(tmp_path / "file"))
     (tmp_path / "file").write_text("")
     with pytest.raises(TaskError, match="cannot be written"):
-        generated("sql", count=1)
+        load_generated("sql", count=1)

@@ -15,7 +15,7 @@ from intercode.cli.main import main
 from intercode.datasets import load, nl2sh_alfa
 from intercode.datasets.files import read_rows
 from intercode.errors import TaskError
-from intercode.rewards.answer_types import Answer
+from intercode.rewards.answer_types import AnswerType
 from intercode.task import CANNOT, Dataset, Task
 
 from .layouts import write
@@ -66,7 +66,7 @@ def test_every_task_has_a_type_or_a_reason() -> None:
                 *("network", "time", "machine", "missing", "nothing-to-do", "unclear", "golds")
             }
         assert one.get("wrong", [1]) in ([1], [2])
-        Answer.parse(Task("t", "q", metadata={"answer": one.get("answer", "state")}))
+        AnswerType.parse(Task("t", "q", metadata={"answer": one.get("answer", "state")}))
 
 
 def test_from_a_folder(tmp_path: Path) -> None:
@@ -154,5 +154,5 @@ def test_its_own_data() -> None:
     tasks = nl2sh_alfa.load(REAL, every_gold=True)
     assert len(tasks) == 300 and all(len(task.gold) == 2 for task in tasks)
     for task in tasks:
-        answer = Answer.parse(task)
+        answer = AnswerType.parse(task)
         assert (answer is None) == (CANNOT in task.metadata)

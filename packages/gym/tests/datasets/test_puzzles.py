@@ -21,7 +21,7 @@ from hypothesis import given, settings, strategies as st
 
 import intercode
 from intercode.datasets import load_seeded, puzzles
-from intercode.datasets.puzzles.base import Draw
+from intercode.datasets.puzzles.base import SeededRandom
 from intercode.datasets.puzzles.encodings import _FIGURES, _LETTERS, _ita2
 from intercode.datasets.puzzles.forensics import SECTOR, archive, disk, gz
 from intercode.task import Dataset
@@ -183,6 +183,10 @@ def test_git_finds_nothing_wrong_with_the_repository(tasks: Dataset) -> None:
 
 
 def test_draws_depend_on_the_seed_and_the_name_only() -> None:
-    assert Draw.of(1, "a").flag() == Draw.of(1, "a").flag() != Draw.of(1, "b").flag()
+    assert (
+        SeededRandom.from_seed(1, "a").flag()
+        == SeededRandom.from_seed(1, "a").flag()
+        != SeededRandom.from_seed(1, "b").flag()
+    )
     # What every version of Python draws: the puzzles' flags are part of what a run records.
-    assert Draw.of(0, "layers").flag() == "intercode{falcon_jasmine_6cd94b}"
+    assert SeededRandom.from_seed(0, "layers").flag() == "intercode{falcon_jasmine_6cd94b}"

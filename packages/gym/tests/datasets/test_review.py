@@ -19,7 +19,7 @@ from intercode.datasets.files import apply, read_rows, reviews
 from intercode.errors import TaskError
 from intercode.evaluate import evaluate
 from intercode.evaluate.validate import validate
-from intercode.syntax import parse
+from intercode.python_source import parse
 from intercode.task import CANNOT, Dataset, Task
 from waiting import PATIENCE
 
@@ -49,7 +49,7 @@ def test_what_a_review_does_to_a_task(review: Mapping[str, Any] | None, expected
 
 
 def test_a_review_of_other_data_is_refused() -> None:
-    with pytest.raises(TaskError, match="over 'shop', but was over 'library'"):
+    with pytest.raises(TaskError, match="database 'shop', but its review 'library'"):
         apply(TASK, {"db": "library", "cannot": "why"})
 
 

@@ -16,13 +16,13 @@ from typing import Any
 import intercode
 from intercode.agents.builtin import ScriptedAgent
 from intercode.evaluate import evaluate
-from intercode.evaluate.clock_checks import Move, action_for
+from intercode.evaluate.clock_checks import ClockShift, action_for
 from intercode.task import Dataset
 
 SOLUTIONS = Path(__file__).parents[1] / "second_solutions"
 
 
-def main(every: int, move: Move) -> None:
+def main(every: int, move: ClockShift) -> None:
     """Try the tasks of each environment."""
     for env in ("bash", "sql", "python"):
         data = intercode.load_dataset(env)
@@ -54,4 +54,4 @@ def _try(
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), Move("", int(sys.argv[2]), sys.argv[3]))
+    main(int(sys.argv[1]), ClockShift("", int(sys.argv[2]), sys.argv[3]))

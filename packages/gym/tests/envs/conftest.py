@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from intercode.databases import Engine, get_engine
+from intercode.databases import DatabaseEngine, get_engine
 from intercode.envs.bash import BashEnv
 from intercode.task import Dataset, Task
 from waiting import becomes_readable
@@ -81,7 +81,7 @@ MakeSql = Callable[..., "SqlEnv"]
 
 
 @pytest.fixture(scope="session", params=["sqlite", "duckdb", "mysql", "postgresql"])
-def sql_engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+def sql_engine(request: pytest.FixtureRequest) -> Iterator[DatabaseEngine]:
     """Every engine in turn, started once."""
     engine = get_engine(request.param)
     yield engine
@@ -95,7 +95,7 @@ def sql_tasks(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 
 
 @pytest.fixture
-def make_sql(sql_engine: Engine, sql_tasks: Dataset) -> Iterator[MakeSql]:
+def make_sql(sql_engine: DatabaseEngine, sql_tasks: Dataset) -> Iterator[MakeSql]:
     """Makes SQL environments that are closed when the test ends."""
     from intercode.envs.sql import SqlEnv
 

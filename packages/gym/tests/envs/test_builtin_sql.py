@@ -16,7 +16,7 @@ from sqlglot import exp
 
 import intercode
 from intercode import datasets
-from intercode.databases import Engine, find
+from intercode.databases import DatabaseEngine, find
 from intercode.databases.source import names
 from intercode.envs.sql import SqlEnv
 from intercode.task import Task
@@ -74,7 +74,7 @@ def env() -> Iterator[SqlEnv]:
 
 
 @pytest.fixture(scope="module")
-def any_env(sql_engine: Engine) -> Iterator[SqlEnv]:
+def any_env(sql_engine: DatabaseEngine) -> Iterator[SqlEnv]:
     env = SqlEnv(TASKS, engine=sql_engine)
     yield env
     env.close()
@@ -112,7 +112,7 @@ def agreed(rows: Any, ordered: bool = False) -> list[tuple[Any, ...]]:
 
 
 @every_task
-def test_gold_means_the_same_on_every_engine(sql_engine: Engine, task: Task) -> None:
+def test_gold_means_the_same_on_every_engine(sql_engine: DatabaseEngine, task: Task) -> None:
     ordered = bool(statements(task)[-1].args.get("order"))
     with closing(database(str(task.db))) as connection:
         if changes(task):

@@ -10,7 +10,7 @@ import pytest
 
 import intercode
 from intercode import datasets
-from intercode.databases import Engine
+from intercode.databases import DatabaseEngine
 from intercode.envs.sql import SqlEnv
 from intercode.task import Task
 
@@ -34,7 +34,7 @@ def env(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def any_sql(sql_engine: Engine) -> Iterator[SqlEnv]:
+def any_sql(sql_engine: DatabaseEngine) -> Iterator[SqlEnv]:
     with SqlEnv(TASKS["sql"], engine=sql_engine) as env:
         yield env
 

@@ -16,7 +16,7 @@ import pytest
 
 import intercode
 from intercode.interpreters.base import DRAIN
-from intercode_sandbox.files import cache_root
+from intercode_sandbox.host_files import cache_root
 from waiting import eventually
 
 MANY = 3

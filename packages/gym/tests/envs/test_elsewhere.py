@@ -13,7 +13,7 @@ import pytest
 import intercode
 from intercode.cli.main import main
 from intercode.envs.episode_state import EpisodeState
-from intercode.envs.remote import Elsewhere, Reply
+from intercode.envs.remote import RemoteEnvironment, RemoteReply
 from intercode.envs.traits import SHELL, Traits
 from intercode.registry import SOURCES
 
@@ -22,7 +22,7 @@ from .toy import many, toy
 LOST, REFUSED = "lose", "refuse"
 
 
-class Echo(Elsewhere):
+class Echo(RemoteEnvironment):
     """Repeats; the reward is whether the task's word was said."""
 
     name: ClassVar[str] = "echo"
@@ -39,17 +39,17 @@ class Echo(Elsewhere):
         self.word, self.said = task.task_id, ""
         return task.query
 
-    def _take(self, action: str) -> Reply:
+    def _take(self, action: str) -> RemoteReply:
         if action == LOST:
             raise intercode.SandboxError("the other end is gone")
         if action == REFUSED:
             raise intercode.SandboxUnavailableError("the other end permits nothing")
         self.said += action
-        return Reply(action, exit_code=0)
+        return RemoteReply(action, exit_code=0)
 
-    def _submit(self, answer: str | None) -> Reply:
+    def _submit(self, answer: str | None) -> RemoteReply:
         value = float(self.word in self.said)
-        return Reply("", value, parts={"said": value})
+        return RemoteReply("", value, parts={"said": value})
 
 
 @pytest.fixture(autouse=True)

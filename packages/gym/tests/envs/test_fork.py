@@ -67,7 +67,7 @@ class Saving(Memory):
     def save(self, lossy: bool = False) -> SavedState:
         lost = ("1 background process: job",) if "job" in self.done else ()
         if lost and not lossy:
-            raise ForkError(f"cannot be carried: {lost[0]}")
+            raise ForkError(f"cannot be saved: {lost[0]}")
         done = tuple(action for action in self.done if action != "job")
         source, freed = Saving(done, self.made), self.freed
 
@@ -99,22 +99,22 @@ def test_a_fork_goes_on_where_the_other_is_and_each_for_itself(kind: type[Memory
 
 
 def test_state_is_saved_where_it_can_be_else_the_actions_are_repeated() -> None:
-    assert begun(Saving(), "a").snapshot().how == "state"
-    assert begun(Memory(), "a").snapshot().how == "replay"
+    assert begun(Saving(), "a").snapshot().mode == "state"
+    assert begun(Memory(), "a").snapshot().mode == "replay"
     env = begun(Saving(), "a", "job")
-    assert env.snapshot().how == "replay"
+    assert env.snapshot().mode == "replay"
     with pytest.raises(ForkError, match="1 background process: job"):
-        env.snapshot(how="state")
+        env.snapshot(mode="state")
     with pytest.raises(ForkError, match=r"Memory cannot save its state.*replay"):
-        begun(Memory()).snapshot(how="state")
+        begun(Memory()).snapshot(mode="state")
     with pytest.raises(UsageError, match="'exact'"):
-        env.snapshot(how="exact")  # type: ignore[arg-type]
+        env.snapshot(mode="exact")  # type: ignore[arg-type]
 
 
 def test_what_is_left_out_is_said_in_info_and_in_the_record() -> None:
     env = begun(Saving(), "a", "job")
     with env.snapshot(lossy=True) as snapshot:
-        assert snapshot.how == "state"
+        assert snapshot.mode == "state"
         assert snapshot.lost == ("1 background process: job",)
         (fork,) = env.fork(lossy=True)
         assert fork.step("b")[0] == "a b"
@@ -204,7 +204,7 @@ def test_a_snapshot_of_something_else_is_refused_and_the_episode_goes_on() -> No
     short.name = "short"  # type: ignore[misc]
     for env, said in (
         (few, "of another dataset: many: no task has the id '1'"),
-        (other, "another than the snapshot's"),
+        (other, "not the snapshot's"),
         (short, "of 'intercode' cannot be restored in 'short'"),
     ):
         with pytest.raises(ForkError, match=said):
@@ -366,7 +366,7 @@ def test_a_snapshot_says_what_it_is() -> None:
     snapshot = begun(Saving(), "a").snapshot()
     assert isinstance(snapshot, EpisodeSnapshot)
     assert repr(snapshot) == (
-        "EpisodeSnapshot(how='state', "
+        "EpisodeSnapshot(mode='state', "
         "carried=('actions', 'turns', 'elapsed time', 'limits'), lost=())"
     )
 

@@ -18,7 +18,7 @@ import intercode
 from intercode.envs.base import InterCodeEnv
 from intercode.errors import ForkError
 from intercode.task import Dataset, Task
-from intercode_sandbox.files import cache_root
+from intercode_sandbox.host_files import cache_root
 from intercode_sandbox.native.provider import NativeProvider
 from intercode_sandbox.native.snapshot import sweep
 from open_resources import held, held_once
@@ -42,7 +42,7 @@ def test_a_fork_of_a_fork_ten_deep() -> None:
         chain = [env]
         for number in range(10):
             chain[-1].step(f"echo {number} > {number}; n+=({number}); rm -f {number - 2}")
-            (fork,) = chain[-1].fork(how="state")
+            (fork,) = chain[-1].fork(mode="state")
             chain.append(opened.enter_context(closing(fork)))
         for number, one in reversed([*enumerate(chain)]):
             have = [str(n) for n in range(min(number + 1, 10))]
@@ -60,7 +60,7 @@ def test_nothing_is_left_of_a_hundred_forks() -> None:
                 fork.close()
         before = held_once(lambda found: True, provider)
         with closing(begun(provider, "echo 1 > /tmp/one; x=2")) as env:
-            snapshot = env.snapshot(how="state")
+            snapshot = env.snapshot(mode="state")
             forks = env.fork(100)
             used = forks[::10]
             threads = [
@@ -104,12 +104,12 @@ def test_a_hostile_source_is_carried_or_refused(number: int) -> None:
     look = '\\builtin echo "$x" ${#big} ${#m[@]} $#; \\builtin type f; \\builtin pwd'
     with closing(begun("native", HOSTILE[number], "x2=1")) as env:
         try:
-            (fork,) = env.fork(how="state")
+            (fork,) = env.fork(mode="state")
             with closing(fork):
                 forked = fork.step(look)[0]
         except ForkError as error:
             forked = str(error)
-            assert "carried" in forked or "restored" in forked or "tell its state" in forked
+            assert "carried" in forked or "restored" in forked or "report its state" in forked
         else:
             assert env.step(look)[0] == forked
         alive = "alive" in env.step("\\builtin echo alive")[0].splitlines()
@@ -120,7 +120,7 @@ def test_a_hostile_source_is_carried_or_refused(number: int) -> None:
 
 def test_what_one_fork_does_no_other_sees() -> None:
     with closing(begun("native", "mkdir /srv/w; cd /srv/w; echo 1 > f")) as env:
-        one, other = env.fork(2, how="state")
+        one, other = env.fork(2, mode="state")
         with closing(one), closing(other):
             one.step("rm f; echo one > g; chmod 700 .; sleep 999 &")
             other.step("echo two >> f; mkdir g; kill -9 -1")
@@ -138,12 +138,12 @@ print("begun", flush=True)
 def play(fork):
     fork.step("echo $x; echo 2 > two; sleep 99 &")
 for number in itertools.count():
-    with env.snapshot(how="state"):
+    with env.snapshot(mode="state"):
         forks = env.fork(4)  # two of them rest
         threads = [threading.Thread(target=play, args=[fork]) for fork in forks[:2]]
         for thread in threads:
             thread.start()
-        copy = env.place.snapshot()
+        copy = env.workspace.snapshot()
         for thread in threads:
             thread.join()
         env.step(f"echo {number} > one")

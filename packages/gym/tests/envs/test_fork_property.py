@@ -141,7 +141,7 @@ def check(script: list[str], make: Any) -> list[str]:
             if number < len(script):
                 fork.restore(snapshot)
             forks.append(fork)
-            kinds.append(snapshot.how)
+            kinds.append(snapshot.mode)
             assert played(fork, script[number:]) == expected[number:], number
         end = ended(plain)
         for fork in forks:
@@ -190,8 +190,8 @@ def test_the_source_keeps_what_a_lossy_snapshot_leaves_out() -> None:
         env.reset()
         env.step("cd /tmp; echo 1 > one; sleep 999 & exec 7< one; job=$!")
         with pytest.raises(ForkError, match=r"\(sleep\).*descriptor 7.*/tmp/one"):
-            env.snapshot(how="state")
-        (fork,) = env.fork(how="state", lossy=True)
+            env.snapshot(mode="state")
+        (fork,) = env.fork(mode="state", lossy=True)
         with closing(fork):
             look = "jobs | wc -l; kill -0 $job && read line <&7; echo $line; pwd; ls"
             observation, *_, info = fork.step(look)
@@ -201,4 +201,4 @@ def test_the_source_keeps_what_a_lossy_snapshot_leaves_out() -> None:
         observation, *_, info = env.step(look)
         assert observation == "1\n1\n/tmp\none\n"
         assert "lost" not in info
-        assert env.snapshot().how == "replay"
+        assert env.snapshot().mode == "replay"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from intercode.databases.base import Session
-from intercode.envs.snapshots import How
+from intercode.databases.base import DatabaseSession
+from intercode.envs.snapshots import ForkMode
 from intercode.envs.sql import SqlEnv
 from intercode.errors import ForkError
 
@@ -33,7 +33,7 @@ def tables(env: SqlEnv) -> set[str]:
 def test_a_fork_has_its_own_database_and_is_scored_as_the_source(env: SqlEnv) -> None:
     env.step("CREATE TABLE notes (a INTEGER)")
     with ExitStack() as opened:
-        one, other = (opened.enter_context(closing(fork)) for fork in env.fork(2, how="state"))
+        one, other = (opened.enter_context(closing(fork)) for fork in env.fork(2, mode="state"))
         one.step("CREATE TABLE mine (a INTEGER)")
         assert "mine" in tables(one) and "notes" in tables(other)
         assert "mine" not in tables(other) | tables(env)
@@ -45,23 +45,23 @@ def test_a_fork_has_its_own_database_and_is_scored_as_the_source(env: SqlEnv) ->
 def test_what_cannot_be_carried_is_repeated(env: SqlEnv) -> None:
     env.step(TEMPORARY)
     with pytest.raises(ForkError, match="temporary table k"):
-        env.snapshot(how="state")
+        env.snapshot(mode="state")
     with env.snapshot() as snapshot, closing(env.fork()[0]) as fork:
-        assert snapshot.how == "replay"
+        assert snapshot.mode == "replay"
         assert "0 rows" in fork.step("SELECT * FROM k")[0]
-    with env.snapshot(how="state", lossy=True) as snapshot:
+    with env.snapshot(mode="state", lossy=True) as snapshot:
         assert snapshot.lost == ("temporary table k",)
         assert "the database" in snapshot.carried
 
 
-@pytest.mark.parametrize("how", ["state", "replay"])
-def test_a_transaction_is_only_repeated(env: SqlEnv, how: How) -> None:
+@pytest.mark.parametrize("mode", ["state", "replay"])
+def test_a_transaction_is_only_repeated(env: SqlEnv, mode: ForkMode) -> None:
     env.step("BEGIN; CREATE TABLE notes (a INTEGER)")
-    if how == "state":
+    if mode == "state":
         with pytest.raises(ForkError, match="a transaction is open"):
-            env.snapshot(how)
+            env.snapshot(mode)
         return
-    with closing(env.fork(how=how)[0]) as fork:
+    with closing(env.fork(mode=mode)[0]) as fork:
         fork.step("ROLLBACK")
         assert "notes" not in tables(fork)
     env.step("COMMIT")
@@ -71,7 +71,7 @@ def test_a_transaction_is_only_repeated(env: SqlEnv, how: How) -> None:
 class Remote:
     """A session as those of servers are: it saves nothing."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: DatabaseSession) -> None:
         for name in ("source", "limits", "execute", "state", "kill", "close"):
             setattr(self, name, getattr(session, name))
 
@@ -81,9 +81,9 @@ def test_a_server_s_episode_is_repeated(env: SqlEnv) -> None:
     stage.open = lambda *args, **named: Remote(start(*args, **named))  # type: ignore[method-assign,assignment,return-value]
     env.reset()
     env.step("CREATE TABLE notes (a INTEGER)")
-    with pytest.raises(ForkError, match=r"a database server cannot be saved: use how='replay'"):
-        env.snapshot(how="state")
+    with pytest.raises(ForkError, match=r"a database server cannot be saved: use mode='replay'"):
+        env.snapshot(mode="state")
     with env.snapshot() as snapshot, closing(SqlEnv(env.dataset)) as other:
-        assert snapshot.how == "replay"
+        assert snapshot.mode == "replay"
         other.restore(snapshot)
         assert "notes" in tables(other)

@@ -176,7 +176,9 @@ def test_processes() -> None:
     options: dict[str, Any] = {"vectorization_mode": "async", "data": TASKS, "max_turns": 4}
     with pytest.raises(ValueError, match="shared_memory=False") as caught:
         gymnasium.make_vec("intercode-bash-v0", 2, **options)
-    assert "texts of any length have no shared memory" in str(caught.value.__cause__)
+    assert "a text of unlimited length needs a vector without shared memory" in str(
+        caught.value.__cause__
+    )
     before = intercode.make("bash", data=TASKS)  # sandboxes of this process are not theirs
     before.reset(options={"task_id": "count"})
     envs = gymnasium.make_vec(

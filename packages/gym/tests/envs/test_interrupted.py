@@ -22,7 +22,7 @@ from intercode.databases.inside import wire
 from intercode.envs.vector import ThreadVectorEnv
 from intercode.errors import EnvironmentStateError
 from intercode.rewards.gold import GoldCache
-from intercode_sandbox.ownership import OneCaller
+from intercode_sandbox.ownership import CallGuard
 from striking import struck_in_a_call
 from waiting import PATIENCE
 
@@ -125,7 +125,7 @@ class Moment:
 
 def test_it_may_strike_at_any_moment_of_a_step() -> None:
     env = toy(many(1))
-    for number in range(1, 10_000):  # the first moment is before anything was done
+    for number in range(1, 10_000):  # the first moment is before any action
         env.reset()
         try:
             with Moment(number):
@@ -181,9 +181,9 @@ def test_on_the_way_in_or_out_it_leaves_nothing_locked(
 ) -> None:
     env = toy(many(1))
     env.reset()
-    real = getattr(OneCaller, method)
+    real = getattr(CallGuard, method)
 
-    def struck(self: OneCaller, *exception: object) -> None:
+    def struck(self: CallGuard, *exception: object) -> None:
         if method == "__enter__":
             with monkeypatch.context() as patch:  # its caller's frame is the one that is noted
                 patch.setattr(sys, "_getframe", lambda depth, get=sys._getframe: get(depth + 1))
@@ -191,7 +191,7 @@ def test_on_the_way_in_or_out_it_leaves_nothing_locked(
         raise Struck
 
     with monkeypatch.context() as patch, pytest.raises(Struck):
-        patch.setattr(OneCaller, method, struck)
+        patch.setattr(CallGuard, method, struck)
         env.step("first")
     env.reset()
     assert env.step("second")[0] == "second\n"

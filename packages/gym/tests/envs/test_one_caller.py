@@ -56,7 +56,7 @@ def refused(env: InterCodeEnv[Any]) -> None:
     for work in (env.reset, lambda: env.step("x")):
         said = in_a_fork(work)
         assert said.startswith("EnvironmentStateError: this environment was made by process ")
-        assert "Make the environment here" in said
+        assert "Make the environment" in said
     assert in_a_fork(env.close) == "done"
 
 
@@ -92,7 +92,7 @@ def test_close_in_a_fork_reaches_nothing_of_the_parent_s() -> None:
 
 def test_a_fork_of_a_busy_environment_is_refused_not_held_up(held: Any) -> None:
     env, *_ = held
-    assert "Make the environment here" in in_a_fork(lambda: env.step("x"))
+    assert "Make the environment" in in_a_fork(lambda: env.step("x"))
 
 
 def test_a_fork_makes_its_own(make_env: MakeEnv) -> None:

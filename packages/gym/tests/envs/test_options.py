@@ -44,26 +44,26 @@ class MazeOptions(SandboxOptions, frozen=True, kw_only=True):
 
 def test_single_options_come_before_the_others() -> None:
     given = SqlOptions(engine="mysql", max_rows=5)
-    assert SqlOptions.of(given, {"max_rows": 7}) == SqlOptions(engine="mysql", max_rows=7)
-    assert SqlOptions.of(None, {"engine": "duckdb"}) == SqlOptions(engine="duckdb")
-    assert SqlOptions.of(given, {}) is given
+    assert SqlOptions.merge(given, {"max_rows": 7}) == SqlOptions(engine="mysql", max_rows=7)
+    assert SqlOptions.merge(None, {"engine": "duckdb"}) == SqlOptions(engine="duckdb")
+    assert SqlOptions.merge(given, {}) is given
 
 
 def test_an_unknown_option_is_refused_with_the_names_of_those_that_there_are() -> None:
     with pytest.raises(UsageError, match=r"no option 'attempts'; known: .*databases.*engine"):
-        SqlOptions.of(None, {"attempts": 3})
+        SqlOptions.merge(None, {"attempts": 3})
     with pytest.raises(UsageError, match="options must be SqlOptions, not BashOptions"):
-        SqlOptions.of(BashOptions(), {})
+        SqlOptions.merge(BashOptions(), {})
 
 
 def test_the_older_name_of_sandbox_warns() -> None:
     with pytest.warns(DeprecationWarning, match="sandbox="):
-        assert BashOptions.of(None, {"provider": "docker"}).sandbox == "docker"
+        assert BashOptions.merge(None, {"provider": "docker"}).sandbox == "docker"
     with (
         pytest.warns(DeprecationWarning, match="sandbox="),
         pytest.raises(UsageError, match="not provider= as well"),
     ):
-        BashOptions.of(None, {"provider": "docker", "sandbox": "native"})
+        BashOptions.merge(None, {"provider": "docker", "sandbox": "native"})
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_values_out_of_bounds_are_refused(
     kind: type[EnvOptions], wrong: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(UsageError, match=message):
-        kind.of(None, wrong)
+        kind.merge(None, wrong)
 
 
 def test_any_number_of_attempts() -> None:
@@ -131,10 +131,10 @@ def test_a_limit_is_an_option_by_its_own_name() -> None:
     given = BashOptions(timeout=30, limits={"timeout": 5, "memory": "1.5G"})  # type: ignore[arg-type]
     assert given.limits == Limits(timeout=30, memory=1536 << 20)
     assert given == BashOptions(limits=given.limits)
-    assert BashOptions.of(given, {"timeout": "90s", "disk": "512M"}).limits == Limits(
+    assert BashOptions.merge(given, {"timeout": "90s", "disk": "512M"}).limits == Limits(
         timeout=90, memory=1536 << 20, disk=512 << 20
     )
-    assert BashOptions.of(given, {"limits": {"files": 100}}).limits == Limits(files=100)
+    assert BashOptions.merge(given, {"limits": {"files": 100}}).limits == Limits(files=100)
     assert BashOptions().limits is None
     assert set(LimitOptions.__struct_fields__) < set(Limits.__dataclass_fields__)
 
@@ -164,7 +164,7 @@ def test_a_limit_is_an_option_by_its_own_name() -> None:
 )
 def test_wrong_values_are_refused_in_words(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        BashOptions.of(None, wrong)
+        BashOptions.merge(None, wrong)
 
 
 def test_numbers_of_numpy_are_numbers() -> None:
@@ -193,7 +193,7 @@ def test_an_option_by_another_name_is_told(options: dict[str, str], text: str) -
 def test_an_environment_is_not_copied() -> None:
     with closing(intercode.make("bash")) as env:
         for copies in (copy.copy, copy.deepcopy, pickle.dumps):
-            with pytest.raises(EnvironmentStateError, match=r"fork\(\) branches an episode"):
+            with pytest.raises(EnvironmentStateError, match=r"fork\(\) to branch an episode"):
                 copies(env)
         with pytest.raises(UsageError, match="the options of reset are a dict, not int"):
             env.reset(options=5)  # type: ignore[arg-type]

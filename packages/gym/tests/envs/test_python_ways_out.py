@@ -49,7 +49,7 @@ def own() -> Iterator[PythonEnv]:
 @pytest.mark.parametrize("way", WAYS)
 def test_an_interpreter_that_the_agent_has_done_away_with(own: PythonEnv, way: str) -> None:
     assert attempt(own, "own", WAYS[way], ADD) == 0.0
-    assert "has no program" in failures(own)["0"]
+    assert "has no Python" in failures(own)["0"]
     own.reset(options={"task_id": "own"})
     assert "its program is gone" in own.step(f"{WAYS[way]}\nos._exit(0)")[0]
     _, reward, terminated, _, _ = own.step(ADD)

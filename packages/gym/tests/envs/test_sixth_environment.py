@@ -93,12 +93,12 @@ class AwkEnv(InterCodeEnv):
     )
 
     def __init__(self, data="fruit", *, options=None, **changes):
-        options = AwkOptions.of(options, changes)
+        options = AwkOptions.merge(options, changes)
         opens = lambda sandbox: Awk(sandbox, options.separator)
         super().__init__(data, None, opens, options.reward or score, options=options)
 
     @classmethod
-    def narrowed(cls, tasks, options):
+    def filter_tasks(cls, tasks, options):
         kept = tasks.filter(lambda task: options.get("network") or "web" not in task.tags)
         left = len(tasks) - len(kept)
         return kept, f"{left} of {len(tasks)} tasks need the web" if left else ""

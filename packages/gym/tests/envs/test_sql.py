@@ -203,7 +203,7 @@ def test_whether_columns_may_be_permuted_is_an_option(sql_tasks: Dataset) -> Non
     for permute, worth in ((True, 1.0), (False, 0.0)):
         with closing(SqlEnv(sql_tasks, permute_columns=permute)) as env:
             assert attempt(env, "rich", answer) == worth
-    with pytest.raises(UsageError, match="a rule of its own"):
+    with pytest.raises(UsageError, match="its own"):
         SqlEnv(sql_tasks, permute_columns=True, reward="bird-ex")
 
 

@@ -8,7 +8,7 @@ from itertools import cycle
 
 import pytest
 
-from intercode.databases import Engine
+from intercode.databases import DatabaseEngine
 from intercode.envs.sql import SqlEnv
 from intercode.task import Dataset
 
@@ -51,7 +51,7 @@ QUERIES = ("names", "ranked", "rich", "unsold", "any", "some")
 
 
 @pytest.fixture(scope="module")
-def any_env(sql_engine: Engine, sql_tasks: Dataset) -> Iterator[SqlEnv]:
+def any_env(sql_engine: DatabaseEngine, sql_tasks: Dataset) -> Iterator[SqlEnv]:
     """One for all cheats: the answers of gold are found once."""
     with closing(SqlEnv(sql_tasks, engine=sql_engine)) as env:
         yield env
@@ -84,7 +84,7 @@ def test_to_tell_a_copy_from_the_original_is_no_answer(make_sql: MakeSql) -> Non
 
 @pytest.mark.parametrize("task_id", ["move", "add", "table"])
 def test_a_change_that_was_not_made_is_no_success(
-    sql_engine: Engine, make_sql: MakeSql, task_id: str
+    sql_engine: DatabaseEngine, make_sql: MakeSql, task_id: str
 ) -> None:
     env = make_sql()
     assert attempt(env, task_id, "SELECT 1") == 0.0
@@ -95,7 +95,7 @@ def test_a_change_that_was_not_made_is_no_success(
     assert attempt(env, task_id, everything) < 1.0
 
 
-def test_gold_is_nowhere_in_the_database(sql_engine: Engine, make_sql: MakeSql) -> None:
+def test_gold_is_nowhere_in_the_database(sql_engine: DatabaseEngine, make_sql: MakeSql) -> None:
     """The servers' own views of what runs show nothing of gold."""
     env = make_sql()
     views = {

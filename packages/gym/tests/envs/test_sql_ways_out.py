@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from intercode.databases import Engine
+from intercode.databases import DatabaseEngine
 from intercode.envs.sql import SqlEnv
 from intercode_sandbox.base import Limits
 
@@ -99,7 +99,7 @@ def haste(env: SqlEnv) -> Iterator[None]:
 
 @pytest.mark.parametrize("task_id", ["names", "move"])
 def test_what_an_agent_breaks_is_its_own_loss(
-    sql_engine: Engine, make_sql: MakeSql, task_id: str
+    sql_engine: DatabaseEngine, make_sql: MakeSql, task_id: str
 ) -> None:
     env = make_sql()
     gold = env.dataset[task_id].gold[0]
@@ -112,7 +112,7 @@ def test_what_an_agent_breaks_is_its_own_loss(
 
 
 def test_what_breaks_the_graders_session_is_no_answer(
-    sql_engine: Engine, make_sql: MakeSql
+    sql_engine: DatabaseEngine, make_sql: MakeSql
 ) -> None:
     env = make_sql()
     gold = env.dataset["names"].gold[0]

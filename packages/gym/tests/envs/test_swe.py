@@ -190,11 +190,11 @@ def test_malformed_tasks_are_refused_before_any_work(facts: Any, message: str) -
 @pytest.mark.parametrize(
     ("facts", "message"),
     [
-        ({"repository": None, "repo": None}, "comes without its repository"),
+        ({"repository": None, "repo": None}, "has no repository"),
         ({"repository": None, "repo": "ann/other"}, "'ann/other' is not in .*; clone it there"),
         ({"base_commit": "v9"}, "has no commit 'v9'"),
         ({"base_commit": "--help"}, "'--help' is not a commit"),
-        ({"base_commit": None}, "which commit of .* Name it in 'base_commit'"),
+        ({"base_commit": None}, "the commit of .* is missing: name it in 'base_commit'"),
         ({"repository": "/nowhere"}, "there is no repository /nowhere"),
     ],
 )
@@ -307,5 +307,5 @@ def test_validation_tells_patches_that_do_not_apply_and_tests_that_pass_at_base(
         "gold's patch does not apply: error: cal.py: No such file"
     )
     assert problems[2].problem.startswith(f"alternative solution 1's {refused}")
-    passing = "1 of 2 tests of FAIL_TO_PASS pass before anything was done"
+    passing = "1 of 2 tests of FAIL_TO_PASS pass before any action"
     assert problems[3].problem == f"{passing}: {both[1]}"

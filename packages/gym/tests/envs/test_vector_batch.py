@@ -231,8 +231,8 @@ def test_a_step_that_is_interrupted_can_be_received(
         (lambda envs: envs.send(("x",), [0]), EnvironmentStateError, r"\[0\] were sent actions"),
         (lambda envs: envs.step(("x",) * 3), EnvironmentStateError, r"\[0\].* call recv\(\) first"),
         (lambda envs: envs.reset(), EnvironmentStateError, r"\[0\].* call recv\(\) first"),
-        (lambda envs: envs.recv(2), UsageError, "2 results were asked for, and 1 steps are"),
-        (lambda envs: envs.recv(0), UsageError, "0 results were asked for"),
+        (lambda envs: envs.recv(2), UsageError, "2 results were requested, but only 1 steps are"),
+        (lambda envs: envs.recv(0), UsageError, "0 results were requested"),
     ],
 )
 def test_misuse_of_send_and_recv(

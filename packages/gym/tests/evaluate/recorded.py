@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from intercode.episode import Episode, Turn
-from intercode.evaluate.episode_loop import EpisodeEnv
+from intercode.evaluate.episode_loop import PlayableEnv
 
-Make = Callable[[], EpisodeEnv]
+Make = Callable[[], PlayableEnv]
 
 
 class Scripted:

@@ -10,7 +10,13 @@ import pytest
 from intercode.agents.builtin import ScriptedAgent
 from intercode.errors import UsageError
 from intercode.evaluate import evaluate
-from intercode.evaluate.agent_setup import PROVIDERS, Actors, AgentProvider, actors, agent_provider
+from intercode.evaluate.agent_setup import (
+    PROVIDERS,
+    AgentProvider,
+    PreparedAgent,
+    actors,
+    agent_provider,
+)
 from intercode.records import read_manifest
 from intercode.spec import RunSpec
 
@@ -24,11 +30,11 @@ class Sayings(AgentProvider):
     def claims(cls, name: str) -> bool:
         return name.startswith("say:")
 
-    def make(self, spec: RunSpec, budget: Any, pace: Any) -> Actors:
+    def make(self, spec: RunSpec, budget: Any, pace: Any) -> PreparedAgent:
         word = self.name.partition(":")[2]
-        if spec.how.workers > 1:
+        if spec.run_options.workers > 1:
             raise UsageError("one at a time")
-        return Actors(
+        return PreparedAgent(
             lambda task: ScriptedAgent([f"echo {word}"] * 9),
             self.name,
             required_options={"max_turns": TURNS},
@@ -43,14 +49,14 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_a_run_asks_the_provider_and_no_other(tmp_path: Any) -> None:
     options = {"env": "bash", "agent": "say:hello", "limit": 1, "out": str(tmp_path / "run")}
-    result = evaluate(RunSpec.of(options))
+    result = evaluate(RunSpec.from_layers(options))
     [outcome] = result.outcomes
     assert (outcome.turns, result.folder and read_manifest(result.folder)["agent"]["name"]) == (
         TURNS,
         "say:hello",
     )
     with pytest.raises(UsageError, match="one at a time"):
-        actors(RunSpec.of(options, {"workers": 2}))
+        actors(RunSpec.from_layers(options, {"workers": 2}))
 
 
 def test_the_name_finds_the_provider() -> None:
@@ -67,4 +73,4 @@ def test_what_an_agent_lacks_is_told_by_its_provider() -> None:
         "orakle": "there is no agent 'orakle'",
     }.items():
         with pytest.raises(UsageError, match=said):
-            actors(RunSpec.of({"env": "bash", "agent": agent}))
+            actors(RunSpec.from_layers({"env": "bash", "agent": agent}))

@@ -13,7 +13,7 @@ import pytest
 
 from intercode.evaluate import manifest
 from intercode.evaluate.manifest import package_versions
-from intercode.evaluate.run_differences import differences, find_machine_drift
+from intercode.evaluate.manifest_diff import differences, find_machine_drift
 from intercode.evaluate.tool_versions import TOOLS, tool_versions
 from intercode_sandbox import get_provider
 from intercode_sandbox.images.cache import ImageCache

@@ -195,8 +195,8 @@ def test_validate_does_not_call_such_a_task_as_it_should_be(
     (past.parent / "tasks.json").write_text(json.dumps([past_task(repository="calc").to_dict()]))
     command = ["validate", str(past.parent / "tasks.json"), "--env", "swe", "--quiet"]
     assert main(command) == 0
-    assert "1 of 1 task is as it should be\n" in capsys.readouterr().out
+    assert "1 of 1 task is valid\n" in capsys.readouterr().out
     assert main([*command, "--history", "full"]) == 1
     out = capsys.readouterr().out
-    assert "past: the lines that gold adds stand in git's object" in out
-    assert "0 of 1 task is as it should be: the fix of 1 can be read" in out
+    assert "past: the lines that gold adds are in git's object" in out
+    assert "0 of 1 task is valid: the fix of 1 can be read" in out

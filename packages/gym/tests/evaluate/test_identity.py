@@ -14,7 +14,7 @@ from intercode.cli.main import main
 from intercode.envs.options import Option, list_constructor_options
 from intercode.errors import RecordError
 from intercode.evaluate import evaluate as run
-from intercode.evaluate.run_differences import DriftError, differences
+from intercode.evaluate.manifest_diff import DriftError, differences
 from intercode.records import EPISODES, MANIFEST, read_manifest
 from intercode.registry import environment
 from intercode.spec import RunSpec, add_identity
@@ -46,7 +46,7 @@ class Maze(InterCodeEnv):
     traits = Traits(language="bash")
 
     def __init__(self, data, *, options=None, **changes):
-        options = MazeOptions.of(options, changes)
+        options = MazeOptions.merge(options, changes)
         score = lambda task, episode, place: 1.0
         super().__init__(data, None, BashInterpreter, options.reward or score, options=options)
 """
@@ -142,7 +142,7 @@ def _spec(env: str, **options: Any) -> RunSpec:
     common: dict[str, Any] = {"agent": "oracle", "limit": 1, "quiet": True}
     if env == "ctf":
         common["secret"] = "of the test"  # else each run has flags of its own
-    return RunSpec.of({"env": name, **common, **options})
+    return RunSpec.from_layers({"env": name, **common, **options})
 
 
 @pytest.mark.parametrize("env", ENVS)

@@ -35,7 +35,7 @@ class Telling(Progress):
             self.begun.add(task.task_id)
             if len(self.begun) == AT_ONCE:
                 open(f"{sys.argv[1]}/acting", "w").close()
-    def stopping(self, in_flight):
+    def report_interrupt(self, running_count):
         open(f"{sys.argv[1]}/stopping", "w").close()
         self.heard.set()
 telling = Telling()

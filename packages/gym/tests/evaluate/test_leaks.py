@@ -106,10 +106,10 @@ def test_places(fields: dict[str, object], places: list[str]) -> None:
     task = Task.from_dict({"task_id": "one", "query": "?", "gold": FLAG, **fields})
     with intercode.make("ctf", data=Dataset([task])) as env:
         env.reset()
-        found = leaks(task, env.unwrapped.place, "host", flags=True)
+        found = leaks(task, env.unwrapped.workspace, "host", flags=True)
     assert [leak.place for leak in found] == places
     for leak in found:
-        assert leak.task_id == "one" and leak.text.startswith("gold stands ")
+        assert leak.task_id == "one" and leak.text.startswith("gold is readable ")
 
 
 def test_what_is_laid_over_an_image(tmp_path: Path) -> None:
@@ -121,8 +121,8 @@ def test_what_is_laid_over_an_image(tmp_path: Path) -> None:
     task = Task("one", "?", gold=("find / -name needle",), image=image, setup="rm /srv/gone")
     with intercode.make("bash", data=Dataset([task])) as env:
         env.reset()
-        [leak] = leaks(task, env.unwrapped.place, image, flags=False)
-    assert leak.text == "gold stands as it is in /srv/hint"
+        [leak] = leaks(task, env.unwrapped.workspace, image, flags=False)
+    assert leak.text == "gold is readable as it is in /srv/hint"
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_files_that_are_named_like_write_ups(env: str, path: str, told: bool) ->
     task = Task("one", "?", gold=(FLAG,), files={path: "First look at the picture.\n"})
     with intercode.make(env, data=Dataset([task])) as made:
         made.reset()
-        found = leaks(task, made.unwrapped.place, "host", flags=env == "ctf")
+        found = leaks(task, made.unwrapped.workspace, "host", flags=env == "ctf")
     assert [leak.text for leak in found] == (
         [f"{found[0].place} is named like a write-up"] if told else []
     )
@@ -161,8 +161,8 @@ def test_what_is_not_searched_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     task = Task("one", "?", gold=(FLAG,), setup="head -c 2M /dev/zero > a")
     with intercode.make("ctf", data=Dataset([task])) as env:
         env.reset()
-        [said] = leaks(task, env.unwrapped.place, "host", flags=True)
-    assert said.text == "more than 1 MiB can be read: not all was searched"
+        [said] = leaks(task, env.unwrapped.workspace, "host", flags=True)
+    assert said.text == "more than 1 MiB are readable: only a part was searched"
 
 
 def test_validating_tells_of_leaks_and_of_what_gold_uses() -> None:
@@ -205,6 +205,6 @@ def test_gold_must_do_the_same_elsewhere() -> None:
     assert found.complete and not found.valid
     assert [(p.task_id, p.kind) for p in found.problems] == [("t1", "error"), ("t2", "varies")]
     assert found.problems[0].problem == "on afar gold cannot be scored: not here"
-    assert found.problems[1].problem.startswith("what gold shows in turn 1 differs on afar: '")
+    assert found.problems[1].problem.startswith("gold's observation in turn 1 differs on afar: '")
     same = validate(tasks, Factory(tasks), timeout=10.0, backends={"here": Factory(tasks)})
     assert same.valid and same.statistics[0].episodes == 4

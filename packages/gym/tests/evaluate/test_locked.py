@@ -12,7 +12,7 @@ from intercode.cli.main import main
 from intercode.errors import UsageError
 from intercode.evaluate import evaluate
 from intercode.evaluate.manifest import package_versions
-from intercode.evaluate.run_differences import DriftError, differences
+from intercode.evaluate.manifest_diff import DriftError, differences
 from intercode.evaluate.tool_versions import tool_versions
 from intercode.records import read_manifest
 from intercode_sandbox import get_provider
@@ -216,7 +216,7 @@ def test_report_warns_of_runs_that_differ(
     assert main(["report", str(made / "run"), str(tmp_path)]) == 0
     told = capsys.readouterr()
     assert "Success by agent and environment" in told.out
-    assert "were not made of the same:\n  tools.host.git: " in told.err and "agent" not in told.err
+    assert "differ in their conditions:\n  tools.host.git: " in told.err and "agent" not in told.err
     assert main(["report", str(made / "run"), str(tmp_path), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert len(report["runs"]) == 2

@@ -1,4 +1,4 @@
-"""Recorded runs scored again: from the record, or by doing the recorded actions again."""
+"""Recorded runs scored again: from the record, or by executing the recorded actions again."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ import intercode
 from intercode.episode import Episode, NoAction, Score, Turn
 from intercode.errors import InterCodeError, RecordError, TaskNotFoundError, UsageError
 from intercode.evaluate import Progress, evaluate
-from intercode.evaluate.episode_loop import EpisodeEnv
+from intercode.evaluate.episode_loop import PlayableEnv
+from intercode.evaluate.manifest_diff import DriftError
 from intercode.evaluate.replayed_env import NotReproducibleError, difference
 from intercode.evaluate.rescore import rescore
-from intercode.evaluate.run_differences import DriftError
 from intercode.records import Outcome, read_manifest
 from intercode.report.runs import compare, read_runs
 from intercode.task import Dataset, Task
@@ -149,7 +149,9 @@ def test_a_reward_of_the_record_starts_no_sandbox(made: Path, tmp_path: Path) ->
     assert new[0, "long"].status == "truncated" and new[0, "long"].turns[-1].reward == 0.2
     assert new[0, "skip"].reward == 0.0
     assert all(turn.reward == 0.0 for turn in new[0, "long"].turns[:-1])
-    costs = {Outcome.of(episode).cost for key, episode in new.items() if key[1] != "raise"}
+    costs = {
+        Outcome.from_episode(episode).cost for key, episode in new.items() if key[1] != "raise"
+    }
     assert costs == {0.25}
     every = rescore(made, BASH, brief, every_turn=True)
     rewards = {e.task_id: [turn.reward for turn in e.turns] for e in every.episodes()}
@@ -193,7 +195,7 @@ def test_who_looks_is_found_out(made: Path) -> None:
         return 1.0 - default(task, episode, sandbox).value
 
     for looks in (sly, built):
-        with pytest.raises(UsageError, match="looks at the sandbox"):
+        with pytest.raises(UsageError, match="reads the sandbox"):
             rescore(made, BASH, looks)
     result = rescore(made, BASH, sometimes, bash(sometimes))
     assert result.ways == {"record": 16, "again": 2, "no result": 2}
@@ -214,7 +216,7 @@ def test_it_can_be_interrupted_and_gone_on_with(made: Path, tmp_path: Path) -> N
     heard = threading.Event()
 
     class Hears(Progress):
-        def stopping(self, in_flight: int) -> None:
+        def report_interrupt(self, in_flight: int) -> None:
             heard.set()
 
     def interrupted(task: Task, episode: Episode, sandbox: Any) -> float:
@@ -253,31 +255,33 @@ def test_what_is_refused_leaves_nothing_behind(made: Path, tmp_path: Path) -> No
     with pytest.raises(DriftError, match=r"env\.max_turns: recorded 4, now 5") as caught:
         rescore(made, BASH, files, bash(files), out=out, settings=lambda: settings)
     assert len(caught.value.differences) == 1  # the reward is meant to be another
-    with pytest.raises(UsageError, match="not to be changed"):
+    with pytest.raises(UsageError, match="the recorded run, which stays unchanged"):
         rescore(made, BASH, brief, out=made)
     with pytest.raises(UsageError, match="there is no"):
         rescore(made, BASH, "nowhere.py:score", out=out)
     assert not out.exists()
     rescore(made, BASH, brief, out=out)
-    with pytest.raises(UsageError, match="was itself scored again"):
+    with pytest.raises(UsageError, match="is itself a rescored run, of"):
         rescore(out, BASH, brief, out=tmp_path / "third")
 
 
 def test_another_environment_than_the_recorded_one_is_noticed(made: Path) -> None:
-    def longer() -> EpisodeEnv:
+    def longer() -> PlayableEnv:
         return intercode.make("bash", data=BASH, max_turns=5, reward=files)
 
     result = rescore(made, BASH, files, longer)
     why = {r.after.task_id: r.after.error for r in result.lost}
-    assert why["long"] == "not reproducible: it goes on after turn 4; recorded: truncated"
+    assert (
+        why["long"] == "not reproducible: the episode continued after turn 4; recorded: truncated"
+    )
 
-    def shorter() -> EpisodeEnv:
+    def shorter() -> PlayableEnv:
         return intercode.make("bash", data=BASH, max_turns=2, reward=files)
 
     result = rescore(made, BASH, files, shorter)
     why = {r.after.task_id: r.after.error for r in result.lost}
     assert why["hello"] == (
-        "not reproducible: it ends after 2 turns, truncated; recorded: after 3, submitted"
+        "not reproducible: the episode ended after 2 turns, truncated; recorded: after 3, submitted"
     )
 
 

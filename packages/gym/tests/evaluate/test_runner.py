@@ -234,7 +234,9 @@ def test_an_environment_that_cannot_be_made_ends_the_run_and_not_python(
     def make() -> Any:
         raise error
 
-    with pytest.raises(UsageError, match=r"no environment can be made: .*test_runner.py, line"):
+    with pytest.raises(
+        UsageError, match=r"the environment cannot be created: .*test_runner.py, line"
+    ):
         evaluate(TASKS, "oracle", make)
 
 
@@ -481,7 +483,7 @@ class Looking:
     def check(self, tasks: Sequence[Task]) -> None:
         self.seen += tasks
 
-    def within(self, env: object, task: Task) -> Any:
+    def make_agent(self, env: object, task: Task) -> Any:
         self.seen += [env, task]
         return ScriptedAgent()
 

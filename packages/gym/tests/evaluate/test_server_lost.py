@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import pytest
 
-from intercode.databases import Engine, find, get_engine
+from intercode.databases import DatabaseEngine, find, get_engine
 from intercode.databases.servers import supervisor
 from intercode.databases.servers.mysql_client import MySQLConnection
 from intercode.databases.servers.private import RECIPES, PrivateServer, _user
@@ -25,7 +25,7 @@ from intercode.evaluate import evaluate
 from intercode.evaluate.progress import Progress
 from intercode.evaluate.runner import RunResult
 from intercode.task import Dataset, Task
-from intercode_sandbox.files import remove_tree
+from intercode_sandbox.host_files import remove_tree
 from waiting import PATIENCE, eventually
 
 EPISODES = 60
@@ -85,7 +85,7 @@ class Killer(Progress):
                 self._kill()
 
 
-def run(engine: Engine, tasks: Dataset, kill: Any, out: Path) -> RunResult:
+def run(engine: DatabaseEngine, tasks: Dataset, kill: Any, out: Path) -> RunResult:
     from intercode.envs.sql import SqlEnv
 
     return evaluate(

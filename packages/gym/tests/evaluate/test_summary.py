@@ -158,26 +158,28 @@ def test_the_outcome_of_an_episode() -> None:
     ]
     episode = Episode("t", "q", "bash", turns=turns, status="submitted", score=Score(1.0))
     episode.metadata.update(tags=["count", "easy"], image="db")
-    found = Outcome.of(episode)
+    found = Outcome.from_episode(episode)
     assert (found.solved_at, found.invalid, found.unexecuted) == (3, 2, 1)
     assert found.action_seconds == 1.5
     assert (found.place, found.level, found.cost) == ("db", "easy", None)
     episode.turns = [replace(turn, reward=0.0) for turn in turns]  # rewarded at the end only
-    assert Outcome.of(episode).solved_at == 4
+    assert Outcome.from_episode(episode).solved_at == 4
     episode.score = Score(0.99)
-    assert Outcome.of(episode).solved_at is None
+    assert Outcome.from_episode(episode).solved_at is None
 
 
 def test_what_was_said_before_a_sandbox_died_was_paid_for() -> None:
     talk = {"input_tokens": 10, "output_tokens": 2, "cost": 0.5, "calls": [{"seconds": 1.0}]}
     episode = Episode("t", "q", "bash", metadata={"model": talk, "earlier": [talk, talk]})
-    found = Outcome.of(episode)
+    found = Outcome.from_episode(episode)
     assert (found.tokens_in, found.tokens_out, found.cost) == (30, 6, 1.5)
     assert found.model_seconds == 3.0
     named = Episode("t", "q", "bash", metadata={"model": "mine"})  # by an agent of one's own
-    assert Outcome.of(named).tokens_in is None
+    assert Outcome.from_episode(named).tokens_in is None
     episode.metadata["earlier"] = [{**talk, "cost": None}]  # of a price that nobody knows
-    assert Outcome.of(episode).cost is None and Outcome.of(episode).tokens_in == 20
+    assert (
+        Outcome.from_episode(episode).cost is None and Outcome.from_episode(episode).tokens_in == 20
+    )
 
 
 def test_where_it_went() -> None:

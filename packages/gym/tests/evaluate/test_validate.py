@@ -18,7 +18,7 @@ from intercode.errors import RewardError, SandboxError, UsageError
 from intercode.evaluate import checks, evaluate
 from intercode.evaluate.checks import CHECKS, GARBAGE, GOLD, GOLD_REPEAT, NOOP, Trial
 from intercode.evaluate.task_selection import Exclusion, read_exclusion
-from intercode.evaluate.validate import Clock, Validation, validate
+from intercode.evaluate.validate import GoldRepeatDelay, Validation, validate
 from intercode.records import read_latest, read_manifest
 from intercode.task import Dataset, Task
 from intercode_sandbox.base import Limits
@@ -129,12 +129,12 @@ def test_what_is_wrong_with_real_tasks(of_bash: Validation) -> None:
     assert found["loose"] == ["free: a wrong answer scores 1.00"]
     free, also, varies = found["clock"]
     assert free == "free: doing nothing scores 1.00" and also.endswith("wrong answer scores 1.00")
-    assert varies.startswith("varies: what gold shows in turn 1 differs from run to run: '")
+    assert varies.startswith("varies: gold's observation in turn 1 differs from run to run: '")
     assert found["idle"] == [
-        "free: true scores 1.00: gold prints nothing, and changes nothing that counts"
+        "free: true scores 1.00: gold prints nothing and changes nothing that is scored"
     ]
     assert found["late"][0].startswith("gold: gold scores 0.00, it ran into the time limit")
-    assert found["unsolved"] == ["gold: it has no gold: nothing shows that it can be solved"]
+    assert found["unsolved"] == ["gold: it has no gold, so no solution is known"]
     assert found["mistake"][0].startswith("gold: gold scores 0.00")
     assert not of_bash.valid
     assert of_bash.reasons()["clock"].count("; ") == 2
@@ -186,12 +186,12 @@ def test_gold_begins_an_odd_number_of_seconds_later(
     start: float, between: float, backwards: bool
 ) -> None:
     hands = Hands(start)
-    clock = Clock(hands, hands.sleep)
+    clock = GoldRepeatDelay(hands, hands.sleep)
     begun = []
     for trial in (GOLD_REPEAT, GOLD) if backwards else (GOLD, GOLD_REPEAT):
         before = hands.now
         assert clock.wait("one", trial) == hands.now - before < 2.4
-        assert hands.now % 1 <= Clock.LATEST_START
+        assert hands.now % 1 <= GoldRepeatDelay.LATEST_START
         begun.append(int(hands.now))
         hands.now += between
     assert (begun[1] - begun[0]) % 2 == 1
@@ -245,8 +245,9 @@ def test_rewards_that_vary() -> None:
 
 def test_tests_that_are_slow() -> None:
     """How long tests take is what doing nothing, which they fail, does not take."""
+    slowest = 2.0
     trials = {
-        number: Trial(reward, None, None, "", (), slowest=2.0, rest=rest, timed_out=False)
+        number: Trial(reward, None, None, "", (), slowest, rest=rest, timed_out=False)
         for number, reward, rest in ((GOLD, 1.0, 40.0), (GOLD_REPEAT, 1.0, 37.0), (NOOP, 0.0, 3.0))
     }
     used = checks.usage(TASKS[0], trials, None)
@@ -260,7 +261,7 @@ def test_what_tests_take_is_no_actions_time(tmp_path: Path) -> None:
     gold = "def one():\n    return 1"
     tasks = Dataset([Task("one", "?", gold=(gold,), tests=(tests,), timeout=PATIENCE)])
     evaluate(tasks, "oracle", lambda: intercode.make("python", data=tasks), out=tmp_path)
-    (trial,) = read_latest(tmp_path, lambda episode: Trial.of(episode, {})).values()
+    (trial,) = read_latest(tmp_path, lambda episode: Trial.from_episode(episode, {})).values()
     assert trial.rest >= 0.7
 
 
@@ -366,13 +367,13 @@ def test_a_run_leaves_tasks_out(tmp_path: Path) -> None:
 
 
 def test_a_list_is_written_and_read(tmp_path: Path) -> None:
-    made = Exclusion.of(TASKS, {"t1": "why; ünd"})
+    made = Exclusion.from_tasks(TASKS, {"t1": "why; ünd"})
     made.write(tmp_path / "list.json")
     again = read_exclusion(tmp_path / "list.json")
     assert again == made and again.check(TASKS) == ""
     assert again.intercode == intercode.__version__ and again.date.endswith("Z")
     assert "validate it again" in again.check(dataset(5))
-    with pytest.raises(UsageError, match=r"does not have: t1$"):
+    with pytest.raises(UsageError, match=r"tasks that are not in fake: t1$"):
         again.check(dataset(1))
 
 
@@ -391,7 +392,7 @@ def test_a_list_by_hand(tmp_path: Path) -> None:
         ('{"tasks": ["t1"]}', "'tasks' must be an object"),
         ('{"tasks": {"t1": 1}}', "'tasks' must be an object"),
         ('{"tasks": {}, "digest": 7}', "'digest' must be text"),
-        ("t1 a\nt1 b", "line 2: 't1' stands there twice"),
+        ("t1 a\nt1 b", "line 2: 't1' is listed twice"),
         (b"\xff", "not UTF-8"),
     ],
 )
@@ -404,7 +405,7 @@ def test_malformed_lists_are_refused(tmp_path: Path, text: str | bytes, message:
 @given(st.dictionaries(st.text(min_size=1), st.text()), st.text())
 def test_any_list_survives(tmp_path_factory: Any, tasks: dict[str, str], text: str) -> None:
     path = tmp_path_factory.mktemp("lists") / "list.json"
-    made = Exclusion.of(TASKS, tasks)
+    made = Exclusion.from_tasks(TASKS, tasks)
     made.write(path)
     assert read_exclusion(path) == made
     assert json.loads(path.read_text())["tasks"] == tasks
@@ -428,7 +429,7 @@ FAILING = {
     "setup's function": (Task("t", "?", ("echo 1",), setup="f() { false; }\nf\ntrue"), "line 2 "),
     "setup's pipe": (Task("t", "?", ("echo 1",), setup="cat /none | sort > x\ntrue"), "line 1 "),
     "setup's and": (Task("t", "?", ("echo 1",), setup="cp /none x && true\ntrue"), "an error: cp"),
-    "windows": (Task("t", "?", ("echo 1\r\necho 2",)), "lines of its gold end as on Windows"),
+    "windows": (Task("t", "?", ("echo 1\r\necho 2",)), "lines of its gold end with a carriage"),
     "windows' setup": (Task("t", "?", ("echo 1",), setup="true\r\n:"), "line 1 "),
 }
 

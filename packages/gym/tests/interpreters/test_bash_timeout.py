@@ -9,7 +9,7 @@ import pytest
 
 from intercode.interpreters.base import Execution
 from intercode.interpreters.bash import BashInterpreter
-from intercode.interpreters.shell import ActionRun, Shell
+from intercode.interpreters.shell import RunningAction, Shell
 from waiting import PATIENCE, eventually, running
 
 LIMIT = 0.4
@@ -50,7 +50,7 @@ def at_the_limit(
     """
     read = Shell.read
 
-    def read_late(shell: Shell, run: ActionRun, deadline: float) -> bool:
+    def read_late(shell: Shell, run: RunningAction, deadline: float) -> bool:
         is_over = read(shell, run, deadline)
         if time.monotonic() >= run.deadline:
             assert eventually(lambda: bash.sandbox.exec(["test", "-e", ASLEEP]).ok)

@@ -119,7 +119,7 @@ def test_every_module_of_it_can_be_compiled_and_its_extensions_loaded() -> None:
         "sys.path.insert(0, sys.argv[1])\n"
         "from intercode.interpreters.inside.library import Library, extensions\n"
         "library = Library()\n"
-        "for name in library._places: library.get_code(name)\n"
+        "for name in library._locations: library.get_code(name)\n"
         "for name in extensions(): importlib.import_module(name)\n"
     )
     root = str(Path(importlib.util.find_spec("intercode").origin).parents[1])  # type: ignore[union-attr,arg-type]

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from intercode.interpreters.inside.grader import alike, refresh
-from intercode.interpreters.inside.object_proxy import Peer
+from intercode.interpreters.inside.object_proxy import ProxyEndpoint
 
 
 def moments(strategy: Any) -> Any:
@@ -41,7 +41,7 @@ JSON = st.recursive(
 )
 
 
-class Side(Peer):
+class Side(ProxyEndpoint):
     """One that gives no objects away."""
 
     def __init__(self) -> None:

@@ -162,7 +162,7 @@ def test_a_taken_port_is_told(path: Path) -> None:
     with get_model(f"local/{path}", base_url=f"http://localhost:{port}/v1") as model:
         model.start()
         assert server_of(model).url.endswith(f":{port}")
-    with pytest.raises(UsageError, match="can only choose the port"):
+    with pytest.raises(UsageError, match="only selects the port"):
         get_model(f"local/{path}", base_url="http://example.com:80")
 
 

@@ -186,7 +186,7 @@ def test_whole_episodes(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture
         (["--to", "chat", "--turns"], 2, "--turns is for csv"),
         (["--to", "chat", "--tokens"], 2, "--tokens is for --to parquet, not --to chat"),
         (["--to", "csv", "--tokens"], 2, "--tokens is for --to parquet, not --to csv"),
-        (["--to", "parquet", "--tokens", "--turns", "--out", "x"], 2, "leave out --turns"),
+        (["--to", "parquet", "--tokens", "--turns", "--out", "x"], 2, "own kind: omit --turns"),
         (["--to", "parquet", "--tokens", "--out", "x"], 2, "has token ids (of 5): a model's run"),
         (["--to", "chat", "--out", "no/such/file"], 1, "cannot write no/such/file"),
         (["--to", "parquet", "--out", "no/such/file"], 1, "cannot write no/such/file"),

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from intercode.report.live_runs import Library
+from intercode.report.live_runs import RunLibrary
 from intercode.report.server import Viewer
 from report.test_browser import episode, hostile
 from report.test_view import append, begun
@@ -101,7 +101,7 @@ def test_in_firefox(tmp_path: Path) -> None:
     append(run, *(episode(number, good=number % 2 == 0) for number in range(10)), hostile())
     append(begun(tmp_path / "runs" / "B", tasks=20), *(episode(n, good=n < 9) for n in range(10)))
     (tmp_path / "profile").mkdir()
-    viewer = Viewer(Library([tmp_path / "runs"]))
+    viewer = Viewer(RunLibrary([tmp_path / "runs"]))
     serving = threading.Thread(target=viewer.serve)
     serving.start()
     try:

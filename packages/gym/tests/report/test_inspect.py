@@ -258,8 +258,8 @@ def test_how_it_ended(tmp_path: Path, change: dict[str, Any], kept: int, status:
 @pytest.mark.parametrize(
     ("arguments", "code", "why"),
     [
-        (["--solved"], 2, "all of its episodes"),
-        (["--epoch", "0"], 2, "all of its episodes"),
+        (["--solved"], 2, "whole run: omit the options that select episodes"),
+        (["--epoch", "0"], 2, "whole run: omit the options that select episodes"),
         (["--out", "log.eval"], 2, "inspect log convert"),
     ],
 )
@@ -273,4 +273,4 @@ def test_refused(
 def test_a_record_without_a_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = write(tmp_path, episodes(), sessions=[])
     assert main(["export", str(run), "--to", "inspect"]) == 2
-    assert "when the run was started" in capsys.readouterr().err
+    assert "has no start time, which an Inspect" in capsys.readouterr().err

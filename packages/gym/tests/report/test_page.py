@@ -218,11 +218,11 @@ def test_the_page_has_verdicts_tables_and_curves(page: str) -> None:
     [row] = tables["Task by task: bash · fake"]["rows"]
     head = tables["Task by task: bash · fake"]["head"]
     assert {"detectable difference", "tasks needed"} <= {*head}
-    assert row[head.index("only first")][1].endswith("&only=first")
+    assert row[head.index("only baseline")][1].endswith("&only=first")
     # Every number leads to its episodes.
     for one in tables.values():
         for cells in one["rows"]:
-            words = one["title"].startswith("What a task took")  # its second column
+            words = one["title"].startswith("Consumption per task")  # its second column
             assert all(len(cell) > 1 for cell in cells[1 + words :]), one["title"]
     [curves] = report["curves"]
     assert [len(series["points"]) for series in curves["series"]] == [3, 3]
@@ -271,9 +271,9 @@ def test_text_and_markdown(runs: tuple[Path, Path], capsys: pytest.CaptureFixtur
     assert told.out.startswith("## bash · fake: one") and "is better than one" in told.out
     # Nothing in it is markup: neither HTML nor a cell's end.
     assert not re.search(r"(?<!\\)<", told.out)
-    [row] = [x for x in told.out.splitlines() if "only first" in x]
+    [row] = [x for x in told.out.splitlines() if "only baseline" in x]
     cells = len(re.findall(r"(?<!\\)\|", row))
-    compared = told.out.partition("only first")[2].partition("What a task took")[0]
+    compared = told.out.partition("only baseline")[2].partition("Consumption per task")[0]
     [row] = [x for x in compared.splitlines() if x.startswith("| two")]
     assert len(re.findall(r"(?<!\\)\|", row)) == cells
 
@@ -317,7 +317,9 @@ def test_only_runs_of_one_environment_are_compared(
     assert one.startswith("bash · fake\nagainst one") and "\ntwo" in one and "four" not in one
     assert other.startswith("sql · fake\nagainst three") and "\nfour" in other
     [warning] = told.err.strip().split("\n\n")
-    assert warning.startswith(f"intercode: warning: {folders[1]} and {folders[2]} were not made")
+    assert warning.startswith(
+        f"intercode: warning: {folders[1]} and {folders[2]} differ in their conditions"
+    )
     assert main(["report", *folders, str(runs[1]), "--json"]) == 0
     told_json = json.loads(capsys.readouterr().out)["comparisons"]
     assert {key: one["against"] for key, one in told_json.items()} == {
@@ -377,7 +379,7 @@ def test_the_page_of_one_run_says_what_was_run_and_what_went_wrong(
     tables = {table["title"]: table for table in section["tables"]}
     assert {"Success", "Coverage", "Errors"} <= tables.keys() and not report["pairs"]
     assert [row[0][0] for row in tables["Errors"]["rows"]] == ["Oops"]
-    heads = {row[0][0] for row in tables["What was run"]["rows"]}
+    heads = {row[0][0] for row in tables["Settings"]["rows"]}
     assert {"seed", "model", "folder"} <= heads
 
 

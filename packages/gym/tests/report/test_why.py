@@ -45,7 +45,7 @@ def reasons(
         (  # Bash without an action
             {"output": 0.0},
             {"missing": [], "different": [], "extra": [], "output": None, "gold_output": "8"},
-            "there was no action whose output could be compared|gold's output is: 8",
+            "there is no action with an output to compare|gold's output is: 8",
         ),
         (  # SQL, a result
             {"execution_accuracy": 0.0, "overlap": 0.5},
@@ -88,12 +88,12 @@ def reasons(
         (  # a command
             {"verification": 0.0},
             {"exit_code": 3, "timed_out": False, "output": "no such file"},
-            "the verification ended with exit code 3; it printed: no such file",
+            "the verification ended with exit code 3; its output: no such file",
         ),
         (
             {"verification": 0.0},
             {"exit_code": -9, "timed_out": True, "output": ""},
-            "the verification did not end within the time limit",
+            "the verification exceeded its time limit",
         ),
         (
             {"verification": 0.0},
@@ -108,14 +108,14 @@ def reasons(
         (
             {"output": 0.2},
             {"judge": {**JUDGE, "golds": [{"same": False, "not_asked": "nothing printed"}]}},
-            "the judge openai/m was not asked: nothing printed",
+            "the judge openai/m was not called: nothing printed",
         ),
         (  # a reader's own
             {"mine": 0.0},
             {"hint": "try again", "counts": {"a": 1}},
             'hint: try again|counts: {"a": 1}',
         ),
-        ({}, {"ended": "it killed its shell"}, "the agent's code ended its sandbox: it killed"),
+        ({}, {"ended": "it killed its shell"}, "the agent's code killed its sandbox: it killed"),
         ({"mine": 0.3}, {}, "the reward gives no reason"),
     ],
 )
@@ -127,6 +127,6 @@ def test_the_reason_in_words(parts: dict[str, float], detail: dict[str, Any], to
 
 def test_what_decides_alone() -> None:
     assert reasons({"flag": 0.0}, {}, answer="x") == "'x' is not the flag"
-    assert reasons({}, {}, status="skipped") == "the agent gave up, which is worth 0"
+    assert reasons({}, {}, status="skipped") == "the agent gave up: the reward is 0"
     assert reasons({"files": 1.0}, {"missing": []}, value=1.0) == ""
     assert explain_reward(Episode("t", "q", "bash", status="error")) == []

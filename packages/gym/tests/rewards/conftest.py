@@ -6,7 +6,7 @@ from contextlib import closing
 import pytest
 
 from foreign_sandbox import ForeignProvider
-from intercode.databases import Engine, get_engine
+from intercode.databases import DatabaseEngine, get_engine
 from intercode.episode import Episode, Score, Status
 from intercode.interpreters.bash import BashInterpreter
 from intercode.rewards.verification import CommandReward
@@ -20,14 +20,14 @@ Grade = Callable[..., Score]
 
 
 @pytest.fixture(scope="session")
-def sqlite_engine() -> Iterator[Engine]:
+def sqlite_engine() -> Iterator[DatabaseEngine]:
     engine = get_engine("sqlite")
     yield engine
     engine.close()
 
 
 @pytest.fixture(scope="session")
-def store(sqlite_engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Store:
+def store(sqlite_engine: DatabaseEngine, tmp_path_factory: pytest.TempPathFactory) -> Store:
     return Store(sqlite_engine, tmp_path_factory.mktemp("store"))
 
 

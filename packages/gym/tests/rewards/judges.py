@@ -28,7 +28,7 @@ class Asked:
     second: str
 
     @classmethod
-    def of(cls, text: str) -> Asked:
+    def from_query(cls, text: str) -> Asked:
         match = _ASKED.fullmatch(text)
         assert match is not None, text
         parts = match.groupdict()
@@ -42,7 +42,7 @@ def judged_by(same: Callable[[Asked], bool | str]) -> Script:
     """A script that says whether they are the same, in the right form; or a text as it is."""
 
     def say(messages: Sequence[Message]) -> Line:
-        asked = Asked.of(messages[-1].content)
+        asked = Asked.from_query(messages[-1].content)
         said = same(asked)
         return Line(said if isinstance(said, str) else asked.reply(said))
 

@@ -6,7 +6,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from intercode.databases import Engine
+from intercode.databases import DatabaseEngine
 from intercode.envs.sql import DatabaseStage
 from intercode.episode import Episode, Score, Turn
 from intercode.interpreters.sql import SqlInterpreter
@@ -41,7 +41,7 @@ INSERT INTO purchase VALUES
 class Store:
     """Scores attempts at tasks over the small database, as the environment would."""
 
-    def __init__(self, engine: Engine, folder: Path) -> None:
+    def __init__(self, engine: DatabaseEngine, folder: Path) -> None:
         (folder / "store.sql").write_text(SCRIPT, encoding="utf-8")
         self.databases = DatabaseStage(engine, Dataset([], databases=str(folder)))
         self.reward = SqlReward(self.databases, GoldCache())

@@ -7,14 +7,14 @@ from hypothesis import given, strategies as st
 
 from intercode.episode import Episode, Turn
 from intercode.errors import TaskError
-from intercode.rewards.answer_types import TYPES, Answer, last_output, normalise, similarity
+from intercode.rewards.answer_types import TYPES, AnswerType, last_output, normalise, similarity
 from intercode.task import Task
 
 QUERY = "The files below /a, or f.txt and g.txt."
 
 
-def answer(type_: str, **more: object) -> Answer:
-    found = Answer.parse(Task("t", QUERY, metadata={"answer": {"type": type_, **more}}))
+def answer(type_: str, **more: object) -> AnswerType:
+    found = AnswerType.parse(Task("t", QUERY, metadata={"answer": {"type": type_, **more}}))
     assert found is not None
     return found
 
@@ -139,7 +139,7 @@ def test_what_counts() -> None:
     assert answer("lines", repeated=False, ordered=True).is_equivalent("x\nx\ny", "x\ny")
     assert not answer("lines", repeated=False, ordered=True).is_equivalent("x\nx\ny", "y\nx")
     assert answer("state", both=True).is_printed and not answer("state").is_printed
-    assert Answer.parse(Task("t", "q")) is None
+    assert AnswerType.parse(Task("t", "q")) is None
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_what_counts() -> None:
 )  # fmt: skip
 def test_what_is_no_type(given: object) -> None:
     with pytest.raises(TaskError, match=r"task 't': 'metadata\.answer'"):
-        Answer.parse(Task("t", "q", metadata={"answer": given}))
+        AnswerType.parse(Task("t", "q", metadata={"answer": given}))
 
 
 @given(st.sampled_from(TYPES), st.text(max_size=60), st.text(max_size=60))

@@ -11,9 +11,9 @@ from hypothesis import given, strategies as st
 import intercode
 from databases.upstream import UPSTREAM, needs_upstream
 from intercode.datasets import nl2bash
-from intercode.rewards.answer_types import Answer
+from intercode.rewards.answer_types import AnswerType
+from intercode.rewards.error_messages import drop_complaints, is_message
 from intercode.rewards.quantities import Question, parse_choice, parse_quantity
-from intercode.rewards.tool_messages import drop_complaints, is_message
 from intercode.task import CANNOT, Dataset, Task
 
 MESSAGES: list[str] = json.loads(Path(__file__).with_name("tool_messages.json").read_text())
@@ -24,8 +24,8 @@ QUERY = (
 """Its negations, comparisons and numbers are not to count when an answer repeats them."""
 
 
-def answer(type_: str, query: str = QUERY, **options: object) -> Answer:
-    found = Answer.parse(Task("t", query, metadata={"answer": {"type": type_, **options}}))
+def answer(type_: str, query: str = QUERY, **options: object) -> AnswerType:
+    found = AnswerType.parse(Task("t", query, metadata={"answer": {"type": type_, **options}}))
     assert found is not None
     return found
 
@@ -33,7 +33,7 @@ def answer(type_: str, query: str = QUERY, **options: object) -> Answer:
 COUNTS = [{"name": "path", "type": "path"}, {"name": "count", "type": "number"}]
 HASHES = [{"name": "hash", "type": "text"}]
 ONE, TWO, THREE = "a" * 32, "b" * 32, "c" * 32
-GOLDS: list[tuple[Answer, str]] = [
+GOLDS: list[tuple[AnswerType, str]] = [
     *((answer("number"), str(number)) for number in (*range(11), 13, 26, 127, "4.18")),
     *((answer("yes-no"), word) for word in ("yes", "no", "true", "false")),
     *(

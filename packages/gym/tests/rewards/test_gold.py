@@ -184,7 +184,7 @@ def late(start: Counting) -> GoldResult:
 def test_gold_that_ends_its_own_sandbox_is_an_error_and_not_a_reward() -> None:
     folders = "for (1 .. 297) { mkdir d x 250; chdir d x 250 }"
     long = f"perl -e '{folders} open F, q(>), $_ for 1 .. 600'"
-    with pytest.raises(RewardError, match="task 'a': by gold: the names of what was changed have"):
+    with pytest.raises(RewardError, match="task 'a', gold: the names of what was changed have"):
         runner(Counting(), GoldCache()).run(Task("a", "q"), long)
 
 

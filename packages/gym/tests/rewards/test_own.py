@@ -191,7 +191,7 @@ def test_an_environment_from_an_image_an_interpreter_and_a_reward(tmp_path: Path
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "how well an episode went"),
+        ({}, "this environment needs a reward"),
         ({"reward": "half"}, "no reward 'intercode:half'"),
         ({"interpreter": "fish", "reward": scored}, "no interpreter 'fish'"),
         ({"interpreter": "sql", "reward": scored}, "SQL needs no image"),

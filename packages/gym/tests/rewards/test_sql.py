@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from intercode.databases import Session, Source
+from intercode.databases import DatabaseSession, Source
 from intercode.databases.base import Role
 from intercode.episode import Episode, Score, Turn
 from intercode.errors import RewardError, TaskError
@@ -290,7 +290,9 @@ class Counting:
         self.opened = 0
         self._store = store
 
-    def open(self, task: Task, role: Role = "agent", source: Source | None = None) -> Session:
+    def open(
+        self, task: Task, role: Role = "agent", source: Source | None = None
+    ) -> DatabaseSession:
         assert role == "grader"
         self.opened += 1
         return self._store.databases.open(task, role, source)

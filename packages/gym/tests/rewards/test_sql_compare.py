@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from intercode.databases.base import Result, Row, Table
+from intercode.databases.base import Row, StatementResult, TableState
 from intercode.rewards import sql_compare
 from intercode.rewards.sql_compare import (
     Comparison,
-    Group,
+    TiedRows,
     compare,
     keys,
 )
@@ -26,9 +26,9 @@ DAY = datetime.date(2024, 2, 29)
 MIDNIGHT = datetime.datetime(2024, 2, 29)
 
 
-def result(rows: Sequence[Row], columns: int | None = None) -> Result:
+def result(rows: Sequence[Row], columns: int | None = None) -> StatementResult:
     width = columns if columns is not None else len(rows[0]) if rows else 1
-    return Result(tuple(f"c{number}" for number in range(width)), rows, len(rows))
+    return StatementResult(tuple(f"c{number}" for number in range(width)), rows, len(rows))
 
 
 def compared(gold: Sequence[Row], answer: Sequence[Row], **options: Any) -> Comparison:
@@ -105,7 +105,7 @@ def test_order_counts_only_where_gold_orders() -> None:
 
 def test_ties_may_come_in_any_order() -> None:
     one, two, three = ("a", 1), ("b", 1), ("c", 2)
-    groups = [Group([one, two], 2), Group([three], 1)]
+    groups = [TiedRows([one, two], 2), TiedRows([three], 1)]
     for answer, expected in [
         ([one, two, three], True),
         ([two, one, three], True),
@@ -119,7 +119,7 @@ def test_ties_may_come_in_any_order() -> None:
 
 def test_a_limit_may_cut_through_ties() -> None:
     tied = [("a", 1), ("b", 1), ("c", 1)]
-    groups = [Group([("z", 0)], 1), Group(tied, 1)]
+    groups = [TiedRows([("z", 0)], 1), TiedRows(tied, 1)]
     for row in tied:
         assert compared([("z", 0), tied[0]], [("z", 0), row], ordered=True, groups=groups).equal
     wrong = [[("z", 0), ("d", 1)], [tied[0], ("z", 0)], [("z", 0), tied[0], tied[1]]]
@@ -130,7 +130,7 @@ def test_a_limit_may_cut_through_ties() -> None:
 def test_what_is_not_all_here_equals_nothing() -> None:
     whole = result([(1,), (2,)])
     for total in (3, None):
-        cut = Result(("c",), [(1,), (2,)], total)
+        cut = StatementResult(("c",), [(1,), (2,)], total)
         for comparison in (compare(whole, cut), compare(cut, whole), compare(cut, cut)):
             assert not comparison.equal
             assert comparison.overlap > 0
@@ -251,14 +251,14 @@ def test_large_results(size: int) -> None:
     assert compared(gold, answer).reason == "1 row is missing, 1 row is extra"
 
 
-def table(*rows: Row, **columns: str) -> Table:
-    return Table("table", tuple(columns.items()), rows)
+def table(*rows: Row, **columns: str) -> TableState:
+    return TableState("table", tuple(columns.items()), rows)
 
 
 BEFORE = {"t": table((1, "a"), (2, "b"), id="INTEGER", name="TEXT"), "u": table((1,), n="INT")}
 
 
-def compared_states(gold: dict[str, Table], agent: dict[str, Table]) -> StateComparison:
+def compared_states(gold: dict[str, TableState], agent: dict[str, TableState]) -> StateComparison:
     return compare_states(BEFORE, {**BEFORE, **gold}, {**BEFORE, **agent})
 
 
@@ -290,16 +290,16 @@ def test_numbers_are_compared_with_a_tolerance() -> None:
         table((1, "a"), (2, "c"), id="INTEGER", title="TEXT"),
         table((1, "a"), (2, "c"), id="TEXT", name="TEXT"),
         table((1, "a", None), (2, "c", None), id="INTEGER", name="TEXT", more="TEXT"),
-        Table("view", (("id", "INTEGER"), ("name", "TEXT")), [(1, "a"), (2, "c")]),
+        TableState("view", (("id", "INTEGER"), ("name", "TEXT")), [(1, "a"), (2, "c")]),
         table(id="INTEGER", name="TEXT"),
     ],
 )
-def test_a_table_that_differs(agent: Table) -> None:
+def test_a_table_that_differs(agent: TableState) -> None:
     gold = {"t": table((1, "a"), (2, "c"), id="INTEGER", name="TEXT")}
     found = compared_states(gold, {"t": agent})
     assert not found.equal
     assert found.overlap < 1.0
-    assert found.reason == "t is not as it should be"
+    assert found.reason == "t differs from gold's"
 
 
 def test_the_overlap_is_that_of_the_changes() -> None:
@@ -310,8 +310,8 @@ def test_the_overlap_is_that_of_the_changes() -> None:
 
 
 def test_a_view_s_types_are_its_engine_s_matter() -> None:
-    gold = {"v": Table("view", (("n", ""),), [(1,)])}
-    assert compared_states(gold, {"v": Table("view", (("n", "INT"),), [(1,)])}).equal
+    gold = {"v": TableState("view", (("n", ""),), [(1,)])}
+    assert compared_states(gold, {"v": TableState("view", (("n", "INT"),), [(1,)])}).equal
 
 
 @pytest.mark.parametrize(
@@ -336,7 +336,7 @@ tables = st.one_of(st.none(), some_rows.map(lambda made: table(*made, id="INT", 
 states = st.fixed_dictionaries({"t": tables, "u": tables})
 
 
-def kept(state: dict[str, Table | None]) -> dict[str, Table]:
+def kept(state: dict[str, TableState | None]) -> dict[str, TableState]:
     return {name: made for name, made in state.items() if made is not None}
 
 

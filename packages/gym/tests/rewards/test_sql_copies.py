@@ -7,10 +7,10 @@ from decimal import Decimal
 
 import pytest
 
-from intercode.databases import Result
+from intercode.databases import StatementResult
 from intercode.rewards.gold import GoldCache
-from intercode.rewards.sql_copies import copies, is_guessable
-from intercode.rewards.sql_run import Grader
+from intercode.rewards.sql_mutated_copies import copies, is_guessable
+from intercode.rewards.sql_run import SqlGrader
 
 from .sql_store import Store
 
@@ -99,7 +99,7 @@ def test_a_subquery_with_one_row_has_one_in_every_copy(
     store: Store, gold: str, subquery: str
 ) -> None:
     task = store.task(gold)
-    grader = Grader(store.databases, GoldCache())
+    grader = SqlGrader(store.databases, GoldCache())
     made = copies(grader, task, gold, store.databases.source(task))
     assert made
     for copy in made:
@@ -144,4 +144,4 @@ def test_where_no_copy_gives_something_else_it_says_so(store: Store) -> None:
 )
 def test_what_can_be_guessed(rows: list[tuple[object, ...]], expected: bool) -> None:
     columns = tuple("c" * len(rows[0])) if rows else ("c",)
-    assert is_guessable(Result(columns, rows, len(rows))) is expected
+    assert is_guessable(StatementResult(columns, rows, len(rows))) is expected

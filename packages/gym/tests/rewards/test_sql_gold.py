@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from intercode.databases.base import Row
-from intercode.rewards.sql_compare import Group
+from intercode.rewards.sql_compare import TiedRows
 from intercode.rewards.sql_gold import add_order_keys, group_rows, read_facts
 
 QUERIES = [
@@ -145,7 +145,7 @@ def connection() -> Iterator[sqlite3.Connection]:
         yield made
 
 
-def found(connection: sqlite3.Connection, sql: str) -> list[Group] | None:
+def found(connection: sqlite3.Connection, sql: str) -> list[TiedRows] | None:
     query = read_facts(sql, "sqlite").query
     assert query is not None
     keyed = add_order_keys(query, "sqlite")

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from intercode.databases.convert.schema import read_schema
+from intercode.rewards.database_mutator import mutate
 from intercode.rewards.sql_conditions import (
     Condition,
     ConstantComparison,
@@ -15,7 +16,6 @@ from intercode.rewards.sql_conditions import (
     collect_conditions,
 )
 from intercode.rewards.sql_gold import read_facts
-from intercode.rewards.sql_mutate import mutate
 
 from .sql_store import SCRIPT
 

@@ -6,7 +6,7 @@ from contextlib import closing
 
 import pytest
 
-from intercode.databases import Engine
+from intercode.databases import DatabaseEngine
 from intercode.datasets import spider
 from intercode.envs.sql import DatabaseStage
 from intercode.episode import Episode, Turn
@@ -22,7 +22,7 @@ GUESSES = ("SELECT 1 FROM (SELECT 1) AS x WHERE 1 = 0", "SELECT 0", "SELECT 1", 
 pytestmark = pytest.mark.skipif(not DATA.is_file(), reason=f"no recorded runs in {UPSTREAM}")
 
 
-def test_gold_is_right_and_no_guess_is(sqlite_engine: Engine) -> None:
+def test_gold_is_right_and_no_guess_is(sqlite_engine: DatabaseEngine) -> None:
     tasks = spider.load(UPSTREAM)
     databases = DatabaseStage(sqlite_engine, tasks)
     reward = SqlReward(databases, GoldCache())

@@ -71,7 +71,7 @@ def test_cut_names_are_those_that_begin_so(repository: str) -> None:
 
 @pytest.mark.parametrize("name", ["test_words[three", "test_words[six"])
 def test_cut_names_of_several_or_none_are_no_score(repository: str, name: str) -> None:
-    with pytest.raises(TaskError, match=r"was cut, and [02] tests begin so"):
+    with pytest.raises(TaskError, match=r"is truncated, and [02] tests have this prefix"):
         score(repository, [f"{FILE}{name}"], [])
 
 
@@ -107,7 +107,7 @@ def test_the_command_line_says_why(
     data = str(tmp_path / "tasks.json")
     assert main(["run", "swe", "--data", data, "--agent", "oracle"]) == 0
     said = capsys.readouterr()
-    assert "left out: odd: metadata.FAIL_TO_PASS: '[100%]' is not a test of" in said.err
+    assert "excluded: odd: metadata.FAIL_TO_PASS: '[100%]' is not a test of" in said.err
     assert main(["run", "swe", "--data", data, "--agent", "oracle", "--task", "odd"]) == 2
     assert "are excluded: metadata.FAIL_TO_PASS: '[100%]'" in capsys.readouterr().err
 
@@ -133,8 +133,8 @@ def test_validate_reports_tests_that_are_not_as_listed(repository: str) -> None:
         (
             "passes",
             "tests",
-            f"1 of 2 tests of FAIL_TO_PASS pass before anything was done: {double}",
+            f"1 of 2 tests of FAIL_TO_PASS pass before any action: {double}",
         ),
-        ("fails", "tests", f"1 of 1 tests of PASS_TO_PASS fail before anything was done: {add}"),
+        ("fails", "tests", f"1 of 1 tests of PASS_TO_PASS fail before any action: {add}"),
     }
     assert GOLD in tasks[0].gold and not found.valid

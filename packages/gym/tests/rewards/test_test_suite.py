@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from intercode.databases import Engine, Result
+from intercode.databases import DatabaseEngine, StatementResult
 from intercode.databases.base import Row
 from intercode.envs.sql import DatabaseStage
 from intercode.episode import Episode, Score, Turn
 from intercode.errors import UsageError
-from intercode.rewards.test_suite import SuiteReward, equal, prepare
+from intercode.rewards.test_suite import SqlTestSuiteReward, equal, prepare
 from intercode.task import Dataset, Task
 
 from .sql_store import Store
@@ -28,8 +28,8 @@ SUITE = {
 }
 
 
-def result(rows: list[Row]) -> Result:
-    return Result(("c",) * (len(rows[0]) if rows else 1), rows, len(rows))
+def result(rows: list[Row]) -> StatementResult:
+    return StatementResult(("c",) * (len(rows[0]) if rows else 1), rows, len(rows))
 
 
 def are_equal(gold: list[Row], answer: list[Row], ordered: bool = False) -> bool:
@@ -102,16 +102,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def score(engine: Engine, folder: Path, gold: str, answer: str | None, **options: bool) -> Score:
+def score(
+    engine: DatabaseEngine, folder: Path, gold: str, answer: str | None, **options: bool
+) -> Score:
     task = Task("t", "?", (gold,), db="pets")
     databases = DatabaseStage(engine, Dataset([task], databases=str(folder)))
     turns = [] if answer is None else [Turn(answer, "", info={"columns": 1})]
     episode = Episode("t", "?", "sql", turns=turns)
     with closing(databases.open(task)) as session:
-        return SuiteReward(databases, **options)(task, episode, session)
+        return SqlTestSuiteReward(databases, **options)(task, episode, session)
 
 
-def test_it_must_agree_on_every_database(sqlite_engine: Engine, folder: Path) -> None:
+def test_it_must_agree_on_every_database(sqlite_engine: DatabaseEngine, folder: Path) -> None:
     assert score(sqlite_engine, folder, GOLD, "SELECT name FROM pet WHERE age >= 6").value == 1.0
     found = score(sqlite_engine, folder, GOLD, "SELECT name FROM pet WHERE name = 'Rex'")
     assert found.value == 0.0
@@ -121,18 +123,18 @@ def test_it_must_agree_on_every_database(sqlite_engine: Engine, folder: Path) ->
     assert score(sqlite_engine, folder, GOLD, "SELECT nothing FROM pet").value == 0.0
 
 
-def test_distinct_counts_only_if_kept(sqlite_engine: Engine, folder: Path) -> None:
+def test_distinct_counts_only_if_kept(sqlite_engine: DatabaseEngine, folder: Path) -> None:
     answer = f"SELECT DISTINCT {GOLD.removeprefix('SELECT ')}"
     assert score(sqlite_engine, folder, GOLD, answer).value == 1.0
     assert score(sqlite_engine, folder, GOLD, answer, keep_distinct=True).value == 0.0
 
 
-def test_order_counts_where_gold_orders(sqlite_engine: Engine, folder: Path) -> None:
+def test_order_counts_where_gold_orders(sqlite_engine: DatabaseEngine, folder: Path) -> None:
     gold, answer = "SELECT age FROM pet ORDER BY age", "SELECT age FROM pet ORDER BY age DESC"
     assert score(sqlite_engine, folder, gold, answer).value == 0.0
     assert score(sqlite_engine, folder, "SELECT age FROM pet", answer).value == 1.0
 
 
 def test_without_a_suite_it_says_so(store: Store) -> None:
-    with pytest.raises(UsageError, match="no test suite"):
-        store.score("SELECT 1", "SELECT 1", reward=SuiteReward(store.databases))
+    with pytest.raises(UsageError, match="so it is not a test suite"):
+        store.score("SELECT 1", "SELECT 1", reward=SqlTestSuiteReward(store.databases))

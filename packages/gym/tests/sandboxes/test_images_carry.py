@@ -41,13 +41,13 @@ def spec(tmp_path: Path) -> str:
 def test_a_name_stands_for_a_carried_image(
     spec: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resolving, "_carried", {})
+    monkeypatch.setattr(resolving, "_digest_by_spec", {})
     image = resolve(spec)
     for archive in tmp_path.glob("*.tar.gz"):
         archive.unlink()
     with pytest.raises(ImageError, match="does not exist"):
         resolve(spec)
-    resolving.carried(spec, image.digest)
+    resolving.register_digest(spec, image.digest)
     assert resolve(spec) == image and str(resolving.check(spec)) == spec
 
 
@@ -102,7 +102,7 @@ def test_what_has_other_files_than_it_says_is_refused(
     ]
     for one in wrong:
         assert main(["images", "import", str(one)]) == 1
-        assert "has not the files that it should" in capsys.readouterr().err
+        assert "has other files than recorded" in capsys.readouterr().err
     assert not list_images()
 
 
@@ -110,8 +110,8 @@ def test_what_has_other_files_than_it_says_is_refused(
     ("change", "told"),
     [
         ({"machine": "vax"}, f"is for vax, and this machine is {platform.machine()}"),
-        ({"digest": "../../x"}, "must be a file that 'intercode images export' made"),
-        ({"digest": None}, "'intercode images export' made"),
+        ({"digest": "../../x"}, "must be a file of 'intercode images export'; to use"),
+        ({"digest": None}, "'intercode images export'; to use"),
     ],
 )
 def test_what_is_for_others_or_makes_no_sense(
@@ -149,7 +149,7 @@ def test_an_image_of_another_user(
     assert main(["images", "export", spec, str(file)]) == 0
     file = altered(file, lambda facts: facts.update(user="1000:1000"))
     monkeypatch.setattr(carrying, "has_single_user", lambda: True)
-    with pytest.raises(ImageError, match="no user but root"):
+    with pytest.raises(ImageError, match="have only the user root"):
         carrying.import_image(file, (), ImageCache.default(), print)
 
 

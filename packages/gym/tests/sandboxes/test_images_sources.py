@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from intercode.cli.main import main
-from intercode_sandbox.files import cache_root
+from intercode_sandbox.host_files import cache_root
 from sandbox.test_sources import folder as folder, made_by_another
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 check_package(intercode, __name__, __file__)
 PACKAGES[__name__] = Path(__file__).parent
 ORIGIN = "https://github.com/intercode-gym/intercode"
-"""Project of this package: `intercode_sandbox.origin` reads this line before the import."""
+"""URL of the project. `intercode_sandbox.origin` reads this line before it imports the package."""
 
 __all__ = ["AsyncEnv", "SandboxPool", "connect", "connect_vec"]
 
@@ -54,14 +54,14 @@ def __dir__() -> list[str]:
 
 @contextmanager
 def require_framework(framework: str, package: str) -> Iterator[None]:
-    """Import an adapter's framework, or explain how to install it.
+    """Run an import of an adapter's framework; if it is missing, explain how to install it.
 
     Args:
         framework: The framework's name, for the message.
         package: The package that pip installs.
 
     Raises:
-        UsageError: A module outside InterCode is not installed.
+        UsageError: The import fails because a module outside InterCode is not installed.
     """
     try:
         yield

@@ -1,13 +1,14 @@
-"""Environments for programs with an event loop, such as servers and agent frameworks.
+"""Environments with awaitable methods, for programs with an event loop (servers, agent frameworks).
 
 Each call runs on a thread of the executor of `AsyncSandbox`. Only a running call occupies a thread:
-a thousand idle episodes occupy none. Calls of one environment run one after the other, in the order
-in which they were made.
+a thousand idle episodes occupy none. The calls of one environment run one after the other, in the
+order in which the program made them.
 
-A cancelled call never stays half done. A waiting call is dropped; a running call continues in the
-background, and the environment takes the next call after its end. Only `close` ends a running call.
-An action whose wait is cancelled ends the attempt, even if the action had not started: its
-observation is lost, and the next action is refused until `reset`.
+Cancellation of an awaiting task never leaves a call half done. A call that has not started is
+removed from the queue. A running call continues in the background, and the next call starts after
+its end. Only `close` ends a running call. The cancellation of an action ends the episode, even if
+the action had not started. The observation is lost, and the environment refuses further actions
+until `reset`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import Any, Generic, Self, TypeVar
 import gymnasium
 
 from intercode.envs.base import InterCodeEnv
-from intercode.envs.snapshots import EpisodeSnapshot, How
+from intercode.envs.snapshots import EpisodeSnapshot, ForkMode
 from intercode.episode import Episode, Score
 from intercode.errors import EnvironmentStateError, UsageError
 from intercode.models.base import Tool
@@ -38,21 +39,21 @@ Result = tuple[str, float, bool, bool, dict[str, Any]]
 @dataclass(frozen=True, slots=True)
 class _Job(Generic[T]):
     call: Callable[[], T]
-    answer: asyncio.Future[T]
+    result_future: asyncio.Future[T]
     discard: Callable[[T], object]
-    """Frees a result that is no longer awaited."""
+    """Function that frees the call's result if no task awaits the result any more."""
     abandon: Callable[[], object]
-    """Called between two calls if this call is no longer awaited."""
+    """Function to call before the next call starts, if no task awaits this call any more."""
 
 
 class CallQueue:
-    """A queue that runs the calls of one resource, one after the other, for tasks of an event loop.
+    """A queue of calls to one resource: calls of concurrent tasks run one after the other.
 
     Args:
-        label: Name of the resource, for messages.
-        stop: Ends the running call; called from another thread.
-        close: Frees the resource; called when no call runs.
-        executor: Threads of the caller, in place of the shared threads.
+        label: The name of the resource, for messages.
+        stop: A function that ends the running call. Another thread than the call's runs it.
+        close: A function that frees the resource. The queue calls it when no other call runs.
+        executor: The threads for the calls, in place of the threads that all queues share.
     """
 
     def __init__(
@@ -78,42 +79,44 @@ class CallQueue:
         """Run a call after all earlier calls have ended, and wait for its result.
 
         Args:
-            call: Runs on a thread.
-            discard: Frees the result if the wait for it was cancelled.
-            abandon: Called before the next call starts if the wait was cancelled.
+            call: The function to run on a thread.
+            discard: A function that frees the result if the awaiting task was cancelled.
+            abandon: A function that runs before the next call if the awaiting task was cancelled.
 
         Raises:
             EnvironmentStateError: The resource is closed, or was closed before the call started.
         """
         if self._closing_task is not None:
             raise EnvironmentStateError(f"{self._label} is closed")
-        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._queue.append(_Job(call, answer, discard, abandon))
+        result_future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._queue.append(_Job(call, result_future, discard, abandon))
         self._run_next()
-        return await answer
+        return await result_future
 
     async def close(self) -> None:
         """End the running call, refuse the waiting calls, and free the resource. Idempotent.
 
-        Closing continues if the caller's wait for it is cancelled.
+        If the caller of `close` is cancelled, the closing continues.
         """
         if self._closing_task is None:
             self._closing_task = asyncio.get_running_loop().create_task(self._end())
         await asyncio.shield(self._closing_task)
 
-    def when_idle(self, work: Callable[[], object]) -> None:
-        """Call `work` when no call runs or waits: now, or after the last call."""
-        self._idle_callbacks.append(work)
+    def when_idle(self, callback: Callable[[], object]) -> None:
+        """Call `callback` once no call runs or waits: immediately, or after the last call."""
+        self._idle_callbacks.append(callback)
         self._run_next()
 
     def _run_next(self) -> None:
         while self._queue and self._running_future is None:
             job = self._queue.popleft()
-            if job.answer.done():
+            if job.result_future.done():
                 job.abandon()
             else:
                 executor = self._executor or threads(os.getpid())
-                self._running_future = job.answer.get_loop().run_in_executor(executor, job.call)
+                self._running_future = job.result_future.get_loop().run_in_executor(
+                    executor, job.call
+                )
                 self._running_future.add_done_callback(partial(self._finish_job, job))
         while self._idle_callbacks and self._running_future is None:
             self._idle_callbacks.pop()()
@@ -121,11 +124,11 @@ class CallQueue:
     def _finish_job(self, job: _Job[T], future: asyncio.Future[T]) -> None:
         self._running_future = None
         error = future.exception()
-        if not job.answer.done():
+        if not job.result_future.done():
             if error is None:
-                job.answer.set_result(future.result())
+                job.result_future.set_result(future.result())
             else:
-                job.answer.set_exception(error)
+                job.result_future.set_exception(error)
         else:
             job.abandon()
             if error is None:
@@ -135,9 +138,9 @@ class CallQueue:
     async def _end(self) -> None:
         loop, pid = asyncio.get_running_loop(), os.getpid()
         while self._queue:
-            answer = self._queue.popleft().answer
-            if not answer.done():
-                answer.set_exception(EnvironmentStateError(f"{self._label} was closed"))
+            result_future = self._queue.popleft().result_future
+            if not result_future.done():
+                result_future.set_exception(EnvironmentStateError(f"{self._label} was closed"))
         if self._running_future is not None:
             await loop.run_in_executor(closing_threads(pid), self._stop)
         if self._running_future is not None:
@@ -148,12 +151,13 @@ class CallQueue:
 class AsyncEnv:
     """An environment whose calls are awaited.
 
-    ``async with`` closes it. `env` is the environment itself, for attributes that need no waiting.
-    Gymnasium's wrappers around the environment apply to `reset`, `step` and `close`.
+    ``async with`` closes the environment at the end of its block. The attribute `env` is the
+    wrapped environment, for attributes that need no waiting. Gymnasium's wrappers around the
+    environment apply to `reset`, `step` and `close`.
 
     Args:
         env: An environment, from `intercode.make`.
-        executor: Threads for its calls; default: up to 1,024 threads that all environments share.
+        executor: Threads for the calls; default: up to 1,024 threads that all environments share.
 
     Raises:
         UsageError: The environment is not an InterCode environment.
@@ -172,17 +176,17 @@ class AsyncEnv:
 
     @property
     def episode(self) -> Episode:
-        """See `InterCodeEnv.episode`."""
+        """The record of the last episode; see `InterCodeEnv.episode`."""
         return self._base_env.episode
 
     @property
     def dataset(self) -> Dataset:
-        """The tasks of the environment."""
+        """The dataset of the environment's tasks."""
         return self._base_env.dataset
 
     @property
     def tools(self) -> list[Tool]:
-        """See `InterCodeEnv.tools`."""
+        """The environment's tools for models; see `InterCodeEnv.tools`."""
         return self._base_env.tools
 
     async def reset(
@@ -192,11 +196,11 @@ class AsyncEnv:
         return await self._calls(partial(self.env.reset, seed=seed, options=options, **keywords))
 
     async def step(self, action: str) -> Result:
-        """Take an action; see `InterCodeEnv.step`.
+        """Execute an action; see `InterCodeEnv.step`.
 
-        If the wait is cancelled during the action, the action still completes: `episode` has its
-        turn when the next call starts. If the action still waited for another call, it is dropped.
-        In both cases the attempt has ended.
+        If the awaiting task is cancelled while the action runs, the action still completes, and its
+        turn is in `episode` when the next call starts. If the action had not started, it never
+        runs. In both cases the episode has ended.
 
         Raises:
             EnvironmentStateError: See `InterCodeEnv.step`; also raised if an earlier action was
@@ -205,7 +209,7 @@ class AsyncEnv:
         return await self._act(partial(self.env.step, action))  # type: ignore[arg-type]
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> Result:
-        """Call a tool; see `InterCodeEnv.call`."""
+        """Execute an action by calling a tool; see `InterCodeEnv.call`."""
         return await self._act(partial(self._base_env.call, name, arguments))
 
     async def _act(self, call: Callable[[], Result]) -> Result:
@@ -222,11 +226,11 @@ class AsyncEnv:
         output: str | None = None,
         episode: Episode | None = None,
     ) -> Score:
-        """Score a workspace that an agent has left; see `InterCodeEnv.score`.
+        """Score the workspace at the end of an agent's attempt; see `InterCodeEnv.score`.
 
         Args:
             task: The task.
-            workspace: The workspace, or an `AsyncSandbox` without a running call.
+            workspace: The workspace, or an `AsyncSandbox` that executes nothing at the moment.
             output: The agent's answer.
             episode: The record of the attempt, in place of `output`.
         """
@@ -234,37 +238,39 @@ class AsyncEnv:
         score = partial(self._base_env.score, task, workspace, output=output, episode=episode)
         return await self._calls(score)
 
-    async def snapshot(self, how: How = "auto", lossy: bool = False) -> EpisodeSnapshot:
-        """Save the running episode; see `InterCodeEnv.snapshot`."""
+    async def snapshot(self, mode: ForkMode = "auto", lossy: bool = False) -> EpisodeSnapshot:
+        """Save the running episode as a snapshot; see `InterCodeEnv.snapshot`."""
         return await self._calls(
-            partial(self._base_env.snapshot, how, lossy), EpisodeSnapshot.close
+            partial(self._base_env.snapshot, mode, lossy), EpisodeSnapshot.close
         )
 
     async def restore(self, snapshot: EpisodeSnapshot) -> tuple[str, dict[str, Any]]:
         """Start a fork of a snapshot's episode in this environment; see `InterCodeEnv.restore`."""
         return await self._calls(partial(self._base_env.restore, snapshot))
 
-    async def fork(self, n: int = 1, how: How = "auto", lossy: bool = False) -> list[AsyncEnv]:
+    async def fork(
+        self, n: int = 1, mode: ForkMode = "auto", lossy: bool = False
+    ) -> list[AsyncEnv]:
         """Fork the running episode into new environments; see `InterCodeEnv.fork`.
 
-        Forks that are no longer awaited are closed.
+        If the awaiting task is cancelled, the finished forks are closed.
         """
 
         def close(forks: list[InterCodeEnv[Any]]) -> None:
             for fork in forks:
                 fork.close()
 
-        forks = await self._calls(partial(self._base_env.fork, n, how, lossy), close)
+        forks = await self._calls(partial(self._base_env.fork, n, mode, lossy), close)
         return [AsyncEnv(fork, self._executor) for fork in forks]
 
-    def when_idle(self, work: Callable[[], object]) -> None:
-        """Call `work` when no call runs or waits: now, or after the last call."""
-        self._calls.when_idle(work)
+    def when_idle(self, callback: Callable[[], object]) -> None:
+        """Call `callback` once no call runs or waits: immediately, or after the last call."""
+        self._calls.when_idle(callback)
 
     async def close(self) -> None:
         """End the episode and its running action, and free its sandbox. Idempotent.
 
-        A running or waiting call raises `SandboxClosedError` or `EnvironmentStateError`.
+        Any call that is running or waiting raises `SandboxClosedError` or `EnvironmentStateError`.
         """
         await self._calls.close()
 

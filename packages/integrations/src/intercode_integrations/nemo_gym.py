@@ -1,4 +1,4 @@
-"""InterCode's sandboxes for NeMo Gym, which finds them under the name ``intercode``."""
+"""A provider of InterCode's sandboxes for NeMo Gym, which finds it by the name ``intercode``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ with require_framework("NeMo Gym", "nemo-gym"):
 
 
 class InterCodeProvider:
-    """A sandbox provider for NeMo Gym; images have InterCode's names (``docker://NAME``)."""
+    """A sandbox provider for NeMo Gym. Image names are InterCode's, such as ``docker://NAME``."""
 
     name = "intercode"
 
@@ -32,14 +32,14 @@ class InterCodeProvider:
         self._live: dict[str, tuple[AsyncSandbox, SandboxSpec]] = {}
 
     async def create(self, spec: SandboxSpec) -> Handle:
-        """Start a sandbox. NeMo Gym itself uploads its files.
+        """Start a sandbox. NeMo Gym itself then uploads the files.
 
         Raises:
-            SandboxCreateError: The specification has an entry point or a GPU, or the sandbox cannot
-                start.
+            SandboxCreateError: The specification has an entry point or a GPU, which InterCode does
+                not support, or the sandbox cannot start.
         """
         if spec.entrypoint or spec.resources.gpu:
-            raise SandboxCreateError("there is neither an entry point nor a GPU here")
+            raise SandboxCreateError("this machine has neither an entry point nor a GPU")
         memory, disk = spec.resources.memory_mib or 1024, spec.resources.disk_gib or 1
         limits = Limits(timeout=600.0, memory=memory << 20, disk=disk << 30)
         start, image = self._provider.start, spec.image or "host"
@@ -62,7 +62,7 @@ class InterCodeProvider:
         timeout_s: float | None = None,
         user: str | int | None = None,
     ) -> SandboxExecResult:
-        """Run a command. A missing folder or user is a failure of the command: exit code 126."""
+        """Run a command. Exit code 126 reports a missing folder or user, as a command's failure."""
         sandbox, spec = self._live[handle.sandbox_id]
         options: dict[str, Any] = {"env": {**spec.env, **(env or {})}, "timeout": timeout_s}
         options |= {} if user in (None, 0, "root") else {"user": str(user)}
@@ -80,20 +80,20 @@ class InterCodeProvider:
         return SandboxExecResult(stdout, stderr, code, reason)
 
     async def upload_file(self, handle: Handle, source_path: Path, target_path: str) -> None:
-        """Copy a file into the sandbox, with its mode."""
+        """Copy a file into the sandbox, with the mode of the source."""
         mode = source_path.stat().st_mode & 0o777
         await handle.raw.write_file(target_path, source_path.read_bytes(), mode)
 
     async def download_file(self, handle: Handle, source_path: str, target_path: Path) -> None:
-        """Copy a file out of the sandbox."""
+        """Copy a file from the sandbox to this machine."""
         target_path.write_bytes(await handle.raw.read_file(source_path))
 
     async def status(self, handle: Handle) -> Status:
-        """Return whether the sandbox is running or closed."""
+        """Return the status of a sandbox: running, or stopped."""
         return Status.RUNNING if handle.sandbox_id in self._live else Status.STOPPED
 
     async def close(self, handle: Handle) -> None:
-        """End the sandbox. Idempotent."""
+        """End a sandbox. Idempotent."""
         if self._live.pop(handle.sandbox_id, None) is not None:
             await handle.raw.close()
 

@@ -1,8 +1,8 @@
 """Environments of any OpenEnv server, played by InterCode's runner: ``intercode run openenv:URL``.
 
-A task is a split's name and an index, which OpenEnv's `reset` resolves. An action is the text of
-its schema's only field, or a JSON object with all fields. The sum of the rewards is the episode's
-score.
+OpenEnv's `reset` selects a task by the name of a split and an index. If the schema of actions has a
+single field, an action is the text of that field. Otherwise, an action is a JSON object with all
+fields. The score of an episode is the sum of the rewards.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from intercode.envs.remote import Elsewhere, Reply
+from intercode.envs.remote import RemoteEnvironment, RemoteReply
 from intercode.envs.traits import Traits, language_traits
 from intercode.errors import ActionError, UsageError
 from intercode.task import Dataset, Task
@@ -24,20 +24,20 @@ from intercode_integrations.serve.client import (
 )
 
 _QUERIES = ("query", "question", "prompt", "instruction", "description")
-"""Fields in which a task may have its request; the first observation always contains it."""
+"""Fields of a task that may contain the request. The first observation always contains it, too."""
 _INTERNAL_FIELDS = ("metadata", "truncated", "info")
-"""Fields of an observation that are hidden from agents; InterCode's servers add the last two."""
+"""Fields of an observation that agents do not see. Only InterCode's servers send the last two."""
 
 
-class OpenEnvEnv(Elsewhere):
-    """An environment of an OpenEnv server.
+class OpenEnvEnv(RemoteEnvironment):
+    """An environment of an OpenEnv server; InterCode is the client.
 
     Args:
-        data: Its address as ``openenv:URL``, or its tasks.
-        changes: The options.
+        data: The address ``openenv:URL``, or the dataset that `tasks` returns for it.
+        changes: The options of the environment.
 
     Raises:
-        UsageError, SandboxError: The server refuses, or cannot be reached.
+        UsageError, SandboxError: The server refuses the client, or cannot be reached.
     """
 
     name: ClassVar[str] = "openenv"
@@ -54,7 +54,10 @@ class OpenEnvEnv(Elsewhere):
 
     @classmethod
     def tasks(cls, address: str) -> Dataset:
-        """List the tasks of all splits of an environment; one task if the server has no list."""
+        """List the tasks of all splits of an environment.
+
+        A server without a list of tasks has a single task, and chooses the task itself.
+        """
         server = RemoteServer(address)
         tasks = []
         try:
@@ -64,7 +67,7 @@ class OpenEnvEnv(Elsewhere):
                 for index, record in enumerate(server.tasks(split)):
                     record = record if isinstance(record, dict) else {}
                     tasks.append(_task(prefix, record, {"split": split, "index": index}))
-        except UsageError:  # the server has no task routes: each reset chooses a task
+        except UsageError:  # the server has no routes for tasks, and chooses a task at each reset
             tasks = [Task(server.name, "What the first observation says.")]
         return Dataset(tasks, f"openenv:{address}", source=address)
 
@@ -91,18 +94,18 @@ class OpenEnvEnv(Elsewhere):
             refuse_failure(observation["info"])
         return _observation_text(observation) or task.query
 
-    def _take(self, action: str) -> Reply:
+    def _take(self, action: str) -> RemoteReply:
         try:
-            reply_data = self._session.ask("step", self._read(action))
+            reply_data = self._session.ask("step", self._parse_action(action))
         except ActionError as error:
-            return Reply(f"[not executed: {error}]", ok=False, info={"executed": False})
+            return RemoteReply(f"[not executed: {error}]", ok=False, info={"executed": False})
         observation, info = reply_data["observation"], reply_data["observation"].get("info") or {}
         if self._is_ours:
             refuse_failure(info)
         if (reward := reply_data["reward"]) is not None:
             self._total = reward + (0.0 if self._is_ours else self._total or 0.0)
         truncated = bool(observation.get("truncated"))
-        return Reply(
+        return RemoteReply(
             _observation_text(observation),
             self._total if reply_data["done"] else None,
             ended=reply_data["done"] and not truncated,
@@ -113,7 +116,7 @@ class OpenEnvEnv(Elsewhere):
             info=sandbox_end(info) if self._is_ours else {},
         )
 
-    def _read(self, action: str) -> dict[str, Any]:
+    def _parse_action(self, action: str) -> dict[str, Any]:
         if self._field is not None:
             return {self._field: action}
         try:
@@ -122,13 +125,13 @@ class OpenEnvEnv(Elsewhere):
             schema_text = msgspec.json.encode(self._schema).decode()
             raise ActionError(f"an action is a JSON object by {schema_text}: {error}") from None
 
-    def _submit(self, answer: str | None) -> Reply:
+    def _submit(self, answer: str | None) -> RemoteReply:
         if self._is_ours:
             return self._take("submit" if answer is None else f"submit {answer}")
-        return Reply("", self._total or 0.0)  # the agent submitted on its own
+        return RemoteReply("", self._total or 0.0)  # OpenEnv's own servers have no submission
 
     def close(self) -> None:
-        """End the episode and the session. Idempotent."""
+        """End the episode and the session with the server. Idempotent."""
         if not self._calls.forked:
             self._calls.cut()
             self._session.close()
@@ -145,7 +148,10 @@ def _task(prefix: str, record: dict[str, Any], position: dict[str, Any]) -> Task
 
 
 def _observation_text(observation: dict[str, Any]) -> str:
-    """Return the observation's only field if it is text, else all fields as JSON."""
+    """Return the text of an observation.
+
+    The text is that of the only field, or all fields as JSON if there are several.
+    """
     fields = {
         name: value
         for name, value in observation.items()

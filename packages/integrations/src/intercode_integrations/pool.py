@@ -1,8 +1,9 @@
 """A pool of sandboxes, or of environments, that a server leases to its clients.
 
-The pool limits their number, starts some ahead, and ends leases whose clients have gone: after an
-idle time, at a maximum age, or when the server reports that their owner has left. Each lease has a
-fresh sandbox or environment, which the pool closes with the lease.
+The pool limits the number of sandboxes, starts some of them before clients need them, and ends
+abandoned leases. A lease ends after an idle time, at a maximum age, or when the server reports that
+the client has left. Each lease has a fresh sandbox or environment, which the pool closes with the
+lease.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 
 class SupportsClose(Protocol):
-    """A resource that a pool can lease."""
+    """The interface of resources that a pool can lease."""
 
     def close(self) -> None:
         """Free the resource. Idempotent."""
@@ -47,59 +48,60 @@ Resource = TypeVar("Resource", bound=SupportsClose)
 
 @dataclass(frozen=True, slots=True)
 class PoolCounts:
-    """Counters of a pool for a server's metrics: at this moment, and since its start."""
+    """Counters of a pool for a server's metrics: current numbers, and totals since its start."""
 
     capacity: int
     leased: int
-    """Leases that are open or being opened."""
+    """Leases that are open or being opened now."""
     used: int
-    """Leases in use at this moment."""
+    """Leases whose resource a client is using now."""
     warm: int
-    """Resources that are started ahead, or being started."""
+    """Resources that the pool has started, or is starting, before any client needs them."""
     waiting: int
-    """Clients that wait for a lease."""
+    """Clients that are waiting for a lease now."""
     opened: int
-    """Leases opened since the start, like all counts below."""
+    """Leases opened since the pool's start. The fields below count from the same time."""
     refused: int
-    """Clients that were refused because the pool was full."""
+    """Clients that got no lease because the pool was full."""
     failed: int
-    """Sandboxes that could not be started."""
+    """Attempts to start a resource that raised an error."""
     idle: int
-    """Leases that ended because they were idle."""
+    """Leases that the pool ended because no client had used them for the idle time."""
     aged: int
-    """Leases that ended because of their age."""
+    """Leases that the pool ended at their maximum age."""
     abandoned: int
-    """Leases that ended because their owner had left."""
+    """Leases that `SandboxPool.leave` ended because their client had left."""
 
 
 class Lease(Generic[Key, Resource]):
     """A lease of a sandbox or an environment of a pool.
 
     As a context manager, a lease is opened on entry, is in use inside the block, and is closed on
-    exit. ``async with`` gives an `AsyncSandbox` or an `AsyncEnv`. A server with separate requests
-    calls `open` or `open_async`, retains the `id`, and uses `SandboxPool.use`.
+    exit. ``async with`` gives an `AsyncSandbox` or an `AsyncEnv`. A server whose clients send
+    separate requests calls `open` or `open_async`, keeps the lease's `id`, and calls
+    `SandboxPool.use` with the `id` for each request.
     """
 
     def __init__(
         self, pool: SandboxPool[Key, Resource], key: Key, owner: Hashable, wait: float | None
     ) -> None:
         self.id = secrets.token_urlsafe(24)
-        """Unguessable name of the lease."""
+        """The name of the lease. The name is random, so clients cannot guess each other's."""
         self.key, self.owner = key, owner
         self._pool, self._wait = pool, wait
         self.resource: Resource | None = None
-        """Sandbox or environment, once the lease is open."""
+        """The leased sandbox or environment; None until the lease is open."""
         self.start_time = self.last_use = 0.0
         self.users = 0
         self.ended = False
         self._async_resource: AsyncSandbox | AsyncEnv | None = None
 
     def open(self) -> Self:
-        """Wait for capacity in the pool, and start the sandbox.
+        """Wait for a free slot of the pool, and start the sandbox or environment.
 
         Raises:
-            CapacityError: All are leased and none was returned in time, or the pool is closing.
-            InterCodeError: The sandbox cannot be started.
+            CapacityError: All slots are taken and none was freed in time, or the pool is closing.
+            InterCodeError: The sandbox or environment cannot be started.
         """
         self._refuse_reopening()
         self._pool.admit(self._wait)
@@ -107,7 +109,7 @@ class Lease(Generic[Key, Resource]):
         return self
 
     async def open_async(self) -> Self:
-        """Open the lease in an event loop, like `open`. A cancelled call leases nothing."""
+        """Open the lease in an event loop, like `open`. A cancelled call leaves no open lease."""
         self._refuse_reopening()
         await self._pool.admit_async(self._wait)
         loop = asyncio.get_running_loop()
@@ -121,15 +123,16 @@ class Lease(Generic[Key, Resource]):
 
     def _refuse_reopening(self) -> None:
         if self.resource is not None:
-            raise LeaseError("this lease was opened before: ask the pool for another one")
+            raise LeaseError("this lease was used before: acquire another one from the pool")
 
     def _close_abandoned(self, fill_future: asyncio.Future[None]) -> None:
-        if fill_future.exception() is None:  # otherwise the pool holds nothing to close
+        # After a failed start, the pool has already freed the slot, and no resource exists.
+        if fill_future.exception() is None:
             closing_threads(os.getpid()).submit(self.close)
 
     @property
     def async_resource(self) -> AsyncSandbox | AsyncEnv:
-        """Resource with awaitable calls.
+        """The leased resource in a form whose methods are awaited.
 
         Raises:
             UsageError: The resource is neither a sandbox nor an environment.
@@ -145,10 +148,10 @@ class Lease(Generic[Key, Resource]):
         return self._async_resource
 
     def end_use(self) -> None:
-        """End a use of `async_resource`, now or after the end of a cancelled call."""
+        """End a use of `async_resource`: now, or at the end of a cancelled call that still runs."""
         if isinstance(self._async_resource, AsyncEnv):
             self._async_resource.when_idle(lambda: self._pool.end_use(self))
-        else:  # no call of an AsyncSandbox outlasts its wait
+        else:  # a cancelled call of an AsyncSandbox ends before its caller continues
             self._pool.end_use(self)
 
     def close(self) -> None:
@@ -184,21 +187,22 @@ class Lease(Generic[Key, Resource]):
 class SandboxPool(Generic[Key, Resource]):
     """A pool that leases sandboxes or environments.
 
-    The pool's own thread ends expired leases and starts resources ahead. ``with`` closes the pool.
+    A background thread of the pool ends expired leases, and starts resources before clients need
+    them. The end of a ``with`` block closes the pool.
 
     Args:
-        opens: Starts a resource from the argument of `lease`: `Provider.start` takes an image,
-            ``env.stage.open`` a task; a function may make environments. Default: native sandboxes,
-            by image.
-        capacity: The maximum number of resources at once, including those started ahead.
+        opens: A function that starts a resource from the key of a lease. `Provider.start` takes an
+            image as the key, and ``env.stage.open`` takes a task. A function that makes
+            environments is also permitted. Default: the native provider's `Provider.start`.
+        capacity: The maximum number of resources at once, including those not leased yet.
         idle: Seconds without use after which a lease ends.
         lifetime: Seconds after which a lease ends, used or not.
-        warm: The number of resources to start ahead for each key. They give way to leases of other
-            keys.
-        clock: Returns the time, in seconds.
+        warm: Key → the number of resources to start before clients need them. If the pool is full,
+            it closes such a resource to make room for a lease of another key.
+        clock: A function that returns the time, in seconds.
 
     Raises:
-        UsageError: A number is not positive, or `warm` exceeds the capacity.
+        UsageError: A number is not positive, or the numbers in `warm` exceed the capacity.
     """
 
     def __init__(
@@ -211,12 +215,12 @@ class SandboxPool(Generic[Key, Resource]):
         warm: Mapping[Key, int] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        for name, number in {"capacity": capacity, "idle": idle, "lifetime": lifetime}.items():
-            if not number > 0:
-                raise UsageError(f"{name} must be more than 0, not {number}")
+        for name, limit in {"capacity": capacity, "idle": idle, "lifetime": lifetime}.items():
+            if not limit > 0:
+                raise UsageError(f"{name} must be more than 0, not {limit}")
         self._warm_targets = dict(warm or {})
         if sum(self._warm_targets.values()) > capacity:
-            raise UsageError(f"warm names more sandboxes than the capacity, {capacity}, allows")
+            raise UsageError(f"warm has more sandboxes than the capacity, {capacity}, allows")
         self._opens: Callable[[Key], Any] = opens or get_provider().start  # type: ignore[assignment]
         self._capacity, self._idle_limit, self._lifetime = capacity, idle, lifetime
         self._clock = clock
@@ -224,12 +228,12 @@ class SandboxPool(Generic[Key, Resource]):
         self._leases: dict[str, Lease[Key, Resource]] = {}
         self._warm: dict[Key, deque[Resource]] = {key: deque() for key in self._warm_targets}
         self._slot_count = 0
-        """Slots of leases: open, being opened, or about to be opened."""
+        """The number of leases that are open, being opened, or about to be opened."""
         self._starting_counts: Counter[Key] = Counter()
-        """Number of resources being started ahead, by key."""
+        """Key → the number of unleased resources that the pool's thread is starting now."""
         self._failed_keys: set[Key] = set()
-        """Keys whose last start failed: the pool starts none ahead for them until a lease succeeds.
-        """
+        """Keys whose last start failed. The pool starts no resources for them in advance until a
+        lease of the key succeeds."""
         self._waiting_futures: deque[Future[None]] = deque()
         self._counts: Counter[str] = Counter()
         self._closing = False
@@ -244,15 +248,15 @@ class SandboxPool(Generic[Key, Resource]):
         """Return a lease that is not open yet: open it by ``with``, ``async with`` or `Lease.open`.
 
         Args:
-            key: An image or a task; see the pool's `opens`.
-            owner: A client; `leave` ends all its leases.
-            wait: Seconds to wait if all are leased; 0 refuses at once, None waits without limit.
+            key: An image or a task: the argument for the pool's function `opens`.
+            owner: An identifier of the client, with which `leave` ends all leases of the client.
+            wait: Seconds to wait if the pool is full; 0 refuses at once, None waits without limit.
         """
         return Lease(self, key, owner, wait)
 
     @contextmanager
     def use(self, id: str) -> Iterator[Resource]:
-        """Use a leased resource. Its idle time starts when the block ends.
+        """Use a leased resource in a block. The lease's idle time restarts when the block ends.
 
         Raises:
             LeaseError: The lease does not exist, or has ended.
@@ -266,9 +270,9 @@ class SandboxPool(Generic[Key, Resource]):
 
     @asynccontextmanager
     async def use_async(self, id: str) -> AsyncIterator[Any]:
-        """Use a leased resource in an event loop: an `AsyncSandbox` or an `AsyncEnv`.
+        """Use a leased resource in a block, in an event loop: an `AsyncSandbox` or an `AsyncEnv`.
 
-        A call whose wait was cancelled counts as use until its end.
+        A call that continues after its caller was cancelled counts as use until the call ends.
 
         Raises:
             LeaseError: The lease does not exist, or has ended.
@@ -288,7 +292,7 @@ class SandboxPool(Generic[Key, Resource]):
         return sum(self.end(lease, "abandoned") for lease in leases)
 
     def sweep(self) -> int:
-        """End the expired leases, as the pool's thread does by itself.
+        """End the expired leases. The pool's thread calls this method regularly.
 
         Returns:
             The number of ended leases.
@@ -302,7 +306,7 @@ class SandboxPool(Generic[Key, Resource]):
         return sum(self.end(lease, reason) for lease, reason in expired_leases)
 
     def counts(self) -> PoolCounts:
-        """Return the counters of this moment, and since the start."""
+        """Return the current numbers of leases and resources, and the totals since the start."""
         with self._condition:
             return PoolCounts(
                 self._capacity,
@@ -314,7 +318,7 @@ class SandboxPool(Generic[Key, Resource]):
             )
 
     def drain(self, timeout: float | None = None) -> bool:
-        """Lease no more, and wait until all leases have ended.
+        """Refuse new leases, and wait until all existing leases have ended.
 
         Args:
             timeout: Seconds; None waits without limit.
@@ -356,7 +360,7 @@ class SandboxPool(Generic[Key, Resource]):
     # Methods that leases call.
 
     def admit(self, wait: float | None) -> None:
-        """Take a slot for a lease, or wait for one.
+        """Reserve a slot for a lease: at once, or after a wait of up to `wait` seconds.
 
         Raises:
             CapacityError: No slot was free in time, or the pool is closing.
@@ -369,7 +373,7 @@ class SandboxPool(Generic[Key, Resource]):
                 raise self._capacity_error(wait) from None
 
     async def admit_async(self, wait: float | None) -> None:
-        """Take a slot in an event loop, like `admit`. A cancelled call takes no slot."""
+        """Reserve a slot in an event loop, like `admit`. A cancelled call reserves no slot."""
         future = self._request_slot(wait)
         try:
             await asyncio.wait_for(asyncio.wrap_future(future), wait)
@@ -382,12 +386,12 @@ class SandboxPool(Generic[Key, Resource]):
             raise
 
     def fill(self, lease: Lease[Key, Resource]) -> None:
-        """Open a lease that has a slot, with a resource started ahead or a new one."""
+        """Open a lease that has a slot, with an already started resource or a new one."""
         with self._condition:
             warm = self._warm.get(lease.key)
             resource = warm.popleft() if warm else None
-            # A slot is granted only if capacity is free, or a resource that was started ahead gives
-            # way.
+            # Started but unleased resources also count against the capacity. If a new resource
+            # would exceed the capacity, the pool closes one of them first.
             evicted_resource = None if resource is not None else self._evict_warm()
         if evicted_resource is not None:
             _close(evicted_resource)
@@ -411,7 +415,11 @@ class SandboxPool(Generic[Key, Resource]):
             raise CapacityError("the pool is closing")
 
     def begin_use(self, lease: Lease[Key, Resource]) -> Resource:
-        """Count one more user of a lease."""
+        """Return a lease's resource, and increment the count of its users.
+
+        Raises:
+            LeaseError: The lease has ended, or was never opened.
+        """
         with self._condition:
             if lease.ended or lease.resource is None:
                 raise self._missing_lease_error()
@@ -419,7 +427,7 @@ class SandboxPool(Generic[Key, Resource]):
             return lease.resource
 
     def end_use(self, lease: Lease[Key, Resource]) -> None:
-        """Count one user less; the last user of an ended lease frees its resource."""
+        """Count one user of a lease less; the last user of an ended lease closes its resource."""
         with self._condition:
             lease.users -= 1
             lease.last_use = self._clock()
@@ -428,9 +436,17 @@ class SandboxPool(Generic[Key, Resource]):
             closing_threads(os.getpid()).submit(_close, lease.resource)
 
     def end(self, lease: Lease[Key, Resource], reason: str = "") -> bool:
-        """End a lease and everything that runs in its resource; return whether this call ended it.
+        """End a lease and everything that runs in its resource.
 
-        A resource in use is only stopped, because its user's thread may be inside it.
+        If the resource is in use, this method only stops it, because a thread may be inside one of
+        its methods. `end_use` then closes the resource.
+
+        Args:
+            lease: The lease.
+            reason: The counter to increment, one of `_COUNT_NAMES`; empty for none.
+
+        Returns:
+            Whether this call ended the lease; False if it had ended before.
         """
         with self._condition:
             if self._leases.pop(lease.id, None) is None:
@@ -439,7 +455,7 @@ class SandboxPool(Generic[Key, Resource]):
             used = lease.users > 0
             if reason:
                 self._counts[reason] += 1
-        assert lease.resource is not None  # the lease was open
+        assert lease.resource is not None  # `fill` sets it before it registers the lease
         (_stop if used else _close)(lease.resource)
         self._release_slot()
         return True
@@ -452,7 +468,7 @@ class SandboxPool(Generic[Key, Resource]):
 
     def _missing_lease_error(self) -> LeaseError:
         return LeaseError(
-            "there is no such lease, or it has ended: by its client, after "
+            "there is no such lease, or it has ended: released by its client, after "
             f"{self._idle_limit:g} seconds without use, or after {self._lifetime:g} seconds in all"
         )
 
@@ -495,7 +511,7 @@ class SandboxPool(Generic[Key, Resource]):
         )
 
     def _evict_warm(self) -> Resource | None:
-        """Take a resource that was started ahead if the pool exceeds its capacity."""
+        """Remove and return an unleased resource if the pool exceeds its capacity, else None."""
         if self._slot_count + self._count_warm() > self._capacity:
             for resources in self._warm.values():
                 if resources:
@@ -503,13 +519,13 @@ class SandboxPool(Generic[Key, Resource]):
         return None
 
     def _expiry_reason(self, lease: Lease[Key, Resource]) -> str:
-        """Return the reason why a lease has expired; empty if it has not."""
+        """Return the reason why a lease has expired, ``aged`` or ``idle``; empty if it has not."""
         now = self._clock()
         if now >= lease.start_time + self._lifetime:
             return "aged"
         return "idle" if not lease.users and now >= lease.last_use + self._idle_limit else ""
 
-    # The pool's thread.
+    # Methods of the background thread, `_maintenance_thread`.
 
     def _maintain(self) -> None:
         while True:
@@ -533,7 +549,7 @@ class SandboxPool(Generic[Key, Resource]):
         )
 
     def _pause(self) -> float:
-        """Return the seconds until the next lease may expire."""
+        """Return the seconds for which the background thread may wait: until a lease may expire."""
         now, ends = self._clock(), [self._idle_limit, _MAX_PAUSE]
         for lease in self._leases.values():
             ends.append(lease.start_time + self._lifetime - now)
@@ -541,7 +557,11 @@ class SandboxPool(Generic[Key, Resource]):
         return max(0.0, min(ends))
 
     def _start_warm(self, key: Key) -> None:
-        """Start one resource ahead. After a failure, the next client meets the error, too."""
+        """Start one resource before a client needs it.
+
+        After a failure, the pool makes no further attempt for this key until a lease of the key
+        succeeds. The next client that leases the key receives the error from its own attempt.
+        """
         try:
             resource = self._opens(key)
         except (InterCodeError, OSError):
@@ -562,7 +582,7 @@ class SandboxPool(Generic[Key, Resource]):
 
 
 def _close(resource: SupportsClose) -> None:
-    """Free a resource that is not in use; a lost sandbox is already free."""
+    """Close a resource that is not in use. A failure is only logged."""
     try:
         resource.close()
     except (InterCodeError, OSError) as error:
@@ -570,7 +590,7 @@ def _close(resource: SupportsClose) -> None:
 
 
 def _stop(resource: SupportsClose) -> None:
-    """End what runs in a resource whose user's thread may be inside it; `close` follows."""
+    """End everything that runs in a resource in use; `_close` follows when its user has left it."""
     if isinstance(base_env := getattr(resource, "unwrapped", resource), InterCodeEnv):
         base_env.stop()
     else:

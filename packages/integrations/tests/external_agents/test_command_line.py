@@ -122,10 +122,16 @@ def test_a_budget_ends_the_run_which_can_be_gone_on_with(
         (["--agent", "react", "--model", "x"], "PROVIDER/NAME"),
         (["--agent", "react", "--model", "scripted/r", "--recording", "x"], "takes no --recording"),
         *[
-            (["--agent", name, "--recording", "x"], "takes no --recording; agents that take it: p")
+            (
+                ["--agent", name, "--recording", "x"],
+                "takes no --recording; agents with this option: p",
+            )
             for name in ("oracle", "noop", "random")
         ],
-        (["--recording", "x"], "agent oracle takes no --recording; agents that take it: predictio"),
+        (
+            ["--recording", "x"],
+            "agent oracle takes no --recording; agents with this option: predictio",
+        ),
         (["--agent", "cli:echo {qery}"], "{qery} is not a place of the command: {query} is"),
         (["--agent", "cli:echo --url={ulr}"], "{ulr} is not a place of the command: {url} is"),
     ],
@@ -186,7 +192,7 @@ def test_what_a_prediction_is_depends_on_the_environment() -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("", "holds no prediction"),
+        ("", "contains no predictions"),
         ("{", "p.jsonl:1: not JSON"),
         ("[]", "expected an object"),
         ('{"task_id": "a"}', "field 'prediction' is missing"),

@@ -27,7 +27,7 @@ from intercode.cli.main import main
 from intercode.errors import ImageError
 from intercode_integrations.external_agents import layers, profile
 from intercode_sandbox import get_provider
-from intercode_sandbox.network import Gate, Policy, RefusedError
+from intercode_sandbox.network import NetworkGate, Policy, RefusedError
 
 PROFILE = """
 name = "{name}"
@@ -152,7 +152,7 @@ def _kept() -> list[str]:
     return sorted(path.name for path in Path(os.environ["INTERCODE_CACHE"], "agents").glob("*"))
 
 
-def _says(layer: layers.Layer, *argv: str) -> str:
+def _says(layer: layers.AgentLayer, *argv: str) -> str:
     provider = get_provider("native")
     try:
         sandbox = provider.start(f"host+{layer.path}")
@@ -306,7 +306,7 @@ def test_a_layer_has_files_of_its_agent_only(tmp_path: Path, name: str) -> None:
     with tarfile.open(tmp_path / "layer.tar", "w") as archive:
         archive.addfile(tarfile.TarInfo("opt/agents/tiny/x"))
         archive.addfile(tarfile.TarInfo(name))
-    with pytest.raises(ImageError, match="a file elsewhere"):
+    with pytest.raises(ImageError, match="a file outside of its folder"):
         layers._check_members(tmp_path / "layer.tar", "tiny")
 
 
@@ -316,12 +316,12 @@ def test_only_an_operators_names_may_be_private() -> None:
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        policy = Policy.of([f"mirror.example:{port}"])
-        Gate(policy, resolve, private=True).connect_to_host("mirror.example", port).close()
+        policy = Policy.parse([f"mirror.example:{port}"])
+        NetworkGate(policy, resolve, private=True).connect_to_host("mirror.example", port).close()
         with pytest.raises(RefusedError):
-            Gate(policy, resolve, private=True).connect_to_host("other.example", port)
+            NetworkGate(policy, resolve, private=True).connect_to_host("other.example", port)
         with pytest.raises(RefusedError):
-            Gate(policy, resolve).connect_to_host("mirror.example", port)
+            NetworkGate(policy, resolve).connect_to_host("mirror.example", port)
 
 
 def test_every_profile_that_installs_is_pinned() -> None:

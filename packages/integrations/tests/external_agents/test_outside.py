@@ -22,7 +22,7 @@ from intercode.models.prices import Prices
 from intercode.models.scripted import Line
 from intercode.records import Outcome, read_episodes
 from intercode.tool_calls import ToolCall
-from intercode_integrations.external_agents.profile import NO_MODEL, Record, find_profile
+from intercode_integrations.external_agents.profile import NO_MODEL, ExtractionRules, find_profile
 from intercode_integrations.external_agents.turns import read_action, rebuild_turns
 from intercode_integrations.gateway import Call
 from intercode_integrations.testing import ScriptedServer, shell
@@ -108,7 +108,7 @@ def test_a_command_solves_a_task_and_all_commands_read_its_record(
     assert episode.metadata["outside"]["output"] == "Done.\n"
     assert episode.metadata["model"]["calls"][1]["thought"] == "I make it."
     # Tokens are those that the server has counted.
-    outcome = Outcome.of(episode)
+    outcome = Outcome.from_episode(episode)
     assert outcome.calls == len(server.exchanges) == 3
     assert (outcome.tokens_in or 0) + (outcome.tokens_out or 0) == server.usage.total
     run = str(tmp_path / "run")
@@ -154,7 +154,7 @@ UNASKED = [
     ("bash -c 'echo oh no >&2; exit 3'", (), "exit code 3; the end of its output:\noh no"),
     ("no-such-program", (), "cannot be started"),
     ("sleep 1000", ("--episode-seconds", "0.5"), "it was killed (ended by: seconds)"),
-    ("bash -c 'kill -9 -1; sleep 1000'", ("--episode-seconds", "5"), "has not asked its model"),
+    ("bash -c 'kill -9 -1; sleep 1000'", ("--episode-seconds", "5"), "did not call its model"),
     ("curl -s -d {{}} {url_v1}/nothing", (), "refused with 401"),
     ("curl -s -H 'x-api-key: {token}' -d {{}} {url_v1}/nothing", (), "refused with 404"),
 ]
@@ -251,9 +251,9 @@ def test_dollars_end_the_calls_of_the_model(
     assert episode.success and episode.status == "submitted" and episode.error is None
     assert episode.metadata["ended_by"] == "cost"
     assert episode.turns[0].action == GOLD
-    costs = [price.of(each.usage) for each in server.exchanges if each.usage is not None]
+    costs = [price.compute_cost(each.usage) for each in server.exchanges if each.usage is not None]
     assert len(costs) > 1 and sum(costs[:-1]) < 2 <= sum(costs)
-    assert Outcome.of(episode).cost == pytest.approx(sum(costs))
+    assert Outcome.from_episode(episode).cost == pytest.approx(sum(costs))
 
 
 def test_a_program_that_goes_on_without_its_model_is_killed(
@@ -282,7 +282,7 @@ def test_a_call_that_a_limit_cuts_off_says_nothing_of_the_agents_start(
 ) -> None:
     """Neither before its answer's first byte, nor in the middle of a stream."""
     never = threading.Event()
-    server.plan = lambda _: Fault("slow", until=never)
+    server.plan = lambda _: Fault("slow", last_request=never)
     body = {"model": "$INTERCODE_MODEL", "messages": [{"role": "user", "content": "hi"}]}
     asked = json.dumps(body).replace("}]}", f'}}], "stream": {streamed}}}').replace('"', '\\"')
     headers = '-H "Authorization: Bearer $OPENAI_API_KEY" -H "Content-Type: application/json"'
@@ -301,7 +301,7 @@ def test_a_program_that_leaves_before_its_model_answers_makes_no_score(
     play: Play, server: ScriptedServer
 ) -> None:
     never = threading.Event()
-    server.plan = lambda _: Fault("slow", until=never)
+    server.plan = lambda _: Fault("slow", last_request=never)
     leaves = "cli:bash -c 'timeout 1 python3 /opt/tiny.py x; true'"
     try:
         episode = play(agent=leaves, code=1)
@@ -467,9 +467,9 @@ def test_episodes_have_seats_of_their_own_and_the_sandbox_no_key(
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["sql", "--agent", AGENT, "--model", "openai/x"], "take bash or swe"),
-        (["ctf", "--agent", AGENT, "--model", "openai/x"], "take bash or swe"),
-        (["python", "--agent", AGENT, "--model", "openai/x"], "take bash or swe"),
+        (["sql", "--agent", AGENT, "--model", "openai/x"], "choose bash or swe"),
+        (["ctf", "--agent", AGENT, "--model", "openai/x"], "choose bash or swe"),
+        (["python", "--agent", AGENT, "--model", "openai/x"], "choose bash or swe"),
         (["bash", "--agent", AGENT], "needs --model PROVIDER/NAME, or --model none"),
         (["bash", "--agent", "aider", "--model", NO_MODEL], "aider needs --model PROVIDER/NAME\n"),
         (
@@ -477,9 +477,12 @@ def test_episodes_have_seats_of_their_own_and_the_sandbox_no_key(
             "needs --model PROVIDER/NAME\n",
         ),
         (["bash", "--agent", "cli:a", "--model", NO_MODEL, "--max-tokens", "9"], "no --max-tokens"),
-        (["bash", "--agent", AGENT, "--model", "openai/x", "--temperature", "1"], "takes no"),
+        (
+            ["bash", "--agent", AGENT, "--model", "openai/x", "--temperature", "1"],
+            "controls this itself: omit --temperature",
+        ),
         (["bash", "--agent", AGENT, "--model", "openai/x", "--skill", "/no"], "no such folder"),
-        (["bash", "--agent", AGENT, "--model", "openai/x", "--network"], "without --network"),
+        (["bash", "--agent", AGENT, "--model", "openai/x", "--network"], "model: omit --network"),
         (["bash", "--agent", AGENT, "--model", "openai/x", "--sandbox", "docker"], "native"),
         (["bash", "--agent", "cli:", "--model", "openai/x"], "needs a command"),
         (["bash", "--agent", "cli:echo '", "--model", "openai/x"], "quotation"),
@@ -531,7 +534,7 @@ def test_a_malformed_profile_is_refused_with_its_place(
 
 def test_the_calls_of_tools_become_actions() -> None:
     def action(name: str, **arguments: object) -> str:
-        return read_action(ToolCall("", name, arguments), Record())
+        return read_action(ToolCall("", name, arguments), ExtractionRules())
 
     assert action("Bash", command="ls") == "ls"
     assert action("shell", command=["bash", "-lc", "ls | wc"]) == "ls | wc"

@@ -17,10 +17,10 @@ def test_a_command_is_an_agent_that_calls_a_model(name: str) -> None:
 
 def test_a_command_needs_a_model_or_none() -> None:
     with pytest.raises(UsageError, match="cli:true needs --model PROVIDER/NAME, or --model none"):
-        actors(RunSpec.of({"env": "bash", "agent": "cli:true"}))
+        actors(RunSpec.from_layers({"env": "bash", "agent": "cli:true"}))
 
 
 def test_a_program_that_acts_by_itself_needs_a_shell() -> None:
-    spec = RunSpec.of({"env": "sql", "agent": "cli:true", "model": "none"})
-    with pytest.raises(UsageError, match="has none; take bash or swe"):
+    spec = RunSpec.from_layers({"env": "sql", "agent": "cli:true", "model": "none"})
+    with pytest.raises(UsageError, match="has none; choose bash or swe"):
         actors(spec)

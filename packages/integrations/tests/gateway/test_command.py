@@ -212,7 +212,7 @@ def test_a_file_of_a_token_that_others_can_read_is_refused(
     file = tmp_path / "token.txt"
     file.write_text("a" * 40)
     file.chmod(0o644)
-    assert "others can read it: chmod 600" in refused("--token-file", file)
+    assert "other users can read the file: chmod 600" in refused("--token-file", file)
     file.write_text("short")
     file.chmod(0o600)
     assert "at least 16 characters" in refused("--token-file", file)
@@ -264,7 +264,7 @@ def test_calls_under_way_may_end_and_a_second_signal_ends_them(tmp_path: Path) -
 
     def plan(number: int) -> Fault | None:
         arrived.set()
-        return None if number else Fault("slow", until=never)
+        return None if number else Fault("slow", last_request=never)
 
     with (
         ScriptedServer(script([Rule(Line("Late."))]), plan=plan, key=KEY) as server,
@@ -298,7 +298,9 @@ def test_failing_calls_are_told_and_one_that_is_cut_off_is_recorded(tmp_path: Pa
     def plan(number: int) -> Fault | None:
         if number == 2:
             arrived.set()
-        return [Fault("status", 400), Fault("status", 500), Fault("slow", until=never)][number]
+        return [Fault("status", 400), Fault("status", 500), Fault("slow", last_request=never)][
+            number
+        ]
 
     with (
         ScriptedServer(script([Rule(Line("Late."))]), plan=plan, key=KEY) as server,
@@ -358,7 +360,7 @@ def test_no_call_is_made_that_the_record_has_no_room_for(
         spent = found.end()
     assert refusal.value.status_code == 402
     assert (spent["calls"], len(server.exchanges), len(lines(record))) == (1, 1, 1)
-    assert "bytes, and may have 100: name another file, or raise --record-limit" in refused(
+    assert "bytes, above the limit of 100: name another file, or raise --record-limit" in refused(
         *options
     )
     assert len(lines(record)) == 1
@@ -434,8 +436,8 @@ def test_a_command_of_an_ordinary_user_sees_no_memory(server: ScriptedServer) ->
 
 def test_wrong_usage(server: ScriptedServer, refused: Callable[..., str], tmp_path: Path) -> None:
     port = urlsplit(server.root).port
-    assert f"port {port} of 127.0.0.1 cannot be had" in refused("--port", port)
-    assert "the price of ollama/any is not known" in refused("--max-cost", 1)
+    assert f"port {port} of 127.0.0.1 is not available" in refused("--port", port)
+    assert "the price of ollama/any is unknown" in refused("--max-cost", 1)
     assert "--allow-model needs a name" in refused("--allow-model", "=x")
     assert "nowhere" in refused("--record", tmp_path / "nowhere/calls.jsonl")
     assert "none-such cannot be started" in refused("--", "none-such")

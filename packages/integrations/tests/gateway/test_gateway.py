@@ -16,7 +16,7 @@ from intercode.models.cache import Cache
 from intercode.models.limits import Budget, RateLimit, Retry
 from intercode.models.prices import Price
 from intercode.models.protocols import TABLES, Name
-from intercode.models.remote import Around
+from intercode.models.remote import CallContext
 from intercode.models.scripted import Line, Rule, script
 from intercode_integrations.gateway import Gateway, GatewayPolicy, GatewaySession, Upstream
 from intercode_integrations.gateway.calls import decode_answer
@@ -47,7 +47,7 @@ def seat(server: ScriptedServer) -> Iterator[GatewaySession]:
 
 def gate(server: ScriptedServer, terms: GatewayPolicy | None = None, **around: Any) -> Gateway:
     upstream = Upstream("openai-compatible", "any", server.url, KEY)
-    kept = replace(Around(price=PRICE, retry=QUICK), **around)
+    kept = replace(CallContext(price=PRICE, retry=QUICK), **around)
     return Gateway(upstream, call_context=kept, policy=terms or GatewayPolicy())
 
 
@@ -65,7 +65,7 @@ def test_a_call_and_its_stream_are_recorded_alike(
         ("bash", {"command": "ls -la é"})
     ]
     assert whole.usage + streamed.usage == server.usage
-    assert whole.cost == pytest.approx(PRICE.of(whole.usage))
+    assert whole.cost == pytest.approx(PRICE.compute_cost(whole.usage))
     assert (whole.messages[0].content, whole.tools) == ("hi", ("bash",))
 
 
@@ -303,7 +303,7 @@ def test_a_stream_that_breaks_off_is_seen_and_recorded(path: str) -> None:
                 assert not said(client).endswith(b"0\r\n\r\n")
             (call,) = seat.calls
             assert "last event" in call.error
-            assert budget.presumed.tokens > 0
+            assert budget.reserved_amounts.tokens > 0
             assert "last event" in str(seat.failure), "which no agent has caused"
             assert ask(seat, path, BODIES[path])[0] == 200
             assert seat.failure is None
@@ -361,7 +361,7 @@ def test_counts_are_recorded_apart_and_limited(server: ScriptedServer) -> None:
 def test_a_provider_that_cannot_be_reached_is_no_agents_failure(server: ScriptedServer) -> None:
     upstream = Upstream("openai-compatible", "any", "http://127.0.0.1:1/v1", KEY)
     with (
-        Gateway(upstream, call_context=Around(retry=QUICK)) as gateway,
+        Gateway(upstream, call_context=CallContext(retry=QUICK)) as gateway,
         gateway.open_session() as seat,
     ):
         assert ask(seat, PATHS[0], BODIES[PATHS[0]])[0] == 503

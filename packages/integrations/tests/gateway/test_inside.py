@@ -13,7 +13,7 @@ from intercode.models.scripted import Line, Rule, script
 from intercode_integrations.gateway import Gateway, GatewaySession, Upstream
 from intercode_integrations.testing import ScriptedServer
 from intercode_sandbox import Limits, SandboxBackend, get_provider
-from intercode_sandbox.forwarding import Forwards
+from intercode_sandbox.forwarding import SupportsForwarding
 
 PORT = 8080
 ASK = """
@@ -83,7 +83,7 @@ def seat(gateway: Gateway) -> Iterator[GatewaySession]:
 def sandbox(seat: GatewaySession) -> Iterator[SandboxBackend]:
     provider = get_provider("native")
     with closing(provider.start("host", Limits(timeout=60))) as found:
-        assert isinstance(found, Forwards)
+        assert isinstance(found, SupportsForwarding)
         found.forward(PORT, seat.serve)
         yield found
     provider.close()
@@ -134,7 +134,7 @@ def test_a_key_that_the_server_repeats_is_hidden(sandbox: SandboxBackend) -> Non
         Gateway(Upstream("openai-compatible", "any", server.url, KEY)) as gateway,
         gateway.open_session() as seat,
     ):
-        assert isinstance(sandbox, Forwards)
+        assert isinstance(sandbox, SupportsForwarding)
         sandbox.forward(PORT + 1, seat.serve)
         for stream in (False, True):
             body = {"model": "any", **BODIES["/v1/messages"], "stream": stream}

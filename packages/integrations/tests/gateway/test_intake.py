@@ -11,17 +11,17 @@ import pytest
 from gateway.doors import BODIES, KEY, ask, raw, said
 from intercode.json_limits import MAX_DEPTH, MAX_TOKENS, count_tokens
 from intercode.models.limits import Budget, Retry
-from intercode.models.remote import Around
+from intercode.models.remote import CallContext
 from intercode.models.scripted import Line, Rule, script
 from intercode_integrations.gateway import Gateway, GatewayPolicy, GatewaySession, Upstream
 from intercode_integrations.gateway.calls import Call
-from intercode_integrations.gateway.intake import FREE_BODY_BYTES, Intake, check_embedded_tokens
-from intercode_integrations.gateway.policy import Refusal
-from intercode_integrations.gateway.retention import (
+from intercode_integrations.gateway.episode_calls import (
     MAX_CHARACTERS,
     MAX_FAILED_CHARACTERS,
     Dialogues,
 )
+from intercode_integrations.gateway.intake import FREE_BODY_BYTES, Intake, check_embedded_tokens
+from intercode_integrations.gateway.policy import Refusal
 from intercode_integrations.testing import ScriptedServer
 from waiting import eventually
 
@@ -37,7 +37,7 @@ def server() -> Iterator[ScriptedServer]:
 @pytest.fixture
 def gateway(server: ScriptedServer) -> Iterator[Gateway]:
     upstream = Upstream("openai-compatible", "any", server.url, KEY)
-    with Gateway(upstream, call_context=Around(retry=Retry(retries=0))) as found:
+    with Gateway(upstream, call_context=CallContext(retry=Retry(retries=0))) as found:
         yield found
 
 
@@ -218,7 +218,7 @@ def test_a_message_that_is_sent_again_is_held_once(gateway: Gateway) -> None:
 def test_a_seat_whose_dialogues_are_full_makes_no_call(
     gateway: Gateway, server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("intercode_integrations.gateway.retention.MAX_CHARACTERS", 100)
+    monkeypatch.setattr("intercode_integrations.gateway.episode_calls.MAX_CHARACTERS", 100)
     server.exchanges.clear()
     with gateway.open_session() as seat:
         assert ask(seat, CHAT, message(content="x" * 100))[0] == 200
@@ -230,7 +230,7 @@ def test_a_seat_whose_dialogues_are_full_makes_no_call(
 
 def test_errors_that_are_kept_hold_no_request() -> None:
     upstream = Upstream("openai-compatible", "any", "http://127.0.0.1:1/v1", KEY)
-    around = Around(retry=Retry(retries=0))
+    around = CallContext(retry=Retry(retries=0))
     with Gateway(upstream, call_context=around) as gateway, gateway.open_session() as seat:
         ask(seat, CHAT, BODIES[CHAT])
         assert seat.failure is not None and seat.refusal is not None

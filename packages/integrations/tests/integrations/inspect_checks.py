@@ -372,14 +372,14 @@ def mine():
     assert sample.error is None and sample.scores["includes"].value == "C"
     (tmp_path / "intercode-sandbox.toml").write_text('memory = "64M"')
     with pytest.raises(intercode.UsageError, match="memory"):
-        SandboxConfig.of(str(tmp_path / "intercode-sandbox.toml"))
+        SandboxConfig.parse(str(tmp_path / "intercode-sandbox.toml"))
 
 
 async def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(intercode.UsageError, match="sql"):
         sql(tools="inspect")
     with pytest.raises(intercode.UsageError, match="TaskConfig"):
-        SandboxConfig.of(TaskConfig(env="bash", tools="inspect"))
+        SandboxConfig.parse(TaskConfig(env="bash", tools="inspect"))
     made = await InterCodeSandbox.sample_init("checks", None, {})
     with pytest.raises(NotImplementedError):
         await made["default"].connection()

@@ -298,10 +298,10 @@ def test_clients_end_servers_by_signals(number: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["bash"], "over stdio a client plays one episode"),
-        (["bash", "--task", TASK.task_id, "--epochs", "2"], "over stdio a client plays one"),
+        (["bash"], "over stdio, a client plays a single episode"),
+        (["bash", "--task", TASK.task_id, "--epochs", "2"], "over stdio, a client plays a single"),
         (["bash", "--task", TASK.task_id, "--port", "1"], "are for --http"),
-        (["bash", "--http", "--host", "0.0.0.0"], "name a --token-file"),
+        (["bash", "--http", "--host", "0.0.0.0"], "a --token-file"),
         (["bash", "--http", "--host", "192.0.2.1", "--token", "t"], "cannot listen on 192.0.2.1"),
         (["bash", "--task", "archive-0l"], "did you mean 'archive-01'"),
     ],

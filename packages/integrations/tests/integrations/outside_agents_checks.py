@@ -192,14 +192,14 @@ def test_it_solves_tasks_of_its_kind_and_every_command_reads_its_record(
             gold = golds[episode.query]
             assert gold in [turn.action.strip() for turn in episode.turns]
             assert all(turn.exit_code in (0, None) for turn in episode.turns[:1])
-    outcomes = [Outcome.of(episode) for episode in episodes]
+    outcomes = [Outcome.from_episode(episode) for episode in episodes]
     taken = Usage(sum(o.tokens_in or 0 for o in outcomes), sum(o.tokens_out or 0 for o in outcomes))
     counted = server.usage
     assert (taken.input_tokens, taken.output_tokens) == (
         counted.input_tokens,
         counted.output_tokens,
     )
-    assert sum(o.cost or 0 for o in outcomes) == pytest.approx(Price(**PRICE).of(counted))
+    assert sum(o.cost or 0 for o in outcomes) == pytest.approx(Price(**PRICE).compute_cost(counted))
 
     files = [path for path in run.rglob("*") if path.is_file()]
     assert files and not any(KEY.encode() in path.read_bytes() for path in files)

@@ -61,7 +61,7 @@ def local(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def spec(data: Path, out: Path, **more: object) -> RunSpec:
     asked = {"env": "bash", "data": data, "agent": "oracle", "epochs": TOTAL // TASKS, "out": out}
-    return RunSpec.of({**asked, **more})
+    return RunSpec.from_layers({**asked, **more})
 
 
 def test_nodes_are_killed(cluster: Nodes, data: Path, local: Path, tmp_path: Path) -> None:

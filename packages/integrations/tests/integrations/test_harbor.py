@@ -119,7 +119,7 @@ def test_a_run_of_folders(folder: Folder, tmp_path: Path, capsys: Any) -> None:
     }
     with closing(opened(tmp_path / "tasks")) as env, pytest.raises(intercode.TaskError) as caught:
         env.check(env.dataset["stages"])
-    assert "'stages' cannot be tried here: it has several steps" in str(caught.value)
+    assert "'stages' cannot run here: it has several steps" in str(caught.value)
 
 
 def test_there_and_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -380,19 +380,19 @@ def test_what_is_missing(folder: Folder, tmp_path: Path, monkeypatch: pytest.Mon
         intercode.make(f"harbor:{tmp_path}")
     path = folder(task=f'{CONFIG}env = {{KEY = "${{A_KEY}}"}}\n')
     with closing(opened(path, variables=["A_KEY"])) as env:
-        with pytest.raises(intercode.TaskError, match=r"'KEY' is to be .*, which is not set here"):
+        with pytest.raises(intercode.TaskError, match=r"'KEY' needs .*, which is not set here"):
             env.check(env.dataset[0])
         monkeypatch.setenv("A_KEY", "7")
         with (
             closing(opened(path, variables=["OTHER"])) as other,
-            pytest.raises(intercode.TaskError, match=r"does not give it .*A_KEY"),
+            pytest.raises(intercode.TaskError, match=r"the command names .*A_KEY"),
         ):
             other.check(other.dataset[0])
         env.check(env.dataset[0])
         env.reset()
         assert env.step("echo $KEY")[0] == "7\n"
     (path / "tests" / "out").symlink_to("/etc/passwd")
-    with pytest.raises(intercode.TaskError, match="tests/out: a link that leads out of "):
+    with pytest.raises(intercode.TaskError, match="tests/out: a symbolic link that points out of "):
         intercode.load_dataset(f"harbor:{path}")
     (path / "tests" / "out").unlink()
     secret = folder(task=f'{CONFIG}[solution.env]\nKEY = "${{A_KEY}}"\n')

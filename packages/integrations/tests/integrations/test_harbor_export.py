@@ -188,7 +188,7 @@ def test_the_environment_has_no_solution(export: Export, name: str, task: str) -
 
 
 def test_what_cannot_be_carried_is_refused(export: Export) -> None:
-    with pytest.raises(TaskError, match="runs beside the agent"):
+    with pytest.raises(TaskError, match="service with a secret beside the agent"):
         export("ctf", "hosts")
     cases = {"cases": [{"input": [1], "expected": 1}], "entry_point": "f"}
     with pytest.raises(TaskError, match="only InterCode's own grader"):

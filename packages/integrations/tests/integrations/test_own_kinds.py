@@ -33,7 +33,7 @@ from intercode.envs.bash import BashEnv
 from intercode.envs.options import SandboxOptions
 from intercode.envs.traits import Traits
 from intercode.envs.vector import ThreadVectorEnv
-from intercode.evaluate.agent_setup import Actors, AgentProvider
+from intercode.evaluate.agent_setup import PreparedAgent, AgentProvider
 from intercode.evaluate.executor import Threads
 from intercode.interpreters.bash import BashInterpreter
 from intercode.models import Answer, Usage
@@ -74,7 +74,7 @@ class Maze(InterCodeEnv):
     traits = Traits(language="bash")
 
     def __init__(self, data, *, options=None, **changes):
-        options = MazeOptions.of(options, changes)
+        options = MazeOptions.merge(options, changes)
         used(f"env {options.width} {options.compact} {options.scale} {options.doors}")
         super().__init__(data, None, BashInterpreter, options.reward or score, options=options)
 
@@ -103,7 +103,7 @@ class Sayings(AgentProvider):
     def make(self, spec, budget, pace):
         word = self.name.rpartition(":")[2]
         used(f"agents {word}")
-        return Actors(lambda task: ScriptedAgent([f"echo {word}", "submit"]), self.name)
+        return PreparedAgent(lambda task: ScriptedAgent([f"echo {word}", "submit"]), self.name)
 
 
 class Client:
@@ -368,7 +368,7 @@ def test_options_from_outside(cli: Commands) -> None:
         ("-o timeout=soon", "timeout"),
         ("-o width=3 -o width=4", "-o width is given twice"),
         ("-o memory=300M --memory 400M", "memory is given twice"),
-        ("-o workers=2", "every run has an option of this name, --workers"),
+        ("-o workers=2", "-o workers: use --workers, which is an option of every run"),
         ("-o layers=x.tar", "has no option 'layers'"),
         ("-o observations=utf-8", "has no option 'observations'"),
     ],
@@ -451,7 +451,7 @@ def test_a_task_names_no_code(cli: Commands, tmp_path: Path, image: str) -> None
 @pytest.mark.parametrize("name", ["own.py:Maze", "./own", "/own", "own/maze", "bash:paper"])
 def test_a_folder_of_harbors_names_no_code(name: str) -> None:
     metadata = {"intercode": {"environment": name, "task_id": "a"}}
-    with pytest.raises(UsageError, match="names no environment"):
+    with pytest.raises(UsageError, match="must name an environment"):
         task_id(metadata, Path("task.toml"))
     metadata["intercode"]["environment"] = "bash"
     assert task_id(metadata, Path("task.toml")) == ("bash", "a")
@@ -461,7 +461,7 @@ def test_a_folder_of_harbors_names_no_code(name: str) -> None:
 def test_an_environment_without_its_tasks_is_told_what_to_type(cli: Commands, command: str) -> None:
     used, err = lines_of(cli, command, "own.py:Maze", code=2)
     assert used == []
-    assert "environment 'maze' comes without tasks: name them, as --data FILE" in err
+    assert "environment 'maze' has no bundled tasks: name a file or dataset by --data" in err
     assert lines_of(cli, "validate", "own.py:load", "-q")[0][0] == "data two", "still a loader"
 
 
@@ -473,5 +473,5 @@ def test_a_client_of_ones_own_is_refused_where_a_program_sends_the_requests(
         cli, "run", "bash", "--agent", "cli:true", "--model", model, "--out", "never", code=2
     )
     assert used == []
-    assert f"{model} is a client of your own" in err and "openai-compatible/NAME" in err
+    assert f"{model} is your own client, but" in err and "openai-compatible/NAME" in err
     assert not (cli.folder / "never").exists()

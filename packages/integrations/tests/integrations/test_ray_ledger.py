@@ -7,18 +7,18 @@ import threading
 import pytest
 
 from intercode.errors import BudgetError
-from intercode.models.limits import Spending
+from intercode.models.limits import SpendingAmounts
 from intercode_integrations.ray.shared_limits import SharedLedger
 from waiting import PATIENCE
 
 
 def test_a_lost_process_has_paid_for_its_calls() -> None:
-    ledger = SharedLedger(None, 100, Spending(0.0, 10), None)
+    ledger = SharedLedger(None, 100, SpendingAmounts(0.0, 10), None)
     ledger.reserve("one", 60, 0.0)
     ledger.reserve("other", 20, 0.0)
     ledger.end("other", 20, 0.0, "spent", (0.0, 5))
-    ledger.lost("one")
-    assert ledger.read_spending() == (Spending(0.0, 15), Spending(0.0, 60))
+    ledger.release_process("one")
+    assert ledger.read_spending() == (SpendingAmounts(0.0, 15), SpendingAmounts(0.0, 60))
     ledger.end("one", 60, 0.0, "spent", (0.0, 60))  # which was on its way: it counts once
     assert ledger.read_spending()[0].tokens == 15
     with pytest.raises(BudgetError):
@@ -27,7 +27,7 @@ def test_a_lost_process_has_paid_for_its_calls() -> None:
 
 
 def test_others_wait_for_what_a_lost_process_held() -> None:
-    ledger = SharedLedger(None, None, Spending(), 1)
+    ledger = SharedLedger(None, None, SpendingAmounts(), 1)
     ledger.enter("one")
     ledger.acquire("one", 10, None)
     ended = threading.Event()
@@ -41,7 +41,7 @@ def test_others_wait_for_what_a_lost_process_held() -> None:
     waiting = threading.Thread(target=call)
     waiting.start()
     assert not ended.is_set()  # the only permit is held
-    ledger.lost("one")
+    ledger.release_process("one")
     assert ended.wait(PATIENCE)
     waiting.join()
     ledger.leave("one")  # too late: it has none
@@ -49,14 +49,14 @@ def test_others_wait_for_what_a_lost_process_held() -> None:
 
 
 def test_a_refusal_slows_all() -> None:
-    ledger = SharedLedger(None, None, Spending(), None)
+    ledger = SharedLedger(None, None, SpendingAmounts(), None)
     started, _ = ledger.acquire("one", 10, None)
     ledger.refuse("one", started, 0.01)
     assert ledger.acquire("other", 10, None)[0] >= started + 0.01
 
 
 def test_a_call_keeps_its_ticket_and_leaves_nothing() -> None:
-    ledger = SharedLedger(None, 10**6, Spending(), None)
+    ledger = SharedLedger(None, 10**6, SpendingAmounts(), None)
     for _ in range(3):
         ledger.reserve("one", 60, 0.5)
         started, ticket = ledger.acquire("one", 10, None)
@@ -66,13 +66,13 @@ def test_a_call_keeps_its_ticket_and_leaves_nothing() -> None:
         ledger.release("one", started, 0, True)
         ledger.end("one", 60, 0.5, "spent", (0.5, 60))
     held = ledger._states["one"]
-    assert not held.reservations and not held.start_time and not held.permits
+    assert not held.reservations and not held.start_times and not held.permits
 
 
 def test_posts_come_before_the_question() -> None:
-    ledger = SharedLedger(None, 100, Spending(), None)
+    ledger = SharedLedger(None, 100, SpendingAmounts(), None)
     ledger.reserve("one", 90, 0.0)
     ended = [("end", 90, 0.0, "spent", (0.0, 40))]
-    ledger.tell("one", ended, "reserve", 60, 0.0)  # without them, it would wait for ever
-    ledger.tell("one", [("end", 60, 0.0, "", (0.0, 0))])
+    ledger.handle("one", ended, "reserve", 60, 0.0)  # without them, it would wait for ever
+    ledger.handle("one", [("end", 60, 0.0, "", (0.0, 0))])
     assert ledger.read_spending()[0].tokens == 40

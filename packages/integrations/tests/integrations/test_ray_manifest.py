@@ -43,4 +43,4 @@ def test_the_script_is_shells() -> None:
 
 def test_there_is_no_such_place() -> None:
     with pytest.raises(UsageError, match="no place to run on 'raj'"):
-        resolve_executor(RunSpec.of({"env": "bash", "on": "raj"}))
+        resolve_executor(RunSpec.from_layers({"env": "bash", "on": "raj"}))

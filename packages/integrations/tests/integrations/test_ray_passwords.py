@@ -16,7 +16,9 @@ URL = "postgresql://admin:hidden-0123456789@localhost:1"
 
 def test_a_run_refuses_them(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    spec = RunSpec.of({"env": "sql", "agent": "oracle", "engine": URL, "on": "ray", "out": out})
+    spec = RunSpec.from_layers(
+        {"env": "sql", "agent": "oracle", "engine": URL, "on": "ray", "out": out}
+    )
     with pytest.raises(UsageError, match=r"--engine has a password.*PGPASSWORD") as found:
         evaluate(spec)
     assert "hidden" not in str(found.value)

@@ -17,7 +17,7 @@ import intercode
 from intercode.agents.strategies import TRY_AGAIN
 from intercode.cli.main import main
 from intercode.evaluate import evaluate
-from intercode.models.base import Message, Reply, Settings, Tool, Trace
+from intercode.models.base import Message, Reply, Settings, TokenTrace, Tool
 from intercode_integrations.trl import Rollouts
 
 MERGED = ("submit", "sub", "``", "`<", "\n<", "\x03<", "t:", "it\n", "pwd", "\x03")
@@ -121,7 +121,7 @@ class Server:
     name = "merging"
 
     def __init__(self, faithful: bool) -> None:
-        self.calls: list[Trace] = []
+        self.calls: list[TokenTrace] = []
         self.faithful = faithful
         """Whether it keeps the tokens of its replies."""
 
@@ -139,7 +139,7 @@ class Server:
             last = self.calls[-1]
             prompt = [*last.prompt, *last.ids, *encode(f"<{messages[-1].content}\x03<")]
         ids, logprobs = generated(text)
-        self.calls.append(Trace(tuple(prompt), tuple(ids), tuple(logprobs)))
+        self.calls.append(TokenTrace(tuple(prompt), tuple(ids), tuple(logprobs)))
         return Reply(text, trace=self.calls[-1])
 
 
@@ -165,5 +165,5 @@ def test_what_is_exported_is_what_a_server_had(
     else:  # each prompt has other tokens than were generated: nothing is joined
         assert [row["turns"] for row in rows] == [[1], [2], [3]]
         for row, call in zip(rows, server.calls, strict=True):
-            told = Trace.of(row["prompt_ids"], row["completion_ids"], row["logprobs"])
+            told = TokenTrace.parse(row["prompt_ids"], row["completion_ids"], row["logprobs"])
             assert told == call and set(row["env_mask"]) == {1}

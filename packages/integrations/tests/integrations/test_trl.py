@@ -194,7 +194,7 @@ def test_no_turn_left_after_those_in_common(turns: int) -> None:
 
 def test_prompt_without_a_task() -> None:
     rollouts = Rollouts("bash")
-    with pytest.raises(UsageError, match="names no task"):
+    with pytest.raises(UsageError, match="does not name its task"):
         rollouts([[{"role": "user", "content": "hello"}]], None)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import intercode
-from intercode_integrations.trl.batch import Attempt, Batch
+from intercode_integrations.trl.batch import Batch, Rollout
 from intercode_integrations.trl.tokens import break_tokens
 
 ENDS = 3
@@ -74,8 +74,8 @@ def block(action: str) -> str:
 
 def played(
     trainer: Trainer, tasks: Sequence[str], shared: int = 0, **options: Any
-) -> list[Attempt]:
-    made = [Attempt(number, task, [*map(ord, "begin")]) for number, task in enumerate(tasks)]
+) -> list[Rollout]:
+    made = [Rollout(number, task, [*map(ord, "begin")]) for number, task in enumerate(tasks)]
     make = intercode.make_vec(
         "bash", len(made), autoreset_mode="Disabled", errors="value", **options
     )
@@ -90,7 +90,7 @@ def played(
     return batch.attempts
 
 
-def text(one: Attempt) -> str:
+def text(one: Rollout) -> str:
     return "".join(map(chr, one.completion))
 
 
@@ -147,7 +147,7 @@ def test_group_whose_first_cannot_be_forked() -> None:
 
 def test_task_of_a_lost_first_is_left_out_for_it_alone() -> None:
     trainer = Trainer(lambda n, said: block("submit" if "Output" in said else "pwd"))
-    made = [Attempt(number, FIRST, []) for number in range(2)]
+    made = [Rollout(number, FIRST, []) for number in range(2)]
     make = intercode.make_vec("bash", 2, autoreset_mode="Disabled", errors="value")
     with closing(make) as envs:
 

@@ -12,7 +12,7 @@ from websockets.asyncio.client import connect
 
 from intercode.envs.bash import BashEnv
 from intercode.errors import SandboxError, TaskError
-from intercode.request_guard import Guard
+from intercode.request_guard import RequestGuard
 from intercode_integrations.serve.catalog import EnvironmentEntry
 from intercode_integrations.serve.metrics import ServerMetrics
 from intercode_integrations.serve.server import EnvironmentServer
@@ -27,7 +27,9 @@ def played(client: Callable[[Say], Awaitable[None]], counts: ServerMetrics) -> N
 
     async def main() -> None:
         [listener] = listen("127.0.0.1", 0)
-        server = EnvironmentServer([EnvironmentEntry("bash")], SessionLimits(), Guard(), counts)
+        server = EnvironmentServer(
+            [EnvironmentEntry("bash")], SessionLimits(), RequestGuard(), counts
+        )
         running = asyncio.create_task(server.run(listener, ()))
         url = f"ws://127.0.0.1:{listener.getsockname()[1]}/ws"
         async with connect(url, proxy=None) as connection:

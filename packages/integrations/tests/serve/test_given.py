@@ -31,7 +31,7 @@ def test_a_token_may_come_with_the_end_of_its_line(guarded: Served) -> None:
 def test_a_token_that_no_header_can_have_is_refused_and_not_told(
     guarded: Served, token: str
 ) -> None:
-    with pytest.raises(UsageError, match="characters that no header can have") as refused:
+    with pytest.raises(UsageError, match="characters that are not valid in a header") as refused:
         intercode.connect(guarded.url, token=token)
     assert token not in str(refused.value)
 
@@ -56,7 +56,7 @@ def test_a_wrong_token_is_told_from_none(guarded: Served) -> None:
 )
 def test_what_the_server_decides_is_refused(guarded: Served, name: str, value: Any) -> None:
     told = "disk" if name == "limits" else name
-    with pytest.raises(UsageError, match=f"{told!r} is decided where the tasks are tried"):
+    with pytest.raises(UsageError, match=f"{told!r} is decided by the server or framework"):
         intercode.connect(guarded.url, token=SECRET, **{name: value})
 
 

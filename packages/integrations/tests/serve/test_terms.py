@@ -12,7 +12,7 @@ import pytest
 from websockets.datastructures import Headers
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from intercode.request_guard import Guard, is_loopback
+from intercode.request_guard import RequestGuard, is_loopback
 from serve.served import Served, heard, refused, say, serving
 from serve.test_hostile import close_of, sleeping
 from waiting import PATIENCE, eventually, sleepers
@@ -90,7 +90,7 @@ def test_the_token_is_from_the_environment() -> None:
     [
         (["bash", "--host", "0.0.0.0"], "need a token"),
         (["bash", "--token", " "], "the token is empty"),
-        (["bash", "--token", "a\nb"], "has characters that no header can have"),
+        (["bash", "--token", "a\nb"], "has characters that are not valid in a header"),
         (["bash", "--token-file", "/nowhere"], "cannot be read"),
         (["bash", "bash"], "two of the environments"),
         (["bsah"], "did you mean 'bash'"),
@@ -159,7 +159,7 @@ def test_web_pages_do_not_reach_it(server: Served, headers: dict[str, str]) -> N
     ],
 )
 def test_the_guard(fields: list[tuple[str, str]], is_let_in: bool) -> None:
-    refusal = Guard(names=["envs.example"]).refusal(Headers(fields))
+    refusal = RequestGuard(names=["envs.example"]).refusal(Headers(fields))
     assert (refusal is None) == is_let_in
 
 

@@ -9,6 +9,6 @@ from intercode_sandbox.origin import check_package
 check_package(intercode, "intercode_paper", __file__)
 
 ORIGIN = "https://github.com/intercode-gym/intercode"
-"""The project of this package: `intercode_sandbox.origin` reads this line before the import."""
+"""URL of the project. `intercode_sandbox.origin` reads this line before it imports the package."""
 VERSION = 1
-"""The version of the 2023 grading rules, which are fixed. Raise it when any score can differ."""
+"""The version of the 2023 grading rules, which are fixed. Raise it if a score can change."""

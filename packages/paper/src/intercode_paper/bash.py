@@ -1,9 +1,10 @@
 r"""The 2023 Bash interpreter: a new process for every action, in a directory that ``cd`` changes.
 
-The 2023 release pasted an action's text between double quotes after ``/bin/bash -c``, and split
-this command line like a POSIX shell. A double quote inside the action therefore ends the quoting.
-Words after a space outside quotes become ``$0``, ``$1``…; a backslash before ``"`` or ``\`` is
-removed. Gold passes through the same steps.
+The 2023 release inserted the text of an action between double quotes after ``/bin/bash -c``, and
+split this command line like a POSIX shell. A double quote inside the action therefore ends the
+quoting. The script for Bash ends at the first space outside quotes, and later words become the
+arguments ``$0``, ``$1``… of the script. The split removes a backslash before ``"`` or ``\``. The
+text of gold is split in the same way.
 """
 
 from __future__ import annotations
@@ -22,23 +23,23 @@ from intercode.interpreters.base import Execution
 from intercode_sandbox.base import Completed, Limits, SandboxBackend
 
 START = "/"
-"""The working directory at an episode's start, and of every ``cd``."""
+"""The working directory at an episode's start, and of every process that runs a ``cd``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """The process of one action, and its working directory."""
+    """The process that runs one action, and the working directories before and after."""
 
     argv: tuple[bytes, ...] | None
-    """The process's arguments; None: the text cannot be split, and no process runs."""
+    """The arguments of the process; None: the text cannot be split, and no process runs."""
     cwd: str
     """The working directory of the process."""
     enters: str | None = None
-    """For a ``cd``: the directory of later actions if the process exits with 0."""
+    """The working directory of later actions if the action is a ``cd`` that exits with 0."""
 
 
 def split(command: str) -> tuple[bytes, ...] | None:
-    """Return the process's arguments for a command's text; None for a malformed text.
+    """Split an action's text into the arguments of a process; return None for a malformed text.
 
     >>> split('echo "a b" c')
     (b'/bin/bash', b'-c', b'echo a', b'b c')
@@ -49,7 +50,7 @@ def split(command: str) -> tuple[bytes, ...] | None:
 
 
 def split_words(line: str) -> tuple[bytes, ...] | None:
-    """Return the process's arguments for a command line; None for a malformed line."""
+    """Split a command line into the arguments of a process; return None for a malformed line."""
     try:
         argv = shlex.split(line)
         words = tuple(word.encode("utf-8", "surrogateescape") for word in argv)
@@ -59,26 +60,29 @@ def split_words(line: str) -> tuple[bytes, ...] | None:
 
 
 def resolve(current: str, path: str) -> str:
-    """Resolve a path against a directory textually, without access to a file system.
+    """Resolve a path against the directory `current` by its text only, without a file system.
 
     >>> resolve("/testbed/dir1", "../dir2 && ls")
     '/testbed/dir2 && ls'
     """
     segments: list[str] = []
-    for part in (path if path.startswith("/") else f"{current}/{path}").split("/"):
-        if part == "..":
+    for segment in (path if path.startswith("/") else f"{current}/{path}").split("/"):
+        if segment == "..":
             del segments[-1:]
-        elif part not in ("", "."):
-            segments.append(part)
+        elif segment not in ("", "."):
+            segments.append(segment)
     return "/" + "/".join(segments)
 
 
 Split = Callable[[str], "tuple[bytes, ...] | None"]
-"""A function from a command's text to the process's arguments; None for a malformed text."""
+"""Type of a function that splits an action's text into the arguments of a process."""
 
 
 def plan(action: str, cwd: str, split: Split = split) -> Call:
-    """Return the call for an action in the current directory `cwd`."""
+    """Return the process with which to run an action in the working directory `cwd`.
+
+    The working directory of a ``cd`` is `START`. Its argument is resolved against `cwd` first.
+    """
     if not action.startswith("cd"):
         return Call(split(action), cwd)
     path = resolve(cwd, action.partition("cd ")[2].strip())
@@ -86,38 +90,44 @@ def plan(action: str, cwd: str, split: Split = split) -> Call:
 
 
 TIMEOUT = 10.0
-"""Seconds for one action. In 2023 the process continued afterwards; this interpreter kills it. No
-recorded observation or reward shows the difference."""
+"""Time limit of one action in seconds. In 2023 the process continued after the time limit. The
+interpreter of this module kills the process. No recorded observation or reward shows the
+difference."""
 TIMED_OUT = "Command timed out"
 MALFORMED = "Malformed command"
-"""The observation if the text cannot be split, or the output is not UTF-8."""
+"""The observation if the action's text cannot be split, or the output is not UTF-8."""
 MAX_ACTION_BYTES = 120 * 1024
-"""The maximum bytes of an action: the kernel's limit of an argument is 128 KiB, and the command
-line has further words before the action."""
+"""The maximum bytes of an action. The kernel limits an argument to 128 KiB, which must also hold
+the words of the command line before the action."""
 _NOT_STARTED = "OCI runtime exec failed: exec failed: unable to start container process: "
 TOO_LONG = f"{_NOT_STARTED}argument list too long: unknown\r\n"
 OUTPUT_LIMIT = 64 * 1024 * 1024
-"""The maximum bytes of an action's output. 2023 had no limit; this limit protects the host."""
+"""The maximum bytes of an action's output, to protect the host. The 2023 release had no limit."""
 
 LIMITS = Limits(
     timeout=TIMEOUT,
-    # Root of a container: reads files of mode 000, changes owners.
+    # The capabilities of root in a container: to read files of mode 000, and to change owners.
     capabilities=("chown", "dac_override", "fowner", "fsetid"),
 )
 ENVIRONMENT: Mapping[str, str] = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "HOME": "/root",
 }
-"""All environment variables of a process, except those that `variables` adds. LANG (messages quote
-with '), TERM and USER are unset. bash itself adds PWD, SHLVL (0 for a single command) and _."""
+"""All environment variables of a process, except those that `variables` adds. LANG is unset, so
+messages quote with '. TERM and USER are unset, too. bash itself adds PWD, SHLVL (0 for a single
+command) and _."""
 AGENT_HOST = "a1b2c3d4e5f6"
 GOLD_HOST = "b2c3d4e5f6a1"
-"""The host names of the two containers. The names differ, so a gold that prints its environment
-variables never agrees with itself."""
+"""The host names of the agent's and the gold's container. The names differed in 2023, so the output
+of a gold that prints its environment variables never equals that of the agent."""
 
 
 def variables(host: str, image: str) -> dict[str, str]:
-    """Return the environment variables of a process; images also set their file system's version.
+    """Return all environment variables of a process.
+
+    Args:
+        host: The host name of the container.
+        image: The name of the image, from which the version of its file system follows.
 
     >>> variables("h", "nl2bash+/data/fs_4.tar.gz")["script"]
     'setup_nl2b_fs_4.sh'
@@ -133,19 +143,19 @@ def variables(host: str, image: str) -> dict[str, str]:
 
 _BACKGROUND = re.compile(rb"(?<![&<>])&(?![&>0-9])")
 _WAITING_SHELL = ("/bin/bash", "-o", "pipefail", "-c", '"$@" 2>&1 | cat', "bash")
-"""A shell that waits for the end of background jobs: the container engine waited until no process
-held the output any more. Only commands with a background job use this shell, since a list of
-processes shows the pipe.
+"""A shell that waits for the end of background jobs. In 2023 the container engine waited until no
+process held the output any more. The shell runs only commands with a background job, because a list
+of processes shows its pipe.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """The output of one process."""
+    """The output of the process that ran one action."""
 
     text: str
     exit_code: int | None
-    """None: the process was not run, timed out, or its output was not text."""
+    """The exit code; None: no process ran, the time limit passed, or the output was not text."""
     timed_out: bool = False
 
 
@@ -156,11 +166,11 @@ def run(
     cwd: str = START,
     timeout: float = TIMEOUT,
 ) -> Output:
-    """Run a process like the container engine of 2023.
+    """Run a process, and return the output that the container engine of 2023 would have returned.
 
     Args:
         sandbox: The sandbox of the process.
-        argv: The process's arguments; None for text that could not be split.
+        argv: The arguments of the process; None: the text could not be split.
         environment: All environment variables of the process.
         cwd: The working directory.
         timeout: The time limit in seconds.
@@ -170,7 +180,7 @@ def run(
     """
     if argv is None:
         return Output(MALFORMED, None)
-    # `env -i`: the environment of 2023 has none of the image's variables.
+    # `env -i` removes the variables of the image, which the processes of 2023 did not have.
     words = ["/usr/bin/env", "-i", *(f"{name}={value}" for name, value in environment.items())]
     if any(_BACKGROUND.search(word) for word in argv):
         words = [*_WAITING_SHELL, *words]
@@ -184,7 +194,9 @@ def run(
         )
     except SandboxError:
         raise
-    except OSError as error:  # no such directory: a previous action was more than a plain `cd`
+    except OSError as error:
+        # The working directory does not exist, because an earlier action was, for example,
+        # `cd X && ls`. The whole text after `cd` became the path.
         return Output(_no_directory(cwd, error), 126)
     if result.timed_out:
         return Output(TIMED_OUT, None, timed_out=True)
@@ -196,7 +208,7 @@ def run(
 
 
 def _no_directory(cwd: str, error: OSError) -> str:
-    """Return the message of a container engine that cannot enter a directory."""
+    """Return the message of a container engine whose process cannot enter its working directory."""
     reason = os.strerror(error.errno or errno.ENOENT).lower()
     return (
         f"{_NOT_STARTED}chdir to cwd ({json.dumps(cwd, ensure_ascii=False)}) "
@@ -205,13 +217,13 @@ def _no_directory(cwd: str, error: OSError) -> str:
 
 
 class PaperBash:
-    """An `Interpreter` with the behaviour of the 2023 environment.
+    """An `Interpreter` that behaves like the Bash of the 2023 environment.
 
     Args:
-        sandbox: The sandbox of the actions, which the interpreter does not close.
-        environment: All environment variables of a process.
-        cwd: The first action's working directory.
-        split: Converts an action's text to a process's arguments.
+        sandbox: The sandbox in which actions run. The interpreter does not close the sandbox.
+        environment: All environment variables of each process.
+        cwd: The working directory of the first action.
+        split: A function that splits an action's text into the arguments of a process.
     """
 
     def __init__(
@@ -227,15 +239,21 @@ class PaperBash:
         self.cwd = cwd
 
     def execute(self, action: str, timeout: float | None = None) -> Execution:
-        """Run one action in a new process."""
+        """Run one action in a new process.
+
+        Args:
+            action: The text of the action.
+            timeout: The time limit in seconds; None: `TIMEOUT`.
+        """
         start_time = time.monotonic()
-        # Refused before the split, which would take minutes.
+        # A long action is refused before it is split, because splitting it would take minutes.
         if len(action.encode("utf-8", "surrogatepass")) > MAX_ACTION_BYTES:
             return Execution(TOO_LONG.encode(), ok=False, exit_code=126, info={"cwd": self.cwd})
         call = plan(action, self.cwd, self._split)
         output = run(self._sandbox, call.argv, self._environment, call.cwd, timeout or TIMEOUT)
         if call.enters is not None and output.exit_code == 0:
-            # The literal text: after `cd X && ls` no later process can enter this directory.
+            # The path is the literal text of the action. After `cd X && ls` no such directory
+            # exists, and no later process can start.
             self.cwd = call.enters
         return Execution(
             output.text.encode("utf-8"),
@@ -246,11 +264,11 @@ class PaperBash:
         )
 
     def close(self) -> None:
-        """Do nothing: no process outlives its action."""
+        """Do nothing, because every process ends with its action."""
 
 
 def run_gold(sandbox: SandboxBackend, command: str, environment: Mapping[str, str]) -> Output:
-    """Run a gold command: split like an action, always in ``/``, and never treated as a ``cd``."""
+    """Run a gold command: split like an action, but always in ``/``, and never as a ``cd``."""
     return run(sandbox, split(command), environment)
 
 
@@ -265,13 +283,13 @@ _INIT_LINE = re.compile(rb"(?m)^( *(?:\S+ +)*?1 +(?:\S+ +)*?)init$")
 
 
 def as_in_container(output: bytes, argv: Iterable[bytes]) -> bytes:
-    """Return the output of a process as in a 2023 container.
+    """Change the output of a process in a sandbox to that of a process in a 2023 container.
 
-    In a 2023 container process 1 was an idle ``bash`` on a terminal. An action was not its child:
-    the engine entered the container from outside (parent 0). In a sandbox process 1 is named
-    ``init``, starts the action, and some of its entries in ``/proc`` cannot be entered. The
-    function changes only text that shows *this* difference, and only if the command lists processes
-    or walks ``/proc``.
+    In a 2023 container process 1 was an idle ``bash`` on a terminal. An action was not a child of
+    process 1, because the engine started the action from outside (parent 0). In a sandbox process 1
+    is named ``init``, starts the action, and has entries in ``/proc`` that cannot be entered. The
+    function changes only text that shows this difference, and only if the command lists processes
+    or searches ``/proc``.
     """
     if b"Permission denied" in output:
         output = _DENIAL_LINES.sub(b"", output)
@@ -286,6 +304,9 @@ def as_in_container(output: bytes, argv: Iterable[bytes]) -> bytes:
 
 
 def _idle_bash(match: re.Match[bytes]) -> bytes:
-    """Return process 1's line as ``/bin/bash``, with terminal and state in formats with both."""
+    """Return the line of process 1 with the name ``/bin/bash``.
+
+    If the format has a terminal and a state, these change to ``pts/0`` and ``Ss+``.
+    """
     columns = match[1].replace(b" ?     ", b" pts/0 ", 1)
     return re.sub(rb"(?<= )[SRD]  (?= )", b"Ss+", columns, count=1) + b"/bin/bash"

@@ -39,7 +39,10 @@ _golds_lock = threading.Lock()
 
 
 def gold_runs(provider: Provider, image: str) -> GoldRuns:
-    """Return the outcomes of golds in an image, prepared once per provider and image."""
+    """Return the cache of golds' outcomes for an image.
+
+    All environments with the same provider share the cache, so each image is prepared only once.
+    """
     with _golds_lock:
         runs_by_image = _golds_by_provider.setdefault(provider, {})
         if image not in runs_by_image:
@@ -48,23 +51,23 @@ def gold_runs(provider: Provider, image: str) -> GoldRuns:
 
 
 class PaperBashStage(NoRecipe, SandboxStage):
-    """A stage whose sandboxes start in the state of a 2023 container after its reset.
+    """A stage whose sandboxes start in the state of a 2023 container after its first reset.
 
-    All environments of a provider share the preparation of an image.
+    All environments with the same provider share the preparation of an image.
     """
 
     DEFAULT = IMAGE
 
-    def changed(self, task: Task, place: SandboxBackend) -> bool:
-        """Return False: an image is prepared once, and gold runs in the same prepared image."""
+    def changed(self, task: Task, workspace: SandboxBackend) -> bool:
+        """Return False: gold always runs in the same prepared image as the agent."""
         return False
 
     def golds(self, task: Task) -> GoldRuns:
-        """Return the outcomes of golds in the task's image; agent and gold share the image."""
+        """Return the cache of golds' outcomes for a task's image."""
         return gold_runs(self.provider, self.image(task))
 
     def open(self, task: Task) -> SandboxBackend:
-        """Start a fresh sandbox."""
+        """Start a fresh sandbox for a task."""
         return self.golds(task).image.start()
 
 
@@ -72,7 +75,7 @@ class PaperBashReward:
     """The 2023 reward of an episode.
 
     Args:
-        stage: The stage that has the outcomes of golds.
+        stage: The stage with the cache of golds' outcomes.
     """
 
     def __init__(self, stage: PaperBashStage) -> None:
@@ -80,7 +83,7 @@ class PaperBashReward:
         self._last_episode: Episode | None = None
 
     def __call__(self, task: Task, episode: Episode, sandbox: SandboxBackend) -> Score:
-        """Score an episode.
+        """Score an episode by its last observation and the final state of its sandbox.
 
         Raises:
             RewardError: Gold could not be run.
@@ -97,8 +100,8 @@ class PaperBashEnv(InterCodeEnv[SandboxBackend]):
 
     Args:
         data: A dataset, a file of tasks, or a dataset's name.
-        options: The options, as one value; its `limits` must be the defaults.
-        **changes: Single options by name: see `PaperOptions`.
+        options: All options in one object; its `limits` must be the defaults.
+        **changes: Single options by name, which override `options`: see `PaperOptions`.
 
     Raises:
         TaskError: A task has no gold, or has a field that the 2023 protocol lacks.
@@ -116,7 +119,7 @@ class PaperBashEnv(InterCodeEnv[SandboxBackend]):
         options: PaperOptions | None = None,
         **changes: Any,
     ) -> None:
-        options = PaperOptions.of(options, changes)
+        options = PaperOptions.merge(options, changes)
         refuse_limits(options.limits)
         tasks = datasets.load(data)
         for task in tasks:
@@ -143,24 +146,29 @@ def _check(tasks: Dataset, task: Task) -> None:
     location = tasks.where(task)
     if not task.gold:
         raise TaskError(f"{location}, field 'gold': the paper protocol compares with gold")
-    for field in ("setup", "files", "verification"):
-        if getattr(task, field):
-            raise TaskError(f"{location}, field {field!r}: the paper protocol has no such thing")
+    for unsupported_field in ("setup", "files", "verification"):
+        if getattr(task, unsupported_field):
+            raise TaskError(
+                f"{location}, field {unsupported_field!r}: the paper protocol has no such field"
+            )
 
 
 _OTHER_SUITES = {
     "ic_bash_react_10_turns_fs_2": (range(53), "nl2bash_fs_1"),
     "ic_bash_plan_solve_fs_2": (range(31), "nl2bash_fs_1"),
 }
-"""Results file of the release → the rows that were recorded in the container of another suite, and
-that suite. Only the observations show the difference."""
+"""Name of a results file of the release → its rows that were recorded in the container of another
+suite, and the name of that suite. Only the observations show the other container."""
 
 
 def suites_by_episode(recorded_run: RecordedRun) -> dict[str, str]:
-    """Return episode id → suite, for episodes that were recorded in another suite's container.
+    """Return, for each episode recorded in another suite's container, the name of that suite.
 
     Args:
-        recorded_run: A run, which its file's name identifies.
+        recorded_run: The recorded results, whose file name identifies the run.
+
+    Returns:
+        Episode id → suite.
     """
     rows, suite = _OTHER_SUITES.get(recorded_run.path.stem, (range(0), ""))
     ids = [episode.task_id for episode in recorded_run.episodes]
@@ -176,20 +184,20 @@ def replay_bash(
     progress: Progress | None = None,
     task_images: Mapping[str, str] | None = None,
 ) -> ReplayReport:
-    """Execute recorded actions in fresh sandboxes, and compare the results with the record.
+    """Execute the recorded actions in fresh sandboxes, and compare the results with the record.
 
     Args:
-        tasks: The tasks of the run's data file, in order.
+        tasks: The tasks of the run's data file, in the file's order.
         recorded_run: The recorded results.
         provider: The provider of sandboxes.
         image: The image of the run's file system.
         workers: The number of concurrent episodes.
-        progress: Called after each finished episode, from this thread.
-        task_images: Episode id → another image.
+        progress: A function to call after each finished episode, from this thread.
+        task_images: Episode id → the image for this episode, in place of `image`.
 
     Raises:
         RecordError: An episode's task is not among `tasks`.
-        SandboxError, ImageError: A sandbox failed. A partial run gives no report.
+        SandboxError, ImageError: A sandbox failed. The other episodes give no report then.
     """
     start_time = time.monotonic()
     jobs = [(find_task(tasks, episode), episode) for episode in recorded_run.episodes]
@@ -200,7 +208,8 @@ def replay_bash(
             for name in dict.fromkeys(images)
         }
         calls = [
-            partial(_episode, golds[name], *job) for name, job in zip(images, jobs, strict=True)
+            partial(_episode, golds[name], *task_and_episode)
+            for name, task_and_episode in zip(images, jobs, strict=True)
         ]
         replays = run_jobs(calls, workers, progress)
     report = _report(recorded_run.episodes, replays)
@@ -211,32 +220,35 @@ def replay_bash(
 @dataclass(frozen=True, slots=True)
 class _Turn(ReplayedTurn):
     early_reward: float
-    """The turn's reward under the version before the released version."""
+    """The turn's reward by the version of the reward before the release; see `early_score`."""
 
 
-def same_text(recorded_text: str, replayed_text: str) -> bool:
-    """Return whether an observation equals the recorded text, or its recorded excerpt."""
+def has_same_text(recorded_text: str, replayed_text: str) -> bool:
+    """Return whether an observation equals the recorded text, which may have `CUT` characters."""
     return recorded_text == (replayed_text[:CUT] if len(recorded_text) == CUT else replayed_text)
 
 
 def _episode(golds: GoldRuns, task: Task, episode: RecordedEpisode) -> list[_Turn]:
-    """Replay one episode; turns that are not compared are executed, too."""
+    """Replay one episode. Turns without a recorded reward are executed, but not returned."""
     turns: list[_Turn] = []
-    observation, scored = task.query, False
+    observation, is_scored = task.query, False
     with closing(golds.image.start()) as sandbox:
         bash = PaperBash(sandbox, variables(AGENT_HOST, golds.image.name))
         for turn in episode.turns:
             if turn.command is None:
                 continue
-            submits = turn.command.startswith("submit")
-            if not submits and turn.command != "skip":
+            is_submission = turn.command.startswith("submit")
+            if not is_submission and turn.command != "skip":
                 observation = bash.execute(turn.command).output.decode("utf-8")
             score = Score(0.0)
-            # A computed reward is at least 0.01: a recorded reward of 0 was not computed.
-            if submits or turn.reward:
-                score, scored = golds.score(task, observation, sandbox, is_repeat=scored), True
-            if turn.counts:
-                same_observation = turn.observation is None or same_text(
+            # Computed rewards are at least 0.01, so a recorded reward of 0 was not computed.
+            if is_submission or turn.reward:
+                score, is_scored = (
+                    golds.score(task, observation, sandbox, is_repeat=is_scored),
+                    True,
+                )
+            if turn.is_compared:
+                same_observation = turn.observation is None or has_same_text(
                     turn.observation, observation
                 )
                 early_reward = early_score(score).value if score.detail else 0.0
@@ -245,7 +257,8 @@ def _episode(golds: GoldRuns, task: Task, episode: RecordedEpisode) -> list[_Tur
 
 
 def _report(episodes: Sequence[RecordedEpisode], replays: Sequence[list[_Turn]]) -> ReplayReport:
-    # Files do not state the reward's version. A run has one version; in doubt, the released one.
+    # The files do not name the version of the reward. All turns of a run have the same version: the
+    # version with more equal rewards, or the released version in case of a tie.
     all_turns = [turn for turns in replays for turn in turns]
     is_early = sum(turn.recorded_turn.has_reward(turn.early_reward) for turn in all_turns) > sum(
         turn.same_reward for turn in all_turns

@@ -1,7 +1,7 @@
-"""The 2023 Bash reward, exact including its rounding: 0.01 plus three parts of at most 0.33.
+"""The exact Bash reward of 2023, including its rounding: 0.01 plus three parts of at most 0.33.
 
-The parts compare changed paths, the content of added files, and the similarity of outputs, between
-the agent's container and gold's.
+The parts compare the agent's container with gold's: the paths of changed files, the content of
+added files, and the similarity of the outputs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from intercode_paper.container import IGNORED_NAMES, Pair, PaperImage, md5sum
 from intercode_sandbox.base import SandboxBackend
 
 COMPARED_STATUSES = frozenset({"A", "??", "C"})
-"""Git statuses whose files are compared by content; 2023 never compared modified files."""
+"""Git statuses of files whose content is compared. In 2023 modified files were never compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,17 +30,20 @@ class Outcome:
     """The final state of one container, the agent's or gold's."""
 
     pairs: Sequence[Pair]
-    """Paths and codes of ``git status --short``, as the reward parsed them."""
+    """Paths and status codes from ``git status --short``, as the 2023 reward parsed them."""
     output: str
     """The output of the last action, or of gold."""
     md5: Callable[[str], str]
-    """Returns the text that ``md5sum PATH`` prints in the container, including errors."""
+    """Function that returns the output of ``md5sum PATH`` in the container, including errors."""
     malformed: bool = False
-    """For gold only: whether its output was not text, or gold could not be run."""
+    """Whether gold's output was not text, or gold could not be run; always false for the agent."""
 
 
 def has_same_content(path: str, agent: Outcome, gold: Outcome) -> bool:
-    """Return whether a path that both sides added counts as equal.
+    """Return whether a path that both agent and gold have added counts as equal.
+
+    In the 2023 release, a path without a dot counted as a directory, for which ``md5deep`` was
+    called. No image had this program, so both sides printed the same error "not found".
 
     The 2023 release took a path without a dot for a directory, and called ``md5deep``. No image had
     this program, so both sides printed the same "not found".
@@ -49,12 +52,12 @@ def has_same_content(path: str, agent: Outcome, gold: Outcome) -> bool:
 
 
 def score(agent: Outcome, gold: Outcome, executed: bool = True) -> Score:
-    """Compute the reward, in [0.01, 1.0], with the 2023 ``info`` as its detail.
+    """Compute the reward, in [0.01, 1.0]. The score's detail is the ``info`` of 2023.
 
     Args:
         agent: The agent's outcome.
         gold: Gold's outcome.
-        executed: The value of ``info["action_executed"]``.
+        executed: Whether the last action was executed: the value of ``info["action_executed"]``.
     """
     agent_pairs, gold_pairs = set(agent.pairs), set(gold.pairs)
     missing_pairs, extra_pairs = sorted(gold_pairs - agent_pairs), sorted(agent_pairs - gold_pairs)
@@ -87,13 +90,14 @@ def score(agent: Outcome, gold: Outcome, executed: bool = True) -> Score:
 
 
 def early_score(released_score: Score) -> Score:
-    """Compute the reward of the runs before the release (GPT-3.5's of 20 and 21 May 2023).
+    """Compute the reward of an earlier version, which some runs before the release had.
 
-    The early reward compares only the end of gold's output, cut to the length of the agent's output
-    (the whole output, if the agent's is empty).
+    GPT-3.5's runs of 20 and 21 May 2023 have this version. The early reward cuts gold's output to
+    the length of the agent's output, and keeps the end. If the agent's output is empty, gold's
+    output stays whole.
 
     Args:
-        released_score: A result of `score`.
+        released_score: The result of `score` for the same episode.
     """
     info: dict[str, Any] = dict(released_score.detail)
     info["eval_obs"] = info["eval_obs"][-len(info["agent_obs"]) :]
@@ -104,31 +108,38 @@ def early_score(released_score: Score) -> Score:
 
 
 def _total(info: Mapping[str, Any]) -> Score:
-    parts: Mapping[str, float] = info["reward"]
-    # The sum of floats depends on this order: 0.6900000000000001 is recorded.
-    value = 0.01 + parts["file_diff"] + parts["file_changes"] + parts["answer_similarity"]
-    return Score(value, parts, info)
+    components: Mapping[str, float] = info["reward"]
+    # The sum of floats depends on the order of the parts. 0.6900000000000001 is a recorded reward.
+    value = (
+        0.01
+        + components["file_diff"]
+        + components["file_changes"]
+        + components["answer_similarity"]
+    )
+    return Score(value, components, info)
 
 
 _VOLATILE = re.compile(
     r"\b(?:date|w|who|uptime|ps|pstree|top|free|df)\b|-[acm]min\b|-newer|/proc\b|\$\$"
 )
-"""Golds whose output may change from second to second: they run every time."""
+"""Pattern of golds whose output may change within seconds. Such golds run at every score."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Runs:
     first_outcome: Outcome
     later_outcome: Outcome
-    """The outcome of further runs in the same container. The first run may have left changes that
-    git's reset ignores."""
+    """The outcome of the second and later runs in the same container. The first run may have left
+    changes that the reset by git does not undo, because git ignores them."""
 
 
 class GoldRuns:
-    """The cached outcomes of golds in one image; volatile golds run every time. Thread-safe.
+    """A cache of golds' outcomes in one image. Thread-safe.
+
+    Golds whose output may change within seconds are not cached.
 
     Args:
-        image: The image, shared with the agent's sandboxes.
+        image: The image, which the agent's sandboxes use, too.
     """
 
     def __init__(self, image: PaperImage) -> None:
@@ -140,13 +151,14 @@ class GoldRuns:
     def score(
         self, task: Task, observation: str, sandbox: SandboxBackend, is_repeat: bool = False
     ) -> Score:
-        """Score the state of a sandbox.
+        """Compare the state of a sandbox and the last observation with gold's outcome.
 
         Args:
             task: The task.
             observation: The output of the agent's last action.
             sandbox: The agent's sandbox.
-            is_repeat: Whether the episode was scored before: gold then counts as run again.
+            is_repeat: Whether this episode was scored before. In 2023, gold then ran a second time
+                in the same container.
 
         Raises:
             RewardError: The task has no gold.
@@ -157,11 +169,11 @@ class GoldRuns:
         return score(agent, self.outcome(task, is_repeat))
 
     def outcome(self, task: Task, is_repeat: bool = False) -> Outcome:
-        """Return the final state of the container after a task's gold.
+        """Return gold's outcome for a task, from the cache or by running gold.
 
         Args:
             task: The task.
-            is_repeat: Whether gold ran in this episode before.
+            is_repeat: Whether gold has run before in this episode.
 
         Raises:
             RewardError: The task has no gold.
@@ -173,7 +185,7 @@ class GoldRuns:
         with self._lock:
             runs = self._runs_by_command.get(command)
         if runs is None:
-            # No lock during the run: two threads may run the same gold at once, which costs little.
+            # The lock is free while gold runs. Two threads may run the same gold, at a low cost.
             runs = self._run(command)
             if not _VOLATILE.search(command):
                 with self._lock:
@@ -184,9 +196,9 @@ class GoldRuns:
         sandbox = self.image.start()
         try:
             first_outcome = self._run_once(sandbox, command)
-            if first_outcome.pairs or not _changes_ignored(sandbox):
+            if first_outcome.pairs or not _has_ignored_changes(sandbox):
                 return _Runs(first_outcome, first_outcome)
-            # Git's reset has nothing to undo, but ignored changes remain: the next run sees them.
+            # The reset by git undoes nothing here, but ignored changes remain for the next run.
             return _Runs(first_outcome, self._run_once(sandbox, command))
         finally:
             sandbox.close()
@@ -202,7 +214,7 @@ class GoldRuns:
         return Outcome(pairs, output.text, sums.__getitem__, output.text == MALFORMED)
 
 
-def _changes_ignored(sandbox: SandboxBackend) -> bool:
+def _has_ignored_changes(sandbox: SandboxBackend) -> bool:
     return any(change.path.split("/")[1] in IGNORED_NAMES for change in sandbox.changes())
 
 
@@ -210,11 +222,12 @@ _WORD = re.compile(r"(?u)\b\w\w+\b")
 
 
 def cosine(first_text: str, second_text: str) -> float | None:
-    """Return the similarity of two texts in [0, 1]; None if neither text has a word.
+    """Return the similarity of two texts, in [0, 1]; None if neither text has a word.
 
-    The similarity is the cosine of the texts' TF-IDF vectors, with the defaults of scikit-learn's
-    ``TfidfVectorizer`` fitted on the two texts. A word is two or more word characters, in lower
-    case. Its weight is its count times ``ln((1 + 2) / (1 + df)) + 1``; both vectors have length 1.
+    The similarity is the cosine of the texts' TF-IDF vectors. The vectors are those of
+    scikit-learn's ``TfidfVectorizer`` with default settings, fitted on the two texts. A word
+    consists of two or more word characters, in lower case. The weight of a word is its count times
+    ``ln((1 + 2) / (1 + df)) + 1``; both vectors have length 1.
 
     >>> cosine("5 files found", "7 files found")
     1.0
@@ -226,7 +239,7 @@ def cosine(first_text: str, second_text: str) -> float | None:
     words = first_counts.keys() | second_counts.keys()
     if not words:
         return None
-    # ln(3/3) + 1 for a word of both texts, ln(3/2) + 1 for a word of one text.
+    # A word of both texts has the weight ln(3/3) + 1, a word of one text ln(3/2) + 1.
     weight = {
         w: 1.0 if w in first_counts and w in second_counts else math.log(1.5) + 1.0 for w in words
     }
@@ -241,6 +254,6 @@ def cosine(first_text: str, second_text: str) -> float | None:
 
 
 def similarity(agent_text: str, gold_text: str) -> float:
-    """Return `cosine`; for two texts without words, 1 if the texts are equal, else 0."""
+    """Return `cosine`, or for two texts without words, 1 if they are equal and otherwise 0."""
     value = cosine(agent_text, gold_text)
     return float(agent_text == gold_text) if value is None else value

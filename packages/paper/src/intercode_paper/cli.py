@@ -20,28 +20,35 @@ from intercode.spec import RunSpec, add_options, list_section_options, positive
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `intercode replay` to a parser."""
+    """Add the options of ``intercode replay`` to a parser."""
     parser.add_argument(
         "--env", default="bash", choices=("bash", "sql", "python", "ctf"), help="default: bash"
     )
-    parser.add_argument("--results", type=Path, required=True, metavar="FILE", help="the record")
-    parser.add_argument("--data", type=Path, metavar="FILE", help="the tasks that were run")
+    parser.add_argument(
+        "--results", type=Path, required=True, metavar="FILE", help="the recorded file of 2023"
+    )
+    parser.add_argument("--data", type=Path, metavar="FILE", help="the tasks of the recorded run")
     parser.add_argument(
         "--image",
         metavar="IMAGE",
-        help="where they were run (default: the tasks' own, or nl2bash; for Python and CTF host)",
+        help="image of the tasks (default: each task's own, or nl2bash; host for Python and CTF)",
     )
     parser.add_argument(
-        "--upstream", type=Path, metavar="DIR", help="instead of --data: a copy of the release"
+        "--upstream", type=Path, metavar="DIR", help="a copy of the 2023 release, instead of --data"
     )
-    parser.add_argument("--suite", metavar="NAME", help="with --upstream: such as nl2bash_fs_1")
+    parser.add_argument(
+        "--suite", metavar="NAME", help="with --upstream: the suite, such as nl2bash_fs_1"
+    )
     parser.add_argument(
         "--engine",
         metavar="NAME|URL",
-        help="for SQL (default: mysql where its server is installed, else sqlite)",
+        help="for SQL: the engine (default: mysql if its server is installed, else sqlite)",
     )
     parser.add_argument(
-        "--databases", type=Path, metavar="PATH", help="for SQL, with --data: their folder or dump"
+        "--databases",
+        type=Path,
+        metavar="PATH",
+        help="for SQL, with --data: the folder or dump with the databases",
     )
     add_options(parser, list_section_options(RunSpec), "limit", "tasks")
     parser.add_argument(
@@ -49,7 +56,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=positive,
         default=1,
         metavar="N",
-        help="episodes at a time (SQL has one connection, and keeps the order)",
+        help="parallel episodes (SQL has a single connection and keeps the order)",
     )
     parser.add_argument("--quiet", action="store_true", help="no progress, only the result")
     parser.add_argument("--json", action="store_true", help="print the report as one JSON object")

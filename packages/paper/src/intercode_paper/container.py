@@ -1,7 +1,8 @@
-"""Containers of 2023: sandboxes from an image that is prepared once, and their ``git status``.
+"""Sandboxes in place of the containers of 2023, and the ``git status`` of their files.
 
-The preparation has the effect of a container's first reset, and restores the ages of files: tasks
-ask for files changed "in the last week", and the recordings are from May and June 2023.
+An image is prepared once, so its sandboxes start in the state of a 2023 container after its first
+reset. The preparation also restores the ages of files, because tasks ask for files changed "in the
+last week". The recordings are from May and June 2023.
 
 The images of 2023 had a git repository in ``/`` that tracked all but the system directories. This
 module computes the status from a sandbox's changes, without git. Like git, it ignores empty
@@ -24,10 +25,10 @@ from intercode_paper.bash import LIMITS, MALFORMED, OUTPUT_LIMIT, run, variables
 from intercode_sandbox.base import Change, Completed, FileType, Provider, SandboxBackend, Snapshot
 
 RECORDING_TIME = datetime(2023, 6, 1, tzinfo=UTC).timestamp()
-"""The time of the recordings, for the ages of files. Newer files have the age 0: they were created
-with the image, as in 2023."""
+"""The time of the recordings, from which the ages of files count. Newer files get the age 0. They
+were created together with the image, as in 2023."""
 _BASE_LOGS = ("bootstrap.log", "wtmp", "btmp")
-"""Logs of the base image, which was weeks old; all other logs were as old as the image."""
+"""Logs of the base image, which was weeks old. All other logs were as old as the image itself."""
 _TYPES: Mapping[bytes, FileType] = {b"f": "file", b"l": "symlink"}
 
 
@@ -48,7 +49,9 @@ class _Entry:
 
 
 class PaperImage:
-    """An image whose sandboxes start in the state of a 2023 container after its reset. Thread-safe.
+    """An image whose sandboxes start in the state of a 2023 container after its first reset.
+
+    Thread-safe.
 
     Args:
         provider: The provider of sandboxes.
@@ -74,16 +77,19 @@ class PaperImage:
         return self._provider.start(snapshot, LIMITS, network)
 
     def status(self, sandbox: SandboxBackend) -> list[Pair]:
-        """Return ``git status --short`` of a sandbox of `start`, as the 2023 reward parsed it."""
-        return pairs(self.short_status(sandbox))
+        """Return the ``git status`` of a sandbox that `start` has started.
+
+        The status has the form in which the 2023 reward parsed it.
+        """
+        return parse_pairs(self.short_status(sandbox))
 
     def short_status(self, sandbox: SandboxBackend) -> str:
-        """Return ``git status --short`` of a sandbox of `start`."""
+        """Return the output of ``git status --short`` for a sandbox that `start` has started."""
         _, index = self._prepare_once()
-        return short(status(index, sandbox.changes()))
+        return format_short(status(index, sandbox.changes()))
 
     def close(self) -> None:
-        """Delete the prepared snapshot. Idempotent."""
+        """Delete the snapshot of the prepared image. Idempotent."""
         with self._lock:
             if self._preparation is not None:
                 self._preparation[0].delete()
@@ -101,10 +107,18 @@ class PaperImage:
             return self._preparation
 
 
-def prepare(sandbox: SandboxBackend, script: str | None = None) -> Index:
-    """Bring a fresh sandbox into a container's state after its first reset; return the index."""
-    if script:
-        _add_script(sandbox, script)
+def prepare(sandbox: SandboxBackend, script_name: str | None = None) -> Index:
+    """Bring a fresh sandbox into the state of a 2023 container after its first reset.
+
+    Args:
+        sandbox: The sandbox.
+        script_name: The name of the script that created the image's file system; None without one.
+
+    Returns:
+        The tracked files.
+    """
+    if script_name:
+        _add_script(sandbox, script_name)
     entries = _entries(sandbox)
     index = Index(
         {
@@ -113,25 +127,28 @@ def prepare(sandbox: SandboxBackend, script: str | None = None) -> Index:
             if (kind := _TYPES.get(entry.kind)) is not None
         }
     )
-    # `git clean -fd` removes directories without tracked files, even /tmp and /mnt, but
-    # not mount points.
+    # The first reset called `git clean -fd`, which removes directories without tracked files, even
+    # /tmp and /mnt, but not mount points.
     untracked_directories = [
-        e.path for e in entries if e.kind == b"d" and e.path not in index.directories
+        entry_item.path
+        for entry_item in entries
+        if entry_item.kind == b"d" and entry_item.path not in index.directories
     ]
     if untracked_directories:
         empty_directories = sorted(
             untracked_directories, key=lambda path: path.count("/"), reverse=True
         )
         sandbox.exec(["rmdir", "--", *(f"/{path}" for path in empty_directories)])
-    _bring_ages_back(sandbox, entries, index)
+    _restore_ages(sandbox, entries, index)
     return index
 
 
 def _add_script(sandbox: SandboxBackend, name: str) -> None:
-    """Write a stand-in for the script in ``/`` that had created the image's file system.
+    """Write a substitute for the script in ``/`` that created the image's file system in 2023.
 
-    The script appears in results of tasks whose ``*.sh`` lost its quotes. No result shows its text,
-    but some show its size: 60 bytes for the fourth file system, just below 4 KiB for the first.
+    The name of the script appears in results of tasks in which ``*.sh`` has lost its quotes. No
+    result shows the script's text, but some results show its size. The size was 60 bytes for the
+    fourth file system, and just below 4 KiB for the first.
     """
     size = 60 if name.endswith("_4.sh") else 4050
     head = "#!/bin/bash\n# stands for the script of the release\n"
@@ -142,29 +159,29 @@ def _add_script(sandbox: SandboxBackend, name: str) -> None:
 
 def _entries(sandbox: SandboxBackend) -> list[_Entry]:
     listing = sandbox.exec(_listing(), timeout=60, output_limit=OUTPUT_LIMIT)
-    _must_succeed(listing, "its files cannot be listed")
+    _check_success(listing, "its files cannot be listed")
     entries = []
     for line in listing.stdout.split(b"\0")[:-1]:
         kind, mode, mtime, name = line.split(b" ", 3)
         path = name.decode("utf-8", "surrogateescape").lstrip("/")
-        if seen_by_git(path):
+        if is_visible_to_git(path):
             entries.append(_Entry(kind, int(mode, 8), float(mtime), path))
     return entries
 
 
-def _bring_ages_back(sandbox: SandboxBackend, entries: list[_Entry], index: Index) -> None:
-    now = _plain_moment(time.time())
-    paths: dict[int, list[str]] = defaultdict(list)
+def _restore_ages(sandbox: SandboxBackend, entries: list[_Entry], index: Index) -> None:
+    now = _listing_time(time.time())
+    paths_by_time: dict[int, list[str]] = defaultdict(list)
     for entry in entries:
         if entry.kind == b"f" or (entry.kind == b"d" and entry.path in index.directories):
             age = max(0.0, RECORDING_TIME - entry.mtime)
-            paths[int(now - age)].append(f"/{entry.path}")
-    for moment, names in sorted(paths.items()):
+            paths_by_time[int(now - age)].append(f"/{entry.path}")
+    for moment, names in sorted(paths_by_time.items()):
         result = sandbox.exec(["touch", "-h", "-d", f"@{moment}", "--", *names])
-        _must_succeed(result, "the times of its files cannot be set")
+        _check_success(result, "the times of its files cannot be set")
     keep = [word for name in _BASE_LOGS for word in ("!", "-name", name)]
     base_log_tests = [word for name in _BASE_LOGS for word in ("-o", "-name", name)][1:]
-    # Exit codes are ignored: an image without logs belongs to no task of 2023.
+    # The exit codes are ignored: an image without logs is not one of 2023's.
     sandbox.exec(["find", "/var/log", *keep, "-exec", "touch", "-h", "{}", "+"])
     sandbox.exec(
         [
@@ -184,11 +201,11 @@ def _bring_ages_back(sandbox: SandboxBackend, entries: list[_Entry], index: Inde
     )
 
 
-def _plain_moment(now: float) -> float:
+def _listing_time(now: float) -> float:
     """Return the last time whose day, hour and minute are three different two-digit numbers.
 
-    The reward counts the words of a date: ``Nov 21 00:00`` has one word fewer than every recorded
-    date. The search covers the last 60 minutes; without a match the time is unchanged.
+    The reward counts the words of a date. ``Nov 21 00:00`` has one word fewer than every
+    recorded date. The function searches the last 60 minutes, and otherwise returns `now`.
     """
     for minutes in range(60):
         moment = now - 60 * minutes
@@ -198,14 +215,14 @@ def _plain_moment(now: float) -> float:
     return now
 
 
-def _must_succeed(result: Completed, problem: str) -> None:
+def _check_success(result: Completed, problem: str) -> None:
     if not result.ok:
         reason = result.stderr.decode("utf-8", "replace").strip()
         raise ImageError(f"the image cannot be used for the 2023 protocol: {problem}: {reason}")
 
 
 def md5sum(sandbox: SandboxBackend, path: str) -> str:
-    """Return the output of ``md5sum PATH`` in ``/``; the path is split like in the 2023 reward."""
+    """Return the output of ``md5sum PATH`` in ``/``, with the path split as in the 2023 reward."""
     try:
         words = shlex.split(f"md5sum {path}")
     except ValueError:
@@ -218,19 +235,19 @@ _SYSTEM = """
 bin boot dev etc home lib media opt proc root run sbin srv sys usr var .dockerenv
 """
 IGNORED_NAMES = frozenset(_SYSTEM.split())
-"""Names in ``/`` that the ``.gitignore`` of the images lists."""
+"""Names in ``/`` that the ``.gitignore`` in the images of 2023 listed."""
 Pair = tuple[str, str]
-"""A path and its status, in the order of the 2023 reward."""
+"""Type: a path and its status code, in the order that the 2023 reward used."""
 
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """The tracked files of an image."""
+    """The tracked files of a prepared image, and their directories."""
 
     files: Mapping[str, tuple[FileType, bool]]
-    """Path without the leading slash → its type, and whether its owner may execute the file."""
+    """Path without the leading slash → the file's type, and whether its owner may execute it."""
     directories: frozenset[str] = field(init=False)
-    """All directories that contain a tracked file at any depth."""
+    """All directories that contain a tracked file, directly or in a subdirectory."""
 
     def __post_init__(self) -> None:
         ancestors = {d for path in self.files for d in parents(path)}
@@ -238,33 +255,35 @@ class Index:
 
 
 def parents(path: str) -> list[str]:
-    """Return the parent directories of a relative path, the highest first.
+    """Return the parent directories of a relative path, from the highest to the lowest.
 
     >>> parents("a/b/c")
     ['a', 'a/b']
     """
     parts = path.split("/")
-    return ["/".join(parts[:n]) for n in range(1, len(parts))]
+    return ["/".join(parts[:count]) for count in range(1, len(parts))]
 
 
-def seen_by_git(path: str) -> bool:
-    """Return whether git considers a relative path: neither ignored nor within ``.git``."""
+def is_visible_to_git(path: str) -> bool:
+    """Return whether git considers a relative path: it is not ignored, and not within ``.git``."""
     parts = path.split("/")
     return parts[0] not in IGNORED_NAMES and ".git" not in parts
 
 
 def status(index: Index, changes: Iterable[Change]) -> list[tuple[str, str]]:
-    """Return the lines of ``git status --short``: (code, path), unquoted, directories with ``/``.
+    """Return the lines of ``git status --short`` as pairs of code and path.
+
+    The paths are not quoted, and directories end with ``/``.
 
     Args:
         index: The tracked files.
-        changes: All differences from the image of `index`.
+        changes: All differences of the sandbox from the image of `index`.
     """
     tracked_lines: list[tuple[str, str]] = []
     untracked: set[str] = set()
     for change in changes:
         path = change.path.lstrip("/")
-        if not seen_by_git(path):
+        if not is_visible_to_git(path):
             continue
         tracked_file = index.files.get(path)
         if tracked_file is None:
@@ -278,7 +297,7 @@ def status(index: Index, changes: Iterable[Change]) -> list[tuple[str, str]]:
         elif (
             change.type != tracked_file[0]
             or change.content_changed
-            or _executable(change) != tracked_file[1]
+            or _is_executable(change) != tracked_file[1]
         ):
             tracked_lines.append((" M", path))
     return sorted(tracked_lines, key=_by_path) + [
@@ -286,22 +305,23 @@ def status(index: Index, changes: Iterable[Change]) -> list[tuple[str, str]]:
     ]
 
 
-def _executable(change: Change) -> bool:
-    """Return whether a file is executable for git, which ignores the modes of symlinks."""
+def _is_executable(change: Change) -> bool:
+    """Return whether git takes a file for executable. Git ignores the modes of symbolic links."""
     return change.type == "file" and bool(change.mode & stat.S_IXUSR)
 
 
-def _untracked_path(index: Index, path: str) -> str | None:
-    """Return the displayed form of an untracked path: its highest directory without tracked files.
+def _untracked_path(index: Index, untracked_path: str) -> str | None:
+    """Return the path that git shows for an untracked path.
 
-    Paths below a tracked file that became a directory are not displayed: None.
+    Git shows the highest directory without tracked files, if there is one. For a path below a
+    tracked file that has become a directory, git shows nothing: None.
     """
-    for directory in parents(path):
+    for directory in parents(untracked_path):
         if directory in index.files:
             return None
         if directory not in index.directories:
             return directory + "/"
-    return path
+    return untracked_path
 
 
 def _bytes(path: str) -> bytes:
@@ -316,7 +336,7 @@ _ESCAPES = {7: "a", 8: "b", 9: "t", 10: "n", 11: "v", 12: "f", 13: "r", 34: '"',
 
 
 def quote_path(path: str) -> str:
-    r"""Return a path in git's short format: quoted like in C if necessary.
+    r"""Return a path as git's short format shows it: quoted as in C if necessary.
 
     >>> quote_path("Icon\r"), quote_path("a b"), quote_path("é"), quote_path("a-b")
     ('"Icon\\r"', '"a b"', '"\\303\\251"', 'a-b')
@@ -328,17 +348,17 @@ def quote_path(path: str) -> str:
     return f'"{escaped_path}"' if escaped_path != path or " " in path else path
 
 
-def short(lines: Iterable[tuple[str, str]]) -> str:
-    """Format the lines of a status like git."""
+def format_short(lines: Iterable[tuple[str, str]]) -> str:
+    """Return the lines of a status as the text that git would print."""
     return "".join(f"{code} {quote_path(path)}\n" for code, path in lines)
 
 
-def pairs(text: str) -> list[Pair]:
-    r"""Parse a status like the 2023 reward: split at whitespace, in pairs of words.
+def parse_pairs(text: str) -> list[Pair]:
+    r"""Parse the text of a status like the 2023 reward: split at whitespace, into pairs of words.
 
     A path with a space therefore misaligns all following pairs.
 
-    >>> pairs(' M a.txt\n?? "b c"\n?? d\n')
+    >>> parse_pairs(' M a.txt\n?? "b c"\n?? d\n')
     [('a.txt', 'M'), ('"b', '??'), ('??', 'c"')]
     """
     words = text.split()

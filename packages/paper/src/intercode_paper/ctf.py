@@ -1,10 +1,12 @@
 """The CTF environment of 2023, ``make("ctf", protocol="paper")``, and the replay of its runs.
 
-The 2023 release pasted an action between single quotes, so a single quote inside the action ended
-the quoting. An action that began with ``python -c`` or ``python3 -c`` was split without a shell.
-If the recordings do not show a behaviour, this module follows the Bash environment of 2023: in the
-process per action, ``cd``, the time limit, ``Malformed command``, and the observation after a right
-flag.
+The 2023 release inserted the text of an action between single quotes, so a single quote inside the
+action ended the quoting. An action that began with ``python -c`` or ``python3 -c`` was split
+without a shell.
+
+The recordings do not show all behaviour. In such cases, this module follows the Bash environment of
+2023. The cases are the process per action, ``cd``, the time limit, ``Malformed command``, and the
+observation after a right flag.
 """
 
 from __future__ import annotations
@@ -37,23 +39,23 @@ from intercode_sandbox.base import Provider, SandboxBackend
 WRONG = "Submitted flag is incorrect. Keep trying!"
 """The observation after a wrong flag."""
 RIGHT = "The submitted flag is correct."
-"""The observation after a right flag in some recordings; the others repeat the last observation."""
+"""The observation after a right flag in some recordings. Others repeat the previous observation."""
 
 _PLAIN_PREFIXES = ("python -c", "python3 -c")
 _PREFIX = "cmd "
-"""A prefix of commands in some recordings, which 2023 removed before the execution."""
+"""A prefix of commands in some recordings, which the 2023 release removed before the execution."""
 
 
 class PaperCtfEnv(CtfEnv):
-    """The 2023 CTF environment: a new process for each action, and any number of flags.
+    """The 2023 CTF environment: a new process for each action, and any number of submitted flags.
 
-    ``submit FLAG`` submits its second word, which is case-insensitive. A wrong flag makes a turn,
-    and the episode continues. ``submit`` alone gives up.
+    ``submit FLAG`` submits the second word of the action; the flag's case does not matter. A wrong
+    flag is a turn, and the episode continues. ``submit`` alone gives up.
 
     Args:
         data: A dataset, a file of tasks, or a dataset's name.
-        options: The options, as one value; its `limits` must be the defaults.
-        **changes: Single options by name: see `PaperCtfOptions`.
+        options: All options in one object; its `limits` must be the defaults.
+        **changes: Single options by name, which override `options`: see `PaperCtfOptions`.
 
     Raises:
         TaskError: A task has no flag, or has a field that the 2023 protocol lacks.
@@ -72,14 +74,14 @@ class PaperCtfEnv(CtfEnv):
         options: PaperCtfOptions | None = None,
         **changes: Any,
     ) -> None:
-        options = PaperCtfOptions.of(options, changes)
+        options = PaperCtfOptions.merge(options, changes)
         refuse_limits(options.limits)
         tasks = datasets.load(data)
         for task in tasks:
             with tasks.locate_errors(task):
                 _check(task)
         super().__init__(
-            Dataset(map(_in_its_folder, tasks), tasks.name, tasks.source),
+            Dataset(map(_with_folder, tasks), tasks.name, tasks.source),
             options=CtfOptions(
                 **{**asdict(options), "attempts": None, "limits": LIMITS, "reward": _reward}
             ),
@@ -98,7 +100,7 @@ class PaperCtfEnv(CtfEnv):
     def _reply(self, answer: str | None) -> Execution | None:
         if answer is None or _is_flag(self.episode_state.task, answer):
             return None
-        self.episode.answer = None  # the turn records the answer
+        self.episode.answer = None  # a wrong answer is only in the turn's record
         return Execution(WRONG.encode(), ok=False, info={SUBMITTED_KEY: answer, "executed": False})
 
 
@@ -108,7 +110,7 @@ def _reward(task: Task, episode: Episode, sandbox: SandboxBackend) -> Score:
 
 
 def split(command: str) -> tuple[bytes, ...] | None:
-    """Return the process's arguments for a command's text; None for a malformed text.
+    """Split an action's text into the arguments of a process; return None for a malformed text.
 
     >>> split('echo "a b" c')
     (b'/bin/bash', b'-c', b'echo "a b" c')
@@ -124,7 +126,7 @@ def split(command: str) -> tuple[bytes, ...] | None:
 
 
 def _submitted_flag(action: str) -> str | None:
-    """Return the flag that an action submits, its second word; None for an action of one word.
+    """Return the second word of an action, which is the submitted flag; None without a second word.
 
     >>> _submitted_flag("submit flag{a} at last")
     'flag{a}'
@@ -134,21 +136,21 @@ def _submitted_flag(action: str) -> str | None:
 
 
 def _is_flag(task: Task, answer: str | None) -> bool:
-    """Return whether an answer is a flag of the task, ignoring case."""
+    """Return whether an answer is a flag of the task; case does not matter."""
     return answer is not None and answer.lower() in {flag.strip().lower() for flag in task.gold}
 
 
-def _in_its_folder(task: Task) -> Task:
-    """Return the task with all its files; the default folder is that of 2023, ``/ctf/ID``."""
+def _with_folder(task: Task) -> Task:
+    """Return a task with all its files; its default folder is that of 2023, ``/ctf/ID``."""
     facts = {"directory": f"{FOLDER}/{task.task_id}", **task.metadata, "assets_without": ()}
     return replace(task, metadata=facts)
 
 
 def _check(task: Task) -> None:
-    """Refuse a task without a flag, or with fields that the 2023 protocol lacks.
+    """Refuse a task without a flag, or with a field that the 2023 protocol lacks.
 
     Raises:
-        TaskError: The task is refused; the message names task and field.
+        TaskError: The task is refused; the message names the task and the field.
     """
     if not task.gold:
         raise TaskError(f"task {task.task_id!r}, field 'gold': the flag is missing")
@@ -156,7 +158,7 @@ def _check(task: Task) -> None:
     unknown += ["verification"] if task.verification else []
     if unknown:
         raise TaskError(
-            f"task {task.task_id!r}, field {unknown[0]!r}: the paper protocol has no such thing"
+            f"task {task.task_id!r}, field {unknown[0]!r}: the paper protocol has no such field"
         )
 
 
@@ -166,10 +168,11 @@ def _shell(sandbox: SandboxBackend, image: str, directory: str) -> PaperBash:
 
 @dataclass(slots=True)
 class CtfReplayReport(RegradedReport):
-    """The report of a replay of a CTF run."""
+    """The report of a replay of a CTF run, which counts episodes without files, too."""
 
     without_files: int = 0
-    """Episodes whose task's files are missing on this host, which changes observations."""
+    """Number of episodes whose task's files are missing on this machine, which changes
+    observations."""
 
 
 def replay_ctf(
@@ -180,10 +183,10 @@ def replay_ctf(
     workers: int = 1,
     progress: Progress | None = None,
 ) -> CtfReplayReport:
-    """Execute recorded actions in fresh sandboxes, and compare the results with the record.
+    """Execute the recorded actions in fresh sandboxes, and compare the results with the record.
 
-    Sandboxes have no network access. A task's `setup` is not run: in the release, setups download
-    files. Tasks without their files are replayed, too: rewards depend on the flags alone.
+    Sandboxes have no network access. Therefore a task's `setup` is not run: in the release, setups
+    download files. A task without its files is replayed, too, because rewards depend only on flags.
 
     Args:
         tasks: The tasks of the run's data file.
@@ -191,17 +194,17 @@ def replay_ctf(
         provider: The provider of sandboxes.
         image: The image of all tasks; None: each task's image, or ``host``.
         workers: The number of concurrent episodes.
-        progress: Called after each finished episode, from this thread.
+        progress: A function to call after each finished episode, from this thread.
 
     Raises:
         RecordError: An episode's task is not among `tasks`.
         TaskError: A task has no flag, or has a field that the 2023 protocol lacks.
-        SandboxError, ImageError: A sandbox failed. A partial run gives no report.
+        SandboxError, ImageError: A sandbox failed. The other episodes give no report then.
     """
     start_time = time.monotonic()
     stage = CtfStage(provider, image, LIMITS)
     jobs = [
-        (episode, replace(_in_its_folder(find_task(tasks, episode)), setup=None))
+        (episode, replace(_with_folder(find_task(tasks, episode)), setup=None))
         for episode in recorded_run.episodes
     ]
     for _, task in jobs:
@@ -221,7 +224,12 @@ def replay_ctf(
 def _episode(
     stage: CtfStage, provider: Provider, episode: RecordedEpisode, task: Task
 ) -> tuple[list[ReplayedTurn], float, bool]:
-    """Return an episode's turns, its default reward, and whether the task's files exist."""
+    """Replay an episode.
+
+    Returns:
+        The compared turns, the reward under the default protocol, and whether the task's files
+        exist.
+    """
     turns = []
     folder, observation = stage.directory(task), task.query
     with closing(stage.open(task)) as sandbox:
@@ -230,27 +238,29 @@ def _episode(
         for turn in episode.turns:
             if turn.command is None:
                 continue
-            status, reward = ending(turn.command), 0.0
-            if status is None:
+            ending_status, reward = ending(turn.command), 0.0
+            if ending_status is None:
                 command = turn.command.removeprefix(_PREFIX)
                 observation = bash.execute(command).output.decode("utf-8")
-            elif status == "submitted" and _is_flag(task, _submitted_flag(turn.command)):
+            elif ending_status == "submitted" and _is_flag(task, _submitted_flag(turn.command)):
                 reward = 1.0
                 observation = RIGHT if turn.observation == RIGHT else observation
-            elif status == "submitted":
+            elif ending_status == "submitted":
                 observation = WRONG
-            if turn.counts:
+            if turn.is_compared:
                 same_observation = turn.observation in (None, observation)
                 turns.append(ReplayedTurn(turn, observation, reward, same_observation))
-    return turns, _by_default(provider, episode, task), has_files
+    return turns, _default_reward(provider, episode, task), has_files
 
 
-def _by_default(provider: Provider, episode: RecordedEpisode, task: Task) -> float:
-    """Return the reward of the submitted flags under the default protocol.
+def _default_reward(provider: Provider, episode: RecordedEpisode, task: Task) -> float:
+    """Return the reward of the episode's submitted flags under the default protocol.
 
-    The reward depends on flags alone, so the commands between them are not run again.
+    That reward depends only on flags, so the other commands are not run again.
     """
-    flags = [t.command for t in episode.turns if t.command and t.command.startswith("submit")]
+    flags = [
+        turn.command for turn in episode.turns if turn.command and turn.command.startswith("submit")
+    ]
     dataset = Dataset([Task(task.task_id, task.query, task.gold)], "replay")
     with closing(CtfEnv(dataset, sandbox=provider, max_turns=len(flags) + 1)) as env:
         env.reset()

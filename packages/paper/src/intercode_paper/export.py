@@ -1,8 +1,8 @@
-"""The export of InterCode's runs to the files of 2023.
+"""The export of InterCode's runs as results files of 2023.
 
-The release's notebooks and `intercode_paper.results` read these files. Their form depends on the
-strategy. ReAct's episodes have ``thoughts`` and ``execute[…]`` around commands; they always end
-with an action, whose reward is the episode's. Episodes of Plan & Solve have ``steps``, in a file
+The release's notebooks and `intercode_paper.results` read these files. The form of a file depends
+on the strategy. ReAct's episodes have ``thoughts``, and ``execute[…]`` around commands. They always
+end with an action that has the episode's reward. Episodes of Plan & Solve have ``steps``, in a file
 with metadata.
 """
 
@@ -12,20 +12,21 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from intercode.dialogues import Talk, agent_talk
+from intercode.dialogues import RecordedDialogue, agent_talk
 from intercode.episode import Episode, Turn
 from intercode.errors import UsageError
 from intercode.records import Outcome, ending_action
 
 _TURNS = 10
-"""The default number of turns of every environment of 2023."""
+"""The default limit of turns in all environments of 2023."""
 
 
 def to_paper(episodes: Iterable[Episode], manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content of a file of 2023: task id → episode. Errors are omitted, as in 2023.
+    """Return the content of a results file of 2023: task id → episode.
 
-    If only the end was rewarded, the last turn has the final reward, since the reward scores the
-    state after it. An answer, or an end without any turn, makes an additional turn.
+    Episodes that ended with an error are omitted, as in 2023. If a run has rewards only for the
+    ends of episodes, the last turn gets the final reward, which scores the state after that turn.
+    An answer makes an additional turn, and so does the end of an episode without any turn.
 
     Raises:
         UsageError: A task has several attempts.
@@ -36,34 +37,36 @@ def to_paper(episodes: Iterable[Episode], manifest: Mapping[str, Any]) -> dict[s
             continue
         if episode.task_id in paper_episodes:
             raise UsageError(
-                f"the form of 2023 has one attempt at a task, and there are several at "
-                f"{episode.task_id!r}: choose one with --epoch N"
+                "the format of 2023 has a single attempt at each task, but the run has several "
+                f"at {episode.task_id!r}: choose one with --epoch N"
             )
-        paper_episodes[episode.task_id] = _paper(episode, manifest)
+        paper_episodes[episode.task_id] = _paper_record(episode, manifest)
     agent = manifest.get("agent", {})
     if str(agent.get("name", "")).startswith("plan-solve"):
         return {"meta": dict(agent), "logs": paper_episodes}
     return paper_episodes
 
 
-def _paper(episode: Episode, manifest: Mapping[str, Any]) -> dict[str, Any]:
+def _paper_record(episode: Episode, manifest: Mapping[str, Any]) -> dict[str, Any]:
     dataset, env = manifest.get("dataset", {}), manifest.get("env", {})
-    thoughts, steps = _notes(episode, "thought"), _notes(episode, "step")
-    turns = _as_react(episode) if thoughts else _with_the_end(episode)
+    thoughts, steps = _notes_by_turn(episode, "thought"), _notes_by_turn(episode, "step")
+    turns = _as_react(episode) if thoughts else _with_final_turn(episode)
     rewards = [turn.reward for turn in turns]
-    history: dict[str, list[Any]] = {}
-    for name, notes in (("thoughts", thoughts), ("steps", steps)):
-        if notes:
-            history[name] = [notes.get(number, "") for number in range(len(turns))]
+    note_columns: dict[str, list[Any]] = {}
+    for name, notes_by_turn in (("thoughts", thoughts), ("steps", steps)):
+        if notes_by_turn:
+            note_columns[name] = [
+                notes_by_turn.get(turn_index, "") for turn_index in range(len(turns))
+            ]
     task_id = episode.task_id
     record = {
         "environment": f"ic_{episode.env}",
         "dataset": dataset.get("source") or dataset.get("name"),
-        # A row's number stays a number: all ids of 2023 were rows.
+        # All ids of 2023 were row numbers, so the export writes a numeric id as a number.
         "task_id": int(task_id) if task_id.isascii() and task_id.isdigit() else task_id,
         "query": episode.query,
         "turn_history": {
-            **history,
+            **note_columns,
             "actions": [turn.action for turn in turns],
             "observations": [turn.observation for turn in turns],
             "rewards": rewards,
@@ -72,23 +75,29 @@ def _paper(episode: Episode, manifest: Mapping[str, Any]) -> dict[str, Any]:
         "summary": {
             "max_reward": max(rewards),
             "max_reward_idx": rewards.index(max(rewards)),
-            # In 2023 ReAct's submit after the last turn was not a turn.
+            # In 2023 a submission by ReAct after the last permitted turn did not count as a turn.
             "turns_taken": len(turns) - (bool(thoughts) and episode.status == "truncated"),
             "turns_max": env.get("max_turns") or _TURNS,
         },
     }
-    level = Outcome.of(episode).level
+    level = Outcome.from_episode(episode).level
     return {**record, "hardness": level} if level else record
 
 
-def _notes(episode: Episode, name: str) -> dict[int, str]:
-    """Map each turn to a note of its call to the model."""
-    calls = (agent_talk(episode) or Talk()).get("calls", ())
+def _notes_by_turn(episode: Episode, name: str) -> dict[int, str]:
+    """Return the notes that an agent added to its calls to the model: turn → note.
+
+    Args:
+        episode: The episode.
+        name: The kind of the notes: ``thought``, or ``step`` for the step of a plan. Calls without
+            such a note are omitted.
+    """
+    calls = (agent_talk(episode) or RecordedDialogue()).get("calls", ())
     return {call.get("turn", 0): str(call.get(name)) for call in calls if name in call}
 
 
 def _as_react(episode: Episode) -> list[Turn]:
-    # A turn without code was not executed, and gets no ``execute[…]``.
+    # A turn without code was not executed, so its text gets no ``execute[…]``.
     turns = [
         replace(turn, action=f"execute[{turn.action}]") if turn.action else turn
         for turn in episode.turns
@@ -96,7 +105,7 @@ def _as_react(episode: Episode) -> list[Turn]:
     return [*turns, Turn(ending_action(episode), "", episode.reward or 0.0)]
 
 
-def _with_the_end(episode: Episode) -> list[Turn]:
+def _with_final_turn(episode: Episode) -> list[Turn]:
     turns = list(episode.turns)
     reward = episode.reward or 0.0
     if episode.answer is not None or not turns:

@@ -1,7 +1,8 @@
 """An adapter for legacy ``gym`` 0.26, whose development ended in 2022.
 
-``import gym`` calls `register` through an entry point of the group ``gym.envs``, in any order of
-imports. ``gym.make`` returns an environment of `intercode.make` whose `step` returns four values.
+``import gym`` calls `register` through an entry point of the group ``gym.envs``. The order of the
+imports of gym and InterCode does not matter. ``gym.make`` then returns an environment of
+`intercode.make` in a wrapper whose `step` returns four values.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from intercode.registry import ENVS
 
 
 class GymEnv(gymnasium.Env[str, str]):
-    """An environment whose `step` returns observation, reward, done and info.
+    """A wrapper of an environment. The wrapper's `step` returns observation, reward, done and info.
 
     Args:
-        env: The environment.
+        env: The environment to wrap.
     """
 
     def __init__(self, env: gymnasium.Env[str, str]) -> None:
@@ -34,17 +35,17 @@ class GymEnv(gymnasium.Env[str, str]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Begin an episode; return observation and info, like gym 0.26."""
+        """Start an episode; return the observation and `info`, as in gym 0.26."""
         return self.env.reset(seed=seed, options=options)
 
     def step(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:  # type: ignore[override]
-        """Execute an action; ``info["TimeLimit.truncated"]`` is true after the limit of turns."""
+        """Execute an action. ``info["TimeLimit.truncated"]``: the turn limit ended the episode."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         limit_info = {"TimeLimit.truncated": truncated} if terminated or truncated else {}
         return observation, float(reward), terminated or truncated, {**info, **limit_info}
 
     def render(self) -> Any:
-        """Return the episode so far, as a terminal would show it."""
+        """Return the episode so far as terminal text."""
         return self.env.render()
 
     def close(self) -> None:
@@ -53,7 +54,7 @@ class GymEnv(gymnasium.Env[str, str]):
 
 
 def make(env: str, **options: Any) -> GymEnv:
-    """Make an environment, like `intercode.make`. ``gym.make`` calls this function."""
+    """Make a wrapped environment from the arguments of `intercode.make`, for ``gym.make``."""
     return GymEnv(create(env, **options))
 
 
@@ -67,7 +68,7 @@ def register() -> None:
                 f"intercode-{env}-v0",
                 "intercode_paper.legacy_gym:make",
                 kwargs={"env": env},
-                # gym's wrappers expect five values, and names that NumPy 2 lacks.
+                # gym's own wrappers expect five values, and use names that NumPy 2 removed.
                 order_enforce=False,
                 disable_env_checker=True,
             )

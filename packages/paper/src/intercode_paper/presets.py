@@ -1,7 +1,7 @@
 """Presets: the settings of the 2023 experiments, as far as they are known.
 
-A preset sets agent, model, strategy and limits, but not the protocol: ``--protocol paper`` selects
-the environment of 2023, too. The prompts are InterCode's.
+A preset sets agent, model, strategy and limits. A preset does not set the protocol: only
+``--protocol paper`` selects the environment of 2023. The prompts are InterCode's own.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from intercode.errors import UsageError
-from intercode_sandbox.suggestions import hint_text
+from intercode_sandbox.spelling_suggestions import hint_text
 
 MODELS: Mapping[str, str] = {
     "gpt-3.5": "openai/gpt-3.5-turbo",
@@ -19,21 +19,22 @@ MODELS: Mapping[str, str] = {
     "vicuna": "openai-compatible/vicuna-13b",
     "starchat": "openai-compatible/starchat-beta",
 }
-"""The paper's model name → InterCode's. ``--model`` replaces models that no longer exist."""
+"""The paper's name of a model → InterCode's. ``--model`` can replace a model that has been retired.
+"""
 SETTINGS: Mapping[str, str] = {
     "bash": "Bourne Shell",
     "ctf": "Bourne Shell",
     "python": "Python 3 Interpreter",
     "sql": "MySQL Database",
 }
-"""Environment → its name in prompts."""
+"""Environment → the name that prompts give it."""
 STRATEGIES: Mapping[str, tuple[str, ...]] = {
     "single-turn": ("bash", "sql"),
     "try-again": ("bash", "sql", "python", "ctf"),
     "react": ("bash", "sql"),
     "plan-solve": ("bash", "sql"),
 }
-"""The paper's strategy → its environments."""
+"""The paper's name of a strategy → the environments in which the paper used the strategy."""
 _TURNS = {"python": 7}
 _DIALOGUE = {"bash": 7, "sql": 5}
 _CHAT_ONLY = ("react", "plan-solve")
@@ -41,7 +42,7 @@ _CHAT_ONLY = ("react", "plan-solve")
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """Options of ``intercode run``, which the caller's options override."""
+    """The values of options of ``intercode run``; options that the caller sets override them."""
 
     env: str
     agent: str
@@ -57,7 +58,7 @@ class Preset:
 
 
 def get(name: str) -> Preset:
-    """Return a preset, named ``paper-MODEL-ENV-STRATEGY``.
+    """Return the preset with a given name of the form ``paper-MODEL-ENV-STRATEGY``.
 
     Raises:
         UsageError: No preset has the name.
@@ -68,7 +69,7 @@ def get(name: str) -> Preset:
 
 
 def names() -> list[str]:
-    """List the names of all presets."""
+    """Return the names of all presets."""
     return [name for name, _ in _iterate_presets()]
 
 
@@ -84,9 +85,11 @@ def _iterate_presets() -> Iterator[tuple[str, Preset]]:
 
 
 def _preset(model: str, env: str, strategy: str) -> Preset:
-    if strategy == "react":  # completions of 100 tokens, and the shortest observations
+    # ReAct used completions of at most 100 tokens, and the shortest observations.
+    if strategy == "react":
         return Preset(env, "react", model, SETTINGS[env], 10, 350, reply_tokens=100)
-    if strategy == "plan-solve":  # refined until the true reward was 1
+    # Plan & Solve was refined until the true reward was 1.
+    if strategy == "plan-solve":
         return Preset(env, "plan-solve-refine-oracle", model, SETTINGS[env], 10, 1000)
     if strategy == "single-turn":
         return Preset(env, "single-turn", model, SETTINGS[env], 1, 1000)

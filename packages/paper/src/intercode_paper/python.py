@@ -1,6 +1,6 @@
 """The Python environment of 2023, ``make("python", protocol="paper")``, and the replay of its runs.
 
-As in 2023, the reward runs the tests in the namespace of the agent's actions.
+As in 2023, the reward runs the tests in the namespace that the agent's actions have changed.
 """
 
 from __future__ import annotations
@@ -34,35 +34,35 @@ from intercode_paper.session import PaperOptions, PaperStage, TextInterpreter, e
 from intercode_sandbox.base import Limits, Provider, SandboxBackend
 
 TIMEOUT = 30.0
-"""The time limit of one request (an action or a test) in the client of 2023, in seconds."""
+"""The time limit, in seconds, that the client of 2023 set for one request: an action or a test."""
 LIMITS = Limits(timeout=TIMEOUT, output=16 << 20)
 LATE = "result expired"
-"""The client's message after this time limit."""
+"""The message of the 2023 client if a request exceeded the time limit."""
 ENDED = "connection closed by peer"
-"""The client's message after the server's end."""
+"""The message of the 2023 client if the server had ended."""
 Result = dict[str, str]
-"""The result of an execution: ``output`` and ``error``, or ``error`` alone."""
+"""The result of executing code, by name: ``output`` and ``error``, or only ``error``."""
 Answer = Result | str
-"""The answer to an action: a text if the action was not executed."""
+"""The answer to an action: a result, or a text if the action was not executed."""
 _FUNCTION = re.compile(r"def (\w+)\(")
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
-    """The tests' results for the submitted function, and for gold."""
+class TestResults:
+    """The results of a task's tests for the submitted function, and for gold: test → result."""
 
     agent: Mapping[str, Result]
     gold: Mapping[str, Result]
 
     @property
     def reward(self) -> float:
-        """The share of tests with equal results; equal failures count as equal results."""
+        """The share of tests with equal results in [0, 1]. Equal failures are equal results."""
         equal_count = sum(result == self.gold[test] for test, result in self.agent.items())
         return equal_count / len(self.agent)
 
 
 class PaperPython:
-    """One server and its client: the workspace of an episode.
+    """The workspace of an episode: a Python server in a sandbox, and the client of the server.
 
     Args:
         sandbox: The sandbox of the server, which `close` closes.
@@ -82,11 +82,17 @@ class PaperPython:
             raise
 
     def step(self, action: str) -> Answer:
-        """Execute an action; return the observation, before its conversion to text."""
+        """Execute an action; return the answer, from which the observation's text is made."""
         return self._ask("step", action)
 
-    def trial(self, task: Task, name: str) -> Trial:
-        """Test the agent's function under gold's name, then gold; gold's namespace remains.
+    def trial(self, task: Task, name: str) -> TestResults:
+        """Run the tests with the agent's function under gold's name, and then with gold.
+
+        Gold's run starts in an empty namespace, which remains.
+
+        Args:
+            task: The task.
+            name: The name of the agent's function.
 
         Raises:
             RewardError: Gold is not a function, or the task has no tests.
@@ -94,15 +100,15 @@ class PaperPython:
         if not task.tests:
             raise RewardError(f"task {task.task_id!r} has no tests")
         self._execute(f"{gold_name(task)} = {name}")
-        agent = self._tests(task)
+        agent_results = self._tests(task)
         self._ask("reset", "")
-        return Trial(agent, self._tests(task, task.gold[0]))
+        return TestResults(agent_results, self._tests(task, task.gold[0]))
 
     def kill(self) -> None:
-        """Do nothing: the tests run in the agent's namespace."""
+        """Do nothing, because the tests need the agent's namespace."""
 
     def close(self) -> None:
-        """End the server, and free the sandbox. Idempotent."""
+        """End the server, and close the sandbox. Idempotent."""
         self._python.close()
         self.sandbox.close()
 
@@ -113,7 +119,7 @@ class PaperPython:
 
     def _execute(self, source: str) -> Result:
         answer = self._ask("execute", source)
-        # In 2023 a text as the answer ended the experiment.
+        # In 2023 an answer that was a text ended the whole experiment. Here, it is a failed test.
         return answer if isinstance(answer, dict) else {"error": f"Error: {answer}"}
 
     def _ask(self, request: str, source: str) -> Answer:
@@ -124,8 +130,13 @@ class PaperPython:
         return FAILED + ENDED if answer is None else answer
 
 
-def score(trial: Trial, name: str) -> Score:
-    """Compute the reward, in [0, 1], with the 2023 ``info`` as its detail."""
+def score(trial: TestResults, name: str) -> Score:
+    """Return the score of a trial. The score's detail is the ``info`` of 2023.
+
+    Args:
+        trial: The results of the tests.
+        name: The name of the submitted function.
+    """
     info = {
         "submitted_function": name,
         "agent_obs": dict(trial.agent),
@@ -136,7 +147,7 @@ def score(trial: Trial, name: str) -> Score:
 
 
 def gold_name(task: Task) -> str:
-    """Return the name of the first function that gold defines.
+    """Return the name of the first function that a task's gold defines.
 
     Raises:
         RewardError: Gold defines no function.
@@ -148,7 +159,7 @@ def gold_name(task: Task) -> str:
 
 
 def submitted_name(action: str) -> str:
-    """Return the name in ``submit NAME``; an empty text without a name.
+    """Return the name in an action ``submit NAME``; empty without a name.
 
     >>> submitted_name("submit total")
     'total'
@@ -157,18 +168,21 @@ def submitted_name(action: str) -> str:
 
 
 def defined_name(action: str) -> str | None:
-    """Return the function that the experiments of 2023 submitted after an action; None: none."""
+    """Return the name of the function that an action defines at its start; None without a function.
+
+    The experiments of 2023 submitted this function after the action.
+    """
     match = _FUNCTION.match(action)
     return match[1] if match else None
 
 
 def is_error(answer: Answer) -> bool:
-    """Return whether an answer reports a failed action."""
+    """Return whether an answer reports that the action failed."""
     return isinstance(answer, str) or bool(answer["error"])
 
 
 def _parse_answer(data: bytes) -> Answer | None:
-    """Parse a server's answer; None for invalid data, which the agent's code may print."""
+    """Parse the server's answer; return None for invalid data, which an agent's code may print."""
     try:
         answer: Any = json.loads(data)
     except (ValueError, RecursionError):
@@ -189,15 +203,15 @@ def _prelude() -> str:
 
 
 class PythonStage(PaperStage[PaperPython]):
-    """A stage that opens a session in a new sandbox for each episode.
+    """A stage that opens a new server in a new sandbox for each episode.
 
     Args:
-        stage: The default protocol's stage, which starts the sandboxes.
+        stage: The stage of the default protocol, which starts the sandboxes.
     """
 
-    def changed(self, task: Task, place: PaperPython) -> bool:
-        """Return whether the image differs from that of the session."""
-        return self._stage.changed(task, place.sandbox)
+    def changed(self, task: Task, workspace: PaperPython) -> bool:
+        """Return whether the task's image differs from that of the workspace."""
+        return self._stage.changed(task, workspace.sandbox)
 
     def check(self, task: Task) -> None:
         """Refuse a task that the protocol does not support.
@@ -212,27 +226,29 @@ class PythonStage(PaperStage[PaperPython]):
         except RewardError as error:
             raise TaskError(str(error)) from error
         if not task.tests:
-            raise TaskError(f"task {task.task_id!r}, field 'tests': the paper needs it")
+            raise TaskError(f"task {task.task_id!r}, field 'tests': the paper protocol needs it")
         for field in ("setup", "files", "verification"):
             if getattr(task, field):
-                raise TaskError(f"task {task.task_id!r}, field {field!r}: 2023 had no such thing")
+                raise TaskError(
+                    f"task {task.task_id!r}, field {field!r}: the 2023 release has no such field"
+                )
         self._stage.check(task)
 
     def open(self, task: Task) -> PaperPython:
-        """Start a fresh session."""
+        """Start a new server in a new sandbox."""
         return PaperPython(self._stage.open(task))
 
 
 class PaperPythonEnv(InterCodeEnv[PaperPython]):
     """The 2023 Python environment, with its observations, reward and quirks.
 
-    ``submit NAME`` submits the function of that name. Gold runs in the agent's session, and its
-    namespace remains with `reward_every_turn`.
+    ``submit NAME`` submits the function of that name. Gold runs in the agent's session. With
+    `reward_every_turn`, gold's namespace remains for the next action.
 
     Args:
         data: A dataset, a file of tasks, or a dataset's name.
-        options: The options, as one value; its `limits` must be the defaults.
-        **changes: Single options by name: see `PaperOptions`.
+        options: All options in one object; its `limits` must be the defaults.
+        **changes: Single options by name, which override `options`: see `PaperOptions`.
 
     Raises:
         TaskError: A task has no tests or no gold, or has a field that the 2023 protocol lacks.
@@ -252,7 +268,7 @@ class PaperPythonEnv(InterCodeEnv[PaperPython]):
         options: PaperOptions | None = None,
         **changes: Any,
     ) -> None:
-        options = PaperOptions.of(options, changes)
+        options = PaperOptions.merge(options, changes)
         refuse_limits(options.limits)
         tasks = datasets.load(data)
         provider = options.sandbox
@@ -266,7 +282,7 @@ class PaperPythonEnv(InterCodeEnv[PaperPython]):
         super().__init__(
             tasks,
             stage,
-            lambda place: TextInterpreter(place.step, is_error),
+            lambda workspace: TextInterpreter(workspace.step, is_error),
             _reward,
             options=options,
         )
@@ -278,8 +294,8 @@ class PaperPythonEnv(InterCodeEnv[PaperPython]):
         return status
 
 
-def _reward(task: Task, episode: Episode, place: PaperPython) -> Score:
-    """Score the submitted function, or the function that the last action defined.
+def _reward(task: Task, episode: Episode, workspace: PaperPython) -> Score:
+    """Score the submitted function; without a submission, the one that the last action defined.
 
     Raises:
         SandboxError: The sandbox was lost.
@@ -287,9 +303,9 @@ def _reward(task: Task, episode: Episode, place: PaperPython) -> Score:
     name = episode.answer
     if episode.status != "submitted" and episode.turns:
         name = defined_name(episode.turns[-1].action)
-        if name is None:  # in this case the experiments of 2023 submitted nothing
+        if name is None:  # the experiments of 2023 then submitted nothing
             return Score(0.0)
-    return score(place.trial(task, name or ""), name or "")
+    return score(workspace.trial(task, name or ""), name or "")
 
 
 _COUNT = re.compile(r"Failed \d+/\d+ Test Cases\.")
@@ -300,7 +316,7 @@ class PythonReplayReport(RegradedReport):
     """The report of a replay of a Python run."""
 
     python: str = ""
-    """The version of Python in the replay; 3.9 in 2023."""
+    """The version of Python that executed the replay; the version of 2023 was 3.9."""
 
 
 def replay_python(
@@ -311,7 +327,7 @@ def replay_python(
     workers: int = 1,
     progress: Progress | None = None,
 ) -> PythonReplayReport:
-    """Execute recorded actions in fresh processes, and compare the results with the record.
+    """Execute the recorded actions in new sandboxes, and compare the results with the record.
 
     Args:
         tasks: The tasks of the run's data file, in order.
@@ -319,12 +335,12 @@ def replay_python(
         provider: The provider of sandboxes; see `intercode.interpreters.python_start.provider`.
         image: The image of all tasks; None: each task's image, or ``host``.
         workers: The number of concurrent episodes.
-        progress: Called after each finished episode, from this thread.
+        progress: A function to call after each finished episode, from this thread.
 
     Raises:
         RecordError: An episode's task is not among `tasks`.
         RewardError: A task has no tests, or no function as gold.
-        SandboxError, ImageError: A sandbox failed. A partial run gives no report.
+        SandboxError, ImageError: A sandbox failed. The other episodes give no report then.
     """
     start_time = time.monotonic()
     jobs = [(episode, _task(tasks, episode)) for episode in recorded_run.episodes]
@@ -345,7 +361,7 @@ def replay_python(
 
 
 def _task(tasks: Sequence[Task], episode: RecordedEpisode) -> Task:
-    """Return an episode's task by its row, since several tasks have the same query."""
+    """Return the task of an episode, by row: several tasks have the same query."""
     row = int(episode.task_id) if episode.task_id.isdecimal() else -1
     if 0 <= row < len(tasks) and tasks[row].query.strip() == episode.query.strip():
         return tasks[row]
@@ -353,7 +369,7 @@ def _task(tasks: Sequence[Task], episode: RecordedEpisode) -> Task:
 
 
 def _episode(session: PaperPython, task: Task, episode: RecordedEpisode) -> list[ReplayedTurn]:
-    """Replay one episode; turns that are not compared are executed, too."""
+    """Replay one episode. Turns without a recorded reward are executed, but not returned."""
     turns = []
     answer: Answer = task.query
     for turn in episode.turns:
@@ -371,22 +387,22 @@ def _episode(session: PaperPython, task: Task, episode: RecordedEpisode) -> list
             trial = session.trial(task, name)
             reward = trial.reward
             observation = model_observation(answer, trial, recorded_text)
-        if turn.counts:
+        if turn.is_compared:
             same_observation = turn.observation in (None, observation)
             turns.append(ReplayedTurn(turn, observation, reward, same_observation))
     return turns
 
 
-def model_observation(answer: Answer, trial: Trial, recorded_text: str = "") -> str:
-    """Return the observation of a model whose function the experiments have submitted.
+def model_observation(answer: Answer, trial: TestResults, recorded_text: str = "") -> str:
+    """Return the text that the model received after an action that defines a function.
 
-    The experiments had three wordings for failed tests at different times. The recorded observation
-    shows which wording applied.
+    After such an action, the experiments of 2023 submitted the function. At different times, the
+    experiments had three wordings for failed tests. The recorded text shows which wording applied.
 
     Args:
         answer: The answer to the action.
-        trial: The results of the tests.
-        recorded_text: The recorded observation; empty: the wording of the release.
+        trial: The results of the tests for the function.
+        recorded_text: The recorded observation; empty selects the wording of the release.
     """
     if trial.reward == 1:
         return str(answer)
@@ -403,10 +419,10 @@ def model_observation(answer: Answer, trial: Trial, recorded_text: str = "") -> 
 def default_rewards(
     jobs: Sequence[tuple[RecordedEpisode, Task]], provider: Provider, image: str | None = None
 ) -> list[float]:
-    """Compute each episode's reward under the default protocol, for its last submitted function.
+    """Compute the reward of each episode's last submitted function under the default protocol.
 
     Args:
-        jobs: The episodes with their tasks.
+        jobs: The episodes, each with its task.
         provider: The provider of sandboxes.
         image: The image of all tasks; None: the default of `PythonEnv`.
 

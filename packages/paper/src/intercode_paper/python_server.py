@@ -1,7 +1,7 @@
-"""The Python server in the container of 2023: one namespace for agent and gold.
+"""The Python server that ran in the container of 2023, with one namespace for agent and gold.
 
-The module runs in the sandbox, as the prelude of a `PythonInterpreter`, which sends requests as
-source code. Every request prints one line of JSON.
+This module runs in the sandbox, before the first action of a `PythonInterpreter`. The interpreter
+sends each request as a line of source code, and each request prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -15,27 +15,36 @@ from io import StringIO
 from typing import Any
 
 FAILED = "Error executing action: "
-"""The prefix of the observation if an action did not reach the server."""
+"""Start of the observation if an action could not be executed."""
 
 
 class Server:
-    """An executor of source code in a namespace that persists until the next reset."""
+    """An executor of source code, in a namespace that persists until `reset`."""
 
     def __init__(self) -> None:
-        # Python 3.9 hid this warning; later versions would add it to observations.
+        # Python 3.9 did not show this warning. Later versions would print it into observations.
         warnings.filterwarnings("ignore", ".*invalid escape sequence")
         self.names: dict[str, Any] = {}
         self.reset()
 
     def answer(self, request: str, source: str) -> None:
-        """Call `step`, `execute` or `reset`, and print the result as JSON."""
+        """Call the method `request`, and print the result as a line of JSON.
+
+        Args:
+            request: ``step``, ``execute`` or ``reset``.
+            source: The argument of the method.
+        """
         stdout = sys.stdout
         result: dict[str, str] | str | None = getattr(self, request)(source)
-        # On a new line: a child process of the action may have printed, too.
+        # The result starts a new line, because a child process of the action may have printed text.
         stdout.write("\n" + json.dumps(result) + "\n")
 
     def reset(self, source: str = "") -> None:
-        """Delete all names except those of the 2023 server."""
+        """Delete all names from the namespace, except those that the 2023 server had.
+
+        Args:
+            source: A text that is ignored; each request has one.
+        """
         self.names = {
             "__name__": "__main__",
             "__builtins__": builtins,
@@ -44,7 +53,7 @@ class Server:
         }
 
     def step(self, action: str) -> dict[str, str] | str:
-        """Execute an action, wrapped in `print` by the rule of 2023; return the observation."""
+        """Execute an action, and return the answer. An expression is printed, by a rule of 2023."""
         try:
             if not action.strip().startswith("def "):
                 action = wrap_in_print(action)
@@ -53,7 +62,7 @@ class Server:
         return self.execute(action)
 
     def execute(self, source: str) -> dict[str, str]:
-        """Execute source code; return its output, or its error without output."""
+        """Execute source code; return output and error stream, or the exception without output."""
         streams = sys.stdout, sys.stderr
         output, error = StringIO(), StringIO()
         sys.stdout, sys.stderr = output, error
@@ -68,7 +77,7 @@ class Server:
 
 
 def wrap_in_print(action: str) -> str:
-    """Return the action as the argument of a `print`, unless it looks like a statement.
+    """Return an action as the argument of `print`, unless it looks like a statement.
 
     >>> wrap_in_print("1 + 1"), wrap_in_print("x = 1")
     ('print(1 + 1)', 'x = 1')

@@ -1,4 +1,4 @@
-"""The command `intercode replay`: replays of recorded runs of 2023, and the printed comparison."""
+"""The command ``intercode replay``: it replays recorded runs of 2023, and prints the comparison."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ _SUITES = {
     "python": ("Python", "mbpp", "mbpp"),
     "ctf": ("CTF", "ic-ctf", "ic-ctf"),
 }
-"""Environment → its name, the only suite with a recorded run, and its dataset."""
+"""Environment → display name, the only suite of the release with a recorded run, and dataset."""
 _LEVELS = ("easy", "medium", "hard", "extra")
-"""The order of columns in the paper's table."""
+"""The difficulties in the order of the columns in the paper's table."""
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -46,7 +46,7 @@ def execute(args: argparse.Namespace) -> int:
 
     Raises:
         UsageError: The options are inconsistent.
-        TaskNotFoundError: The run has no such episode.
+        TaskNotFoundError: The run has no episode that ``--tasks`` names.
         RecordError: The results cannot be read, or belong to other tasks.
         SandboxError, ImageError, DatabaseError: The infrastructure failed.
     """
@@ -58,7 +58,8 @@ def execute(args: argparse.Namespace) -> int:
     recorded_run, reworded_ids = update_queries(tasks, recorded_run)
     if reworded_ids:
         print_message(
-            f"intercode: {_ids(reworded_ids)} of the data: reworded since the run, and found by id"
+            f"intercode: {_format_ids(reworded_ids)} of the data: matched by id, because their "
+            "text has changed since the run"
         )
     selected_run = _select_episodes(recorded_run, args)
     progress = None if args.quiet else _progress()
@@ -74,7 +75,7 @@ def execute(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> None:
     if (args.data is None) == (args.upstream is None):
-        raise UsageError("say which tasks were run: either --data FILE, or --upstream DIR")
+        raise UsageError("name the tasks of the run: --data FILE, or --upstream DIR")
     if args.env == "bash" and (args.upstream is None) != (args.suite is None):
         raise UsageError("--upstream DIR and --suite NAME belong together")
     if args.env == "sql" and args.image is not None:
@@ -84,7 +85,9 @@ def _check(args: argparse.Namespace) -> None:
     if args.env in _SUITES and args.upstream is not None:
         name, suite, _ = _SUITES[args.env]
         if args.suite not in (None, suite):
-            raise UsageError(f"no {name} run of suite {args.suite!r} is known, only of {suite!r}")
+            raise UsageError(
+                f"no {name} run of suite {args.suite!r} is supported, only of {suite!r}"
+            )
 
 
 def _tasks(args: argparse.Namespace) -> Dataset:
@@ -96,7 +99,7 @@ def _tasks(args: argparse.Namespace) -> Dataset:
 
 
 ReplayOutput = tuple["ReplayReport", "dict[str, Any]", str]
-"""A report, additional fields of its JSON object, and the text after the printed comparison."""
+"""A report, further fields for the JSON object, and a text to print after the comparison."""
 
 
 def _bash(
@@ -114,10 +117,11 @@ def _bash(
         }
     provider = find_provider("bash", report_line=print_message)
     for name in dict.fromkeys([image, *task_images.values()]):
-        provider.digest(name)  # found or built before the workers start, and the clock
+        # Images are built before the workers start, so the build does not count as replay time.
+        provider.digest(name)
     report = replay_bash(tasks, recorded_run, provider, image, args.workers, progress, task_images)
     lines = [
-        f"{_ids([task for task in task_images if task_images[task] == other_image])} in "
+        f"{_format_ids([task for task in task_images if task_images[task] == other_image])} in "
         f"{safe(other_image)}, where they were recorded"
         for other_image in dict.fromkeys(task_images.values())
     ]
@@ -128,16 +132,16 @@ def _sql(
     args: argparse.Namespace, tasks: Dataset, recorded_run: RecordedRun, progress: Progress | None
 ) -> ReplayOutput:
     from intercode_paper.sql_replay import replay_sql
-    from intercode_paper.sql_server import open_databases, usual_engine
+    from intercode_paper.sql_server import default_engine, open_databases
 
-    place = args.databases or tasks.databases
-    if place is None:
-        raise UsageError(f"{args.data}: say where its databases are: --databases PATH")
+    databases_path = args.databases or tasks.databases
+    if databases_path is None:
+        raise UsageError(f"{args.data}: name the folder of its databases: --databases PATH")
     dialect = str(tasks[0].metadata.get("dialect", "mysql"))
-    engine, say = args.engine or usual_engine(), None if args.quiet else print_message
-    with closing(open_databases(engine, Path(place), dialect, say)) as databases:
+    engine, on_message = args.engine or default_engine(), None if args.quiet else print_message
+    with closing(open_databases(engine, Path(databases_path), dialect, on_message)) as databases:
         report = replay_sql(tasks, recorded_run, databases, progress)
-    return report, {}, _rates(report)
+    return report, {}, _rates_text(report)
 
 
 def _python(
@@ -159,7 +163,8 @@ def _ctf(
 
     provider = find_provider("bash", report_line=print_message)
     if args.image is not None:
-        provider.digest(args.image)  # found or built before the workers start, and the clock
+        # The image is built before the workers start, so the build does not count as replay time.
+        provider.digest(args.image)
     report: CtfReplayReport = replay_ctf(
         tasks, recorded_run, provider, args.image, args.workers, progress
     )
@@ -167,8 +172,8 @@ def _ctf(
     return report, {}, f"{_default_success_text(report)}\n{files_line}"
 
 
-def _ids(ids: Sequence[str]) -> str:
-    """Format tasks' ids for messages; consecutive numbers are a range."""
+def _format_ids(ids: Sequence[str]) -> str:
+    """Return the ids of tasks as text for messages, with consecutive numbers as a range."""
     runs: list[list[str]] = []
     for task_id in ids:
         if runs and task_id.isdecimal() and runs[-1][-1] == str(int(task_id) - 1):
@@ -182,7 +187,7 @@ def _ids(ids: Sequence[str]) -> str:
 
 
 def _select_episodes(recorded_run: RecordedRun, args: argparse.Namespace) -> RecordedRun:
-    """Return the run with the requested episodes only, in their order."""
+    """Return the run with only the episodes that the options select, in recorded order."""
     episodes = recorded_run.episodes
     if args.tasks:
         task_ids = set(args.tasks)
@@ -208,7 +213,7 @@ def _progress() -> Progress:
 
 
 def _comparison_text(report: ReplayReport) -> str:
-    """Format the counts of agreements and mismatches."""
+    """Return a table that compares the rewards, observations and successes of record and replay."""
     rows = [
         _row("rewards equal (turns)", report.reward_equal, report.turns),
         _row("observations equal (turns)", report.observation_equal, report.turns),
@@ -233,37 +238,40 @@ def _row(name: str, count: int, total: int) -> tuple[str, str, str, str]:
 
 
 def _default_success_text(report: RegradedReport) -> str:
-    """Format the success of the same episodes under the default protocol."""
+    """Return a text about the success of the same episodes under the default protocol."""
     text = f"success under the default protocol: {report.success_default} of {report.episodes}"
-    changes = (("lost", report.success_lost), ("gained", report.success_gained))
-    for name, tasks in changes:
+    success_changes = (("lost", report.success_lost), ("gained", report.success_gained))
+    for name, tasks in success_changes:
         if tasks:
             text += f"\n  {name}: {safe(', '.join(tasks))}"
     return text
 
 
-def _rates(report: SqlReplayReport) -> str:
-    """Format success rates like the paper's table, and the reward's versions."""
+def _rates_text(report: SqlReplayReport) -> str:
+    """Return success rates by difficulty, as in the paper's table, and the reward's versions."""
     standard_levels = [level for level in _LEVELS if level in report.by_hardness]
     levels = standard_levels + sorted(set(report.by_hardness) - set(standard_levels))
     rates = [report.by_hardness[level] for level in levels]
     rows = [
-        ("recorded", *(_rate(counts.success_recorded, counts) for counts in rates)),
-        ("replayed", *(_rate(counts.success_replayed, counts) for counts in rates)),
+        ("recorded", *(_success_rate(counts.success_recorded, counts) for counts in rates)),
+        ("replayed", *(_success_rate(counts.success_replayed, counts) for counts in rates)),
     ]
-    totals = (report.success_recorded, report.success_replayed)
+    success_counts = (report.success_recorded, report.success_replayed)
     rows = [
         (*row, percent(count / report.episodes if report.episodes else None))
-        for row, count in zip(rows, totals, strict=True)
+        for row, count in zip(rows, success_counts, strict=True)
     ]
     text = table((f"success on {report.engine}", *levels, "all"), rows)
-    versions = sorted({part.version for part in report.parts})
-    turns = {name: sum(p.turns for p in report.parts if p.version == name) for name in versions}
+    reward_versions = sorted({part.version for part in report.parts})
+    turn_counts = {
+        name: sum(report_part.turns for report_part in report.parts if report_part.version == name)
+        for name in reward_versions
+    }
     versions_text = ", ".join(
-        f"{name} ({format_count(count, 'turn')})" for name, count in turns.items()
+        f"{name} ({format_count(count, 'turn')})" for name, count in turn_counts.items()
     )
     return f"{text}\n\nversion of the reward, inferred from what agrees: {versions_text}"
 
 
-def _rate(count: int, counts: Hardness) -> str:
+def _success_rate(count: int, counts: Hardness) -> str:
     return percent(count / counts.episodes if counts.episodes else None)

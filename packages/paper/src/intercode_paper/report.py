@@ -1,4 +1,4 @@
-"""Replay reports, and the thread pool that replays episodes, for all environments."""
+"""Reports of replays, and the threads that replay episodes, for all environments of 2023."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from typing import Any, TypeVar
 from intercode_paper.results import RecordedEpisode, RecordedTurn
 
 Progress = Callable[[int, int], None]
-"""A callback for the number of finished episodes, and the total."""
+"""Type of a function that receives the number of finished episodes, and the number of all."""
 CUT = 350
-"""The number of characters of an observation that ReAct's runs recorded."""
+"""Number of characters of each observation that the runs of ReAct recorded."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayedTurn:
-    """A recorded turn and its results in the replay."""
+    """A recorded turn, with the observation and the reward of the replay."""
 
     recorded_turn: RecordedTurn
     observation: str
     reward: float
     same_observation: bool
-    """Whether the observation equals the recorded one, or no observation was recorded."""
+    """Whether the observation equals the recorded one; true if no observation was recorded."""
 
     @property
     def same_reward(self) -> bool:
-        """Whether the reward equals the recorded one."""
+        """Whether the reward of the replay equals the recorded reward."""
         return self.recorded_turn.has_reward(self.reward)
 
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """A turn whose reward or observation differs from the record."""
+    """A turn whose reward or observation in the replay differs from the record."""
 
     task: str
     turn: int
@@ -46,37 +46,37 @@ class Mismatch:
 
 @dataclass(slots=True)
 class TaskReplay:
-    """The counts of one task."""
+    """The counts for the episode of one task; see `ReplayReport`."""
 
     turns: int = 0
     reward_equal: int = 0
     observation_equal: int = 0
     success_agree: bool = True
-    """Whether replay and record agree on the success of the task's episode."""
+    """Whether the episode succeeds both in replay and record, or in neither."""
 
 
 @dataclass(slots=True)
 class ReplayReport:
-    """The counts of a replay, and all its mismatches."""
+    """The counts over all episodes of a replay, and all mismatches."""
 
     episodes: int = 0
     turns: int = 0
-    """Executed turns with a recorded reward."""
+    """Number of executed turns that have a recorded reward."""
     reward_equal: int = 0
     observation_equal: int = 0
     success_recorded: int = 0
     success_replayed: int = 0
     success_agree: int = 0
-    """Episodes for which replay and record agree on the success."""
+    """Number of episodes that succeed both in replay and record, or in neither."""
     seconds: float = 0.0
-    """Wall time of the replay."""
+    """Wall time of the replay, in seconds."""
     version: str = "released"
-    """The version of the reward in the recorded run, such as ``early``."""
+    """Version of the reward in the recorded run, ``released`` or an earlier version."""
     by_task: dict[str, TaskReplay] = field(default_factory=dict)
     mismatches: list[Mismatch] = field(default_factory=list)
 
     def count(self, episode: RecordedEpisode, turns: Sequence[ReplayedTurn]) -> bool:
-        """Add an episode and its replayed turns; return whether the replay is a success."""
+        """Add an episode and its replayed turns; return whether the replayed episode succeeds."""
         success = any(turn.reward == 1.0 for turn in turns)
         task = self.by_task.setdefault(episode.task_id, TaskReplay())
         task.success_agree = success == episode.success
@@ -84,10 +84,10 @@ class ReplayReport:
         self.success_recorded += episode.success
         self.success_replayed += success
         self.success_agree += task.success_agree
-        for total in (self, task):
-            total.turns += len(turns)
-            total.reward_equal += sum(turn.same_reward for turn in turns)
-            total.observation_equal += sum(turn.same_observation for turn in turns)
+        for tally in (self, task):
+            tally.turns += len(turns)
+            tally.reward_equal += sum(turn.same_reward for turn in turns)
+            tally.observation_equal += sum(turn.same_observation for turn in turns)
         self.mismatches += [
             Mismatch(
                 task=episode.task_id,
@@ -104,28 +104,28 @@ class ReplayReport:
         return success
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report in plain JSON types."""
+        """Return the report as plain JSON types."""
         return asdict(self)
 
 
 @dataclass(slots=True)
 class RegradedReport(ReplayReport):
-    """A report that also grades the same episodes under the default protocol."""
+    """A report that also contains the success of the episodes under the default protocol."""
 
     success_default: int = 0
-    """Episodes that succeed under the default protocol."""
+    """Number of episodes that succeed under the default protocol."""
     success_lost: list[str] = field(default_factory=list)
-    """Tasks that succeed under the paper protocol only."""
+    """Ids of the tasks whose episode succeeds only under the paper protocol."""
     success_gained: list[str] = field(default_factory=list)
-    """Tasks that succeed under the default protocol only."""
+    """Ids of the tasks whose episode succeeds only under the default protocol."""
 
     def compare(self, task_id: str, success: bool, default: float) -> None:
-        """Add an episode's default reward.
+        """Add the reward of an episode under the default protocol.
 
         Args:
-            task_id: The episode's task.
-            success: Whether the episode's replay is a success.
-            default: The episode's reward under the default protocol.
+            task_id: The id of the episode's task.
+            success: Whether the episode succeeds under the paper protocol, in the replay.
+            default: The reward of the episode under the default protocol.
         """
         by_default = default == 1.0
         self.success_default += by_default
@@ -141,12 +141,12 @@ def run_jobs(
 ) -> list[T]:
     """Run jobs on threads, and return their results in the order of the jobs.
 
-    The first error cancels pending jobs and propagates: a partial run gives no report.
+    The first error cancels the jobs that have not started, and propagates.
 
     Args:
         jobs: Functions without arguments.
         workers: The number of threads.
-        progress: Called from this thread, after jobs have finished.
+        progress: A function to call from this thread, with the numbers of finished and all jobs.
     """
     with ThreadPoolExecutor(max(1, workers), "replay") as pool:
         futures = [pool.submit(job) for job in jobs]

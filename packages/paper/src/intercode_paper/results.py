@@ -1,9 +1,9 @@
 """The parser of recorded runs in the formats of 2023.
 
-A file maps task ids to episodes, wraps this map in ``{"meta": …, "logs": …}``, or lists the
-episodes. An episode holds its turns as parallel lists that may differ in length. A person's episode
-has one list of turns, and a reward at its end. The lists do not state which turns reached the
-environment, and with which command: this module infers both.
+A file has one of three forms: a map from task id to episode, such a map in ``{"meta": …, "logs":
+…}``, or a list of episodes. An episode has its turns as parallel lists, which may differ in length.
+A person's episode has one list of turns, and a reward only at the end. The lists do not state which
+turns reached the environment, and with which command. This module infers both.
 """
 
 from __future__ import annotations
@@ -24,82 +24,83 @@ from intercode.errors import RecordError
 from intercode.task import Task
 
 BLOCKED = "blocked"
-"""The action of a turn in which the model's provider refused the request."""
+"""The action of a turn for which the model's provider refused to generate a reply."""
 _NO_CODE = re.compile(
     r"No \S+ (?:code|commands?) (?:was|were) found in your last"
     r"|Error executing query: Your last `?execute`? action did not contain"
 )
-"""The beginning of the observation after a turn without code."""
+"""Pattern of the start of the observation after a reply without code."""
 _MIN_LIKENESS = 0.5
-"""The minimum similarity of two texts, in [0, 1], for one to count as the other reworded."""
+"""Minimum similarity, in [0, 1], of two queries for one to count as a new wording of the other."""
 _EXECUTE = re.compile(r"execute\[(.*)\]", re.DOTALL)
-"""ReAct's form of a command, up to the *last* bracket of the text."""
+"""Pattern of a command in ReAct's form, which extends to the last bracket of the text."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedTurn:
-    """One recorded turn."""
+    """One turn of a recorded episode."""
 
     index: int
-    """Position in the episode, from 0."""
+    """Index of the turn in the episode, from 0."""
     action: str
-    """The recorded text; in ReAct with ``execute[…]`` around the command."""
+    """The recorded text. In ReAct's runs it has ``execute[…]`` around the command."""
     command: str | None
-    """The environment's input, including ``submit``; None: the environment was not called."""
+    """The text that the environment received, including ``submit``; None: the turn did not reach
+    the environment."""
     observation: str | None
     reward: float | None
     valid: bool | None
-    """The recorded ``valid_action``: whether the command ended with exit code 0."""
+    """The recorded ``valid_action``: whether the command exited with code 0; None: not recorded."""
 
     @property
-    def counts(self) -> bool:
-        """Whether a replay compares the turn: it was executed, and has a recorded reward."""
+    def is_compared(self) -> bool:
+        """Whether a replay compares the turn: it reached the environment, and has a reward."""
         return self.command is not None and self.reward is not None
 
     def has_reward(self, reward: float) -> bool:
-        """Return whether a reward equals the recorded one, with a tolerance of 1e-9."""
+        """Return whether a reward equals the recorded reward, with a tolerance of 1e-9."""
         return self.reward is not None and math.isclose(reward, self.reward, abs_tol=1e-9)
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedEpisode:
-    """One recorded attempt at one task."""
+    """One recorded episode: a single attempt at a task."""
 
     task_id: str
-    """The task's row in its data file, as text."""
+    """The recorded id, mostly the row of the task in its data file, as text."""
     query: str
     turns: tuple[RecordedTurn, ...]
     max_reward: float
     thoughts: tuple[str, ...] = ()
-    """ReAct's thoughts or Plan & Solve's steps."""
+    """The thoughts of ReAct, or the steps of Plan & Solve."""
     react: bool = False
-    """Whether only the submission was rewarded, not every turn."""
+    """Whether the strategy is ReAct, for which only the submission has a reward, not every turn."""
     hardness: str | None = None
     """The recorded difficulty, such as ``easy``."""
     dataset: str = ""
-    """The recorded path of the run's data file; empty: not recorded."""
+    """The recorded path of the run's data file; empty if none was recorded."""
 
     @property
     def success(self) -> bool:
-        """Whether a turn reached the reward 1."""
+        """Whether any turn reached the reward 1."""
         return self.max_reward == 1
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedRun:
-    """One results file."""
+    """The content of a results file."""
 
     path: Path
     episodes: tuple[RecordedEpisode, ...]
-    """The episodes in the order of the run."""
+    """The episodes in the order of the file."""
     meta: Mapping[str, Any] = field(default_factory=dict)
 
 
 def load_results(path: str | Path) -> RecordedRun:
-    """Read a results file.
+    """Read and parse a results file.
 
     Raises:
-        RecordError: The file cannot be read; the message names file, episode and field.
+        RecordError: The file cannot be read or parsed; the message names file, episode and field.
     """
     path = Path(path)
     try:
@@ -115,7 +116,7 @@ def load_results(path: str | Path) -> RecordedRun:
 
 
 def find_task(tasks: Sequence[Task], episode: RecordedEpisode) -> Task:
-    """Return an episode's task: by id if the task has the same query, else by query.
+    """Return the task of an episode: by id and query if both are equal, otherwise by query.
 
     Raises:
         RecordError: No task has the episode's query.
@@ -135,15 +136,19 @@ def find_task(tasks: Sequence[Task], episode: RecordedEpisode) -> Task:
 def update_queries(
     tasks: Sequence[Task], recorded_run: RecordedRun
 ) -> tuple[RecordedRun, tuple[str, ...]]:
-    """Return a run with the present wording of its queries, and the ids of the reworded tasks.
+    """Replace the queries of a run by the current wording of the tasks.
 
-    A query without a task is assigned to the task with the episode's id (or row) in two cases: the
-    queries are similar, or at least half of the run's queries have a task. Other queries stay
-    unchanged, and `find_task` refuses them.
+    If no task has a query, the candidate is the task with the episode's id, or in the row of that
+    number. The candidate's query replaces the recorded one in two cases: the queries are similar,
+    or at least half of the run's queries have a task. Other queries stay unchanged, and `find_task`
+    refuses them.
 
     Args:
         tasks: The tasks of the run's data file, in order.
         recorded_run: The whole run.
+
+    Returns:
+        The run with the current queries, and the ids of the episodes whose queries have changed.
     """
     queries = {task.query.strip() for task in tasks}
     unknown = [episode for episode in recorded_run.episodes if episode.query.strip() not in queries]
@@ -160,7 +165,7 @@ def update_queries(
 
 
 def _find_by_id(tasks: Sequence[Task], episode: RecordedEpisode) -> tuple[float, Task | None]:
-    """Return the task with an episode's id, or in its row, and the similarity of the queries."""
+    """Return the similarity of the queries, and the task with an episode's id or in its row."""
     candidates = [task for task in tasks if task.task_id == episode.task_id]
     if episode.task_id.isdecimal():
         row = int(episode.task_id)
@@ -190,13 +195,13 @@ def _run(path: Path, data: Any) -> RecordedRun:
         except RecordError as error:
             raise RecordError(f"episode {key!r}: {error}") from None
         if episode.task_id in episodes:
-            raise RecordError(f"episode {key!r}: task_id {episode.task_id!r} is there twice")
+            raise RecordError(f"episode {key!r}: task_id {episode.task_id!r} is listed twice")
         episodes[episode.task_id] = episode
     return RecordedRun(path, tuple(episodes.values()), meta)
 
 
 class _History(msgspec.Struct):
-    """An episode's turns, as parallel lists that may differ in length."""
+    """The turns of an episode, as parallel lists that may differ in length."""
 
     actions: list[str | None]
     observations: list[Any] | None = None
@@ -220,20 +225,20 @@ class _Episode(msgspec.Struct):
 
 
 class _Step(msgspec.Struct):
-    """A turn of a person's episode."""
+    """A turn in a person's episode."""
 
     action: str
     observation: Any = None
 
 
 class _Person(msgspec.Struct):
-    """An episode of a person, who received no reward before the end."""
+    """An episode of a person, which has a reward only for the end."""
 
     trajectory: list[_Step]
     reward: float
 
     def history(self) -> dict[str, Any]:
-        """Return the turns as parallel lists, with the submission that received the reward."""
+        """Return the turns as parallel lists, and add the submission that received the reward."""
         return {
             "actions": [*(step.action for step in self.trajectory), "submit"],
             "observations": [*(step.observation for step in self.trajectory), None],
@@ -248,8 +253,10 @@ def _convert(value: Any, kind: type[T]) -> T:
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        problem, _, place = str(error).partition(" - at `$.")
-        raise RecordError(f"field {place[:-1]!r}: {problem}" if place else problem) from None
+        problem, _, field_path = str(error).partition(" - at `$.")
+        raise RecordError(
+            f"field {field_path[:-1]!r}: {problem}" if field_path else problem
+        ) from None
 
 
 def _episode(key: str, value: Any) -> RecordedEpisode:
@@ -257,20 +264,21 @@ def _episode(key: str, value: Any) -> RecordedEpisode:
         value = {**value, "turn_history": _convert(value, _Person).history()}
     data = _convert(value, _Episode)
     history = data.turn_history
-    # Only ReAct has thoughts; a command of another strategy may contain the text "execute[…]".
+    # Thoughts identify ReAct, because no other strategy has them. The text "execute[…]" does not
+    # identify ReAct, because commands of other strategies may contain the text.
     react = history.thoughts is not msgspec.UNSET
     columns = (history.actions, history.observations, history.rewards, history.valid_action)
     rows = islice(zip_longest(*(column or () for column in columns)), len(history.actions))
     turns = tuple(_turn(index, react, *row) for index, row in enumerate(rows))
-    best = data.summary.max_reward if data.summary else None
-    if best is None:
-        best = max((t.reward for t in turns if t.reward is not None), default=0.0)
+    max_reward = data.summary.max_reward if data.summary else None
+    if max_reward is None:
+        max_reward = max((t.reward for t in turns if t.reward is not None), default=0.0)
     has_own_id = isinstance(data.task_id, (int, str)) and not isinstance(data.task_id, bool)
     return RecordedEpisode(
         task_id=str(data.task_id) if has_own_id else key,
         query=data.query,
         turns=turns,
-        max_reward=best,
+        max_reward=max_reward,
         thoughts=tuple(map(str, (history.thoughts if react else None) or history.steps or ())),
         react=react,
         hardness=data.hardness if isinstance(data.hardness, str) else None,
@@ -286,7 +294,7 @@ def _turn(
     reward: float | None,
     validity: Any,
 ) -> RecordedTurn:
-    # Some SQL files hold lists of rows instead of text.
+    # Some files of SQL runs contain lists of rows in place of text.
     observation = (
         raw_observation
         if raw_observation is None or isinstance(raw_observation, str)
@@ -303,7 +311,7 @@ def _turn(
 
 
 def _command(action: str | None, observation: str | None, react: bool) -> str | None:
-    """Return the environment's input in a turn; None if the environment was not called."""
+    """Return the text that reached the environment in a turn; None if no text did."""
     if action is None or (action == BLOCKED and observation is None):
         return None
     if observation is not None and _NO_CODE.match(observation):

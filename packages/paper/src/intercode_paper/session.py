@@ -1,4 +1,4 @@
-"""Shared parts of the paper protocol's environments: options, endings, stages, interpreters."""
+"""Parts that the environments of the paper protocol share: options, stages and an interpreter."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, Any, Generic, TypeVar
 from msgspec import Meta
 
 from intercode.envs.options import DefaultImage, EnvOptions, Image
-from intercode.envs.stage import NoRecipe, PlaceT, Stage
+from intercode.envs.stage import NoRecipe, Stage, WorkspaceT
 from intercode.episode import Status
 from intercode.errors import UsageError
 from intercode.interpreters.base import Execution
@@ -20,14 +20,14 @@ AnswerT = TypeVar("AnswerT")
 
 
 class PaperOptions(EnvOptions, frozen=True, kw_only=True):
-    """The options of environments with sandboxes."""
+    """The options of the paper protocol's environments that use sandboxes."""
 
     image: Image = None
     default_image: DefaultImage = None
 
 
 class PaperCtfOptions(PaperOptions, frozen=True, kw_only=True):
-    """The options of the CTF environment."""
+    """The options of the paper protocol's CTF environment."""
 
     network: Annotated[
         bool, Meta(description="let tasks reach this machine's network, and try those that need it")
@@ -35,51 +35,51 @@ class PaperCtfOptions(PaperOptions, frozen=True, kw_only=True):
 
 
 def refuse_limits(limits: Limits | None) -> None:
-    """Refuse limits from the caller.
+    """Refuse limits that the caller has set, because the limits of 2023 are fixed.
 
     Raises:
         UsageError: The limits differ from the defaults.
     """
     if limits not in (None, Limits()):
-        raise UsageError("the paper protocol has limits of its own: leave yours away")
+        raise UsageError("the paper protocol has limits of its own: omit yours")
 
 
 def ending(action: str) -> Status | None:
-    """Return the status with which an action ends the episode; None for any other action."""
+    """Return the status with which an action ends the episode; None if it does not end."""
     if action == "skip":
         return "skipped"
     return "submitted" if action.startswith("submit") else None
 
 
-class PaperStage(NoRecipe, Generic[PlaceT]):
-    """Base class of stages whose workspaces are sessions. Subclasses add `check` and `open`.
+class PaperStage(NoRecipe, Generic[WorkspaceT]):
+    """The base of stages whose workspace is a session. Subclasses define `check` and `open`.
 
     Args:
-        stage: The default protocol's stage, which resolves images or databases.
+        stage: The stage of the default protocol, which resolves images or databases.
     """
 
     def __init__(self, stage: Stage[Any]) -> None:
         self._stage = stage
 
     def image(self, task: Task) -> str:
-        """Return the name of the task's image or database."""
+        """Return the name of a task's image or database."""
         return self._stage.image(task)
 
     def digest(self, task: Task) -> str:
-        """Return a digest of the image's or database's content before any episode."""
+        """Return a digest of the content that a task's image or database has before any episode."""
         return self._stage.digest(task)
 
-    def changed(self, task: Task, place: PlaceT) -> bool:
-        """Return False: an episode of this protocol continues in the previous episode's state."""
+    def changed(self, task: Task, workspace: WorkspaceT) -> bool:
+        """Return False: under this protocol, an episode continues in the state that others left."""
         return False
 
 
 class TextInterpreter(Generic[AnswerT]):
-    """An `Interpreter` whose output is Python's `str` of the answer to an action.
+    """An `Interpreter` whose output is the answer to an action as text, made by Python's `str`.
 
     Args:
-        step: Executes an action under the protocol's time limit.
-        is_error: Returns whether an answer reports a failed action.
+        step: A function that executes an action, within the time limit of the protocol.
+        is_error: A function that returns whether an answer reports a failed action.
     """
 
     def __init__(self, step: Callable[[str], AnswerT], is_error: Callable[[AnswerT], bool]) -> None:
@@ -87,7 +87,7 @@ class TextInterpreter(Generic[AnswerT]):
         self._is_error = is_error
 
     def execute(self, action: str, timeout: float | None = None) -> Execution:
-        """Execute one action; `timeout` is ignored."""
+        """Execute one action. The argument `timeout` is ignored, because `step` has its own."""
         start_time = time.monotonic()
         answer = self._step(action)
         return Execution(
@@ -97,4 +97,4 @@ class TextInterpreter(Generic[AnswerT]):
         )
 
     def close(self) -> None:
-        """Do nothing: the reward needs the open session."""
+        """Do nothing, because the reward needs the session to stay open."""

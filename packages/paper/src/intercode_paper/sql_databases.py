@@ -1,9 +1,10 @@
-"""The shared database connection of 2023: one connection for agent and gold, without any reset.
+"""The database connection of 2023, which agent and gold share, and which nothing ever resets.
 
-`EngineDatabases` implements it on any engine, mainly SQLite. Each database has one session, opened
-at its first use and kept open, so all state leaks between episodes as in 2023. Actions are in
-MySQL's dialect: they are translated to the engine's. This module itself answers statements that
-only MySQL has (``SHOW TABLES``, ``DESC``, ``USE``), and enforces MySQL's rule for groups.
+`EngineDatabases` provides such connections on any engine, mainly SQLite. Each database has one
+session, which is opened at its first use and stays open. All state therefore leaks between
+episodes, as in 2023. Actions are in MySQL's dialect, and are translated to the engine's dialect.
+This module itself answers statements that only MySQL has (``SHOW TABLES``, ``DESC``, ``USE``), and
+enforces MySQL's rule for groups.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from typing import Any, Protocol
 
 import sqlglot
 
-from intercode.databases import Engine, Session, Source, find
-from intercode.databases.base import Outcome
+from intercode.databases import DatabaseEngine, DatabaseSession, Source, find
+from intercode.databases.base import ActionOutcome
 from intercode.databases.convert.build import as_sqlite
 from intercode.databases.convert.schema import Schema, TableSchema, read_schema
 from intercode.errors import ActionError, TaskError
@@ -28,21 +29,22 @@ from intercode_sandbox.base import Limits
 from intercode_sandbox.ownership import register_finalizer
 
 Answer = list[Any] | str | None
-"""The answer to a statement: rows, the text of an error, or None without a result. Rows are tuples;
-only their text counts."""
+"""The answer to a statement: a list of rows, the text of an error, or None if the statement has no
+result. Rows are tuples, of which only the text counts."""
 TIMEOUT = 30.0
-"""Seconds for one statement. The recorded runs had no limit; no statement in them took as long."""
+"""Time limit of one statement in seconds. The recorded runs had no limit, but no statement in them
+took this long."""
 MAX_ROWS = 500_000
-"""The maximum rows of one result."""
+"""The maximum number of rows in one result."""
 ERROR = "Error executing query: "
-"""The prefix of the observation of a failed statement."""
+"""Start of the observation of a statement that failed."""
 
 
-class Connection(Protocol):
-    """The connection that actions and golds share; the state of session and databases persists."""
+class SharedConnection(Protocol):
+    """A connection that agent and gold share. The state of session and databases persists."""
 
     def use(self, database: str) -> None:
-        """Select a task's database, like 2023 before each episode.
+        """Select the database of a task, as the 2023 release did before each episode.
 
         Raises:
             TaskError: The database does not exist.
@@ -50,7 +52,7 @@ class Connection(Protocol):
         """
 
     def execute(self, sql: str) -> Answer:
-        """Run one statement.
+        """Execute one statement, and return the answer.
 
         Raises:
             DatabaseError: The server failed.
@@ -61,30 +63,31 @@ class Connection(Protocol):
 
 
 class Databases(Protocol):
-    """The databases of a run, on one engine."""
+    """The databases of a replay, on one engine."""
 
     engine: str
-    """Product and version of the engine, for the report."""
+    """Product name and version of the engine, for the report."""
 
-    def connect(self) -> Connection:
-        """Open a connection, which sees the state left by earlier connections."""
+    def connect(self) -> SharedConnection:
+        """Open a connection that sees all changes by earlier connections."""
 
     def close(self) -> None:
-        """Remove all databases and resources that were created. Idempotent."""
+        """Remove everything that was created for these databases. Idempotent."""
 
 
 def error_observation(message: str) -> str:
-    """Return the observation of a failed statement."""
+    """Return the observation of a statement that failed with the given message."""
     return f"{ERROR}{message}"
 
 
 def rows(values: Iterable[Iterable[object]]) -> list[object]:
-    """Return rows in the form of the 2023 driver: a list of tuples."""
+    """Return the rows of a result as the driver of 2023 did: a list of tuples."""
     return [tuple(row) for row in values]
 
 
 _SYSTEM = "information_schema"
-"""A database of every MySQL server, replaced by an empty one: agents' uses need no content."""
+"""Name of a database that every MySQL server has. An empty database replaces it, because agents
+never need its content."""
 USES = re.compile(r"\s*USE\s+`?([^\s`;]+)`?\s*;?\s*$", re.IGNORECASE)
 _NO_TABLE = re.compile(r"no such table: (?:\w+\.)?(\w+)$")
 _DUAL = re.compile(r"\bFROM\s+DUAL\b", re.IGNORECASE)
@@ -96,19 +99,19 @@ _DESCRIBE = re.compile(
 
 
 class EngineDatabases:
-    """The databases of a run on an `Engine`.
+    """The databases of a run or a replay, each with a session on a `DatabaseEngine`.
 
     Args:
         engine: The engine.
-        find: Returns a database's source by name.
+        find: A function that returns the initial content of the database with a given name.
         dialect: The dialect of actions and golds, by its name in sqlglot.
-        limits: The limits of a session; None: the defaults.
-        owned: Whether `close` closes the engine, too.
+        limits: The limits of each session; None: the defaults.
+        owned: Whether `close` also closes the engine.
     """
 
     def __init__(
         self,
-        engine: Engine,
+        engine: DatabaseEngine,
         find: Callable[[str], Source],
         dialect: str = "mysql",
         limits: Limits | None = None,
@@ -122,16 +125,16 @@ class EngineDatabases:
         self._dialect = dialect
         self._owned = owned
         self._folder: Path | None = None
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, DatabaseSession] = {}
         self._schemas: dict[str, Schema] = {}
 
     def connect(self) -> EngineConnection:
-        """Open a connection, which sees the state left by earlier connections."""
+        """Open a connection that sees all changes by earlier connections."""
         translate = None if self._dialect == self._engine.dialect else self._translate_sql
         return EngineConnection(self, translate)
 
-    def session(self, name: str) -> Session:
-        """Return the only session of a database, opened at the first call.
+    def session(self, name: str) -> DatabaseSession:
+        """Return the session of a database, which the first call opens.
 
         Raises:
             TaskError: The database does not exist.
@@ -142,14 +145,14 @@ class EngineDatabases:
         return self._sessions[key]
 
     def schema(self, name: str) -> Schema:
-        """Return a database's initial schema, before any change."""
+        """Return the schema that a database has before any statement."""
         key = name.lower()
         if key not in self._schemas:
             self._schemas[key] = read_schema(as_sqlite(self._source(name)))
         return self._schemas[key]
 
     def close(self) -> None:
-        """Close all sessions, and an owned engine. Idempotent."""
+        """Close all sessions, and the engine if it is owned. Idempotent."""
         while self._sessions:
             self._sessions.popitem()[1].close()
         folder, self._folder = self._folder, None
@@ -173,12 +176,12 @@ class EngineDatabases:
 
 
 class EngineConnection:
-    """A connection to all databases, with a current database.
+    """A connection to all databases, one of which is the current database.
 
     Args:
         databases: The databases.
-        translate: Translates a statement from MySQL's dialect to the engine's; None: the dialects
-            are equal.
+        translate: A function that translates a statement from MySQL's dialect to the engine's;
+            None: the dialects are equal.
     """
 
     def __init__(self, databases: EngineDatabases, translate: Callable[[str], str] | None) -> None:
@@ -189,12 +192,12 @@ class EngineConnection:
         self._tables: dict[str, Tables] = {}
 
     def use(self, database: str) -> None:
-        """Select a task's database."""
+        """Select the database of a task."""
         self._databases.session(database)
         self._database = database
 
     def execute(self, sql: str) -> Answer:
-        """Run one statement."""
+        """Execute one statement on the current database."""
         if not sql:
             return [] if self._had_rows else None
         command_answer = self._command(sql)
@@ -203,10 +206,10 @@ class EngineConnection:
         return answer
 
     def close(self) -> None:
-        """Do nothing: the databases own the sessions."""
+        """Do nothing, because the sessions stay open for later connections."""
 
     def _command(self, sql: str) -> tuple[Answer] | None:
-        """Return the answer to a statement that only MySQL has; None for other statements."""
+        """Return the answer to a statement that only MySQL has, as a tuple; None for others."""
         if use_match := USES.match(sql):
             try:
                 self.use(use_match[1])
@@ -217,14 +220,14 @@ class EngineConnection:
             return None
         schema = self._databases.schema(self._database)
         if _SHOW_TABLES.match(sql):
-            relation_names = [table.name for table in schema.tables] + [
+            relation_names = [table_schema.name for table_schema in schema.tables] + [
                 view.name for view in schema.views
             ]
             return (rows([name] for name in sorted(map(str.lower, relation_names))),)
         if table_match := _DESCRIBE.match(sql):
-            for table in schema.tables:
-                if table.name.lower() == table_match[1].lower():
-                    return (_description(table),)
+            for table_schema in schema.tables:
+                if table_schema.name.lower() == table_match[1].lower():
+                    return (_describe_table(table_schema),)
         return None
 
     def _query(self, sql: str) -> Answer:
@@ -234,7 +237,7 @@ class EngineConnection:
             outcome = session.execute(text, timeout=TIMEOUT, max_rows=MAX_ROWS)
         except (ActionError, UnicodeEncodeError) as error:
             return error_observation(str(error))
-        answer = _answer(outcome, self._database.lower())
+        answer = _make_answer(outcome, self._database.lower())
         if self._translate is not None and not isinstance(answer, str):
             reason = refusal(sql, self._current_tables(), self._database.lower())
             answer = answer if reason is None else error_observation(reason)
@@ -244,15 +247,16 @@ class EngineConnection:
         if self._database not in self._tables:
             schema = self._databases.schema(self._database)
             self._tables[self._database] = {
-                table.name.lower(): _relation(table) for table in schema.tables
+                table.name.lower(): _make_relation(table) for table in schema.tables
             }
         return self._tables[self._database]
 
 
-def _answer(outcome: Outcome, database: str) -> Answer:
+def _make_answer(outcome: ActionOutcome, database: str) -> Answer:
     if outcome.failure is not None:
         message = outcome.failure.message
-        if match := _NO_TABLE.match(message):  # a third of all recorded errors
+        # A third of all recorded errors are about missing tables, so their wording is MySQL's.
+        if match := _NO_TABLE.match(message):
             message = f"Table '{database}.{match[1].lower()}' doesn't exist"
         return error_observation(message)
     if not outcome.results or not outcome.results[-1].columns:
@@ -263,8 +267,8 @@ def _answer(outcome: Outcome, database: str) -> Answer:
     return rows(last_result.rows)
 
 
-def _description(table: TableSchema) -> Answer:
-    """Return the rows of ``DESC``, as far as the schema determines them."""
+def _describe_table(table: TableSchema) -> Answer:
+    """Return the rows of MySQL's ``DESC``, except for the last column, which stays empty."""
     return rows(
         (
             column.name,
@@ -278,7 +282,7 @@ def _description(table: TableSchema) -> Answer:
     )
 
 
-def _relation(table: TableSchema) -> Relation:
+def _make_relation(table: TableSchema) -> Relation:
     nullable_columns = {column.name for column in table.columns if not column.not_null}
     keys = [frozenset(map(str.lower, table.primary_key))] if table.primary_key else []
     keys += [
@@ -289,9 +293,9 @@ def _relation(table: TableSchema) -> Relation:
 
 @lru_cache(maxsize=8192)
 def _translate(sql: str, dialect: str, target_dialect: str) -> str:
-    """Translate a statement; an unparsable statement stays unchanged."""
+    """Translate a statement; return a statement unchanged if sqlglot cannot parse it."""
     try:
-        level = sqlglot.ErrorLevel.IGNORE  # the engine reports unknown syntax
+        level = sqlglot.ErrorLevel.IGNORE  # the engine itself reports unsupported syntax
         sql = _DUAL.sub("", sql)
         return ";".join(
             sqlglot.transpile(sql, read=dialect, write=target_dialect, unsupported_level=level)

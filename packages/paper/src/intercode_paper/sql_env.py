@@ -1,12 +1,12 @@
 """The SQL environment of 2023, ``make("sql", protocol="paper")``, and its reward.
 
-An answer consists of the rows of the agent's last query, compared as text with gold's rows. The
-recorded runs show three versions of the reward:
+The reward compares the rows of the agent's last query with gold's rows, as text. The recorded runs
+show three versions of the reward:
 
 - ``released``: the overlap of the rows (intersection over union of the two multisets) times
   Kendall's τ between the two orders of the common rows. The reward can be negative.
-- ``early``, before the release: the overlap alone.
-- ``first``, also before the release: the overlap, but a gold that fails agrees with any rows.
+- ``early``, before the release: only the overlap.
+- ``first``, also before the release: the overlap, but a gold that fails equals any rows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import numpy
 from msgspec import Meta
 
 from intercode import datasets
-from intercode.databases import Engine, Source, shared_engine
+from intercode.databases import DatabaseEngine, Source, shared_engine
 from intercode.envs.base import InterCodeEnv
 from intercode.envs.options import Databases, EngineOption, EnvOptions
 from intercode.envs.sql import DatabaseStage
@@ -32,43 +32,43 @@ from intercode.episode import Episode, Score, Status
 from intercode.errors import TaskError, UsageError
 from intercode.task import Dataset, Task
 from intercode_paper.session import PaperStage, TextInterpreter, ending
-from intercode_paper.sql_databases import ERROR, Answer, Connection, EngineDatabases
+from intercode_paper.sql_databases import ERROR, Answer, EngineDatabases, SharedConnection
 from intercode_sandbox.base import Limits
 
 Version = Literal["released", "early", "first"]
 VERSIONS: tuple[Version, ...] = ("released", "early", "first")
 
 
-class SqlPlace:
+class SqlWorkspace:
     """The workspace of one episode: the shared connection, and the answer to the last action.
 
     Args:
-        connection: The environment's connection.
+        connection: The connection that all episodes of the environment share.
         task: The episode's task.
     """
 
-    def __init__(self, connection: Connection, task: Task) -> None:
+    def __init__(self, connection: SharedConnection, task: Task) -> None:
         self.connection = connection
         self.answer: Answer = task.query
 
     def execute(self, action: str) -> Answer:
-        """Execute an action, and retain its answer."""
+        """Execute an action, and keep the answer for the reward."""
         self.answer = self.connection.execute(action)
         return self.answer
 
     def kill(self) -> None:
-        """Do nothing: no statement runs between actions."""
+        """Do nothing, because no statement runs between actions."""
 
     def close(self) -> None:
-        """Do nothing: the next episode continues in the present state."""
+        """Do nothing, because the next episode continues with the same connection."""
 
 
-class SqlStage(PaperStage[SqlPlace]):
-    """A stage that shares one connection among all episodes of the environment.
+class SqlStage(PaperStage[SqlWorkspace]):
+    """A stage whose episodes all use the same connection.
 
     Args:
         databases: The databases.
-        stage: The default protocol's stage, which resolves the databases.
+        stage: The stage of the default protocol, which finds the databases.
     """
 
     def __init__(self, databases: EngineDatabases, stage: DatabaseStage) -> None:
@@ -84,16 +84,20 @@ class SqlStage(PaperStage[SqlPlace]):
         """
         for field in ("gold", "db"):
             if not getattr(task, field):
-                raise TaskError(f"task {task.task_id!r}, field {field!r}: the paper needs it")
+                raise TaskError(
+                    f"task {task.task_id!r}, field {field!r}: the paper protocol needs it"
+                )
         if task.setup:
-            raise TaskError(f"task {task.task_id!r}, field 'setup': 2023 had no such thing")
+            raise TaskError(
+                f"task {task.task_id!r}, field 'setup': the 2023 release has no such field"
+            )
         self._stage.check(task)
 
-    def open(self, task: Task) -> SqlPlace:
-        """Select the task's database on the connection, and return the workspace."""
-        assert task.db is not None  # checked by the environment
+    def open(self, task: Task) -> SqlWorkspace:
+        """Select the database of a task on the connection, and return the workspace."""
+        assert task.db is not None  # `check` has refused tasks without a database
         self._connection.use(task.db)
-        return SqlPlace(self._connection, task)
+        return SqlWorkspace(self._connection, task)
 
 
 class PaperSqlOptions(EnvOptions, frozen=True, kw_only=True):
@@ -110,16 +114,16 @@ class PaperSqlOptions(EnvOptions, frozen=True, kw_only=True):
     ] = "released"
 
 
-class PaperSqlEnv(InterCodeEnv[SqlPlace]):
+class PaperSqlEnv(InterCodeEnv[SqlWorkspace]):
     """The 2023 SQL environment, with its observations, its reward, and its leaks of state.
 
-    Agent and gold share one connection, and the state persists from episode to episode. Changes by
+    Agent and gold share one connection, and its state persists from episode to episode. Changes by
     other environments are never visible.
 
     Args:
         data: A dataset, a file of tasks, or a dataset's name.
-        options: The options, as one value.
-        **changes: Single options by name: see `PaperSqlOptions`.
+        options: All options in one object.
+        **changes: Single options by name, which override `options`: see `PaperSqlOptions`.
 
     Raises:
         TaskError: A task has no gold or no database, or has a field that the 2023 protocol lacks.
@@ -137,7 +141,7 @@ class PaperSqlEnv(InterCodeEnv[SqlPlace]):
         options: PaperSqlOptions | None = None,
         **changes: Any,
     ) -> None:
-        options = PaperSqlOptions.of(options, changes)
+        options = PaperSqlOptions.merge(options, changes)
         if (version := options.version) not in VERSIONS:
             raise UsageError(f"version must be one of {', '.join(VERSIONS)}, not {version!r}")
         tasks, engine = datasets.load(data), options.engine
@@ -149,19 +153,19 @@ class PaperSqlEnv(InterCodeEnv[SqlPlace]):
         for task in tasks:
             paper_stage.check(task)
 
-        def reward(task: Task, episode: Episode, place: SqlPlace) -> Score:
-            return score(place.answer, place.connection.execute(task.gold[0]), version)
+        def reward(task: Task, episode: Episode, workspace: SqlWorkspace) -> Score:
+            return score(workspace.answer, workspace.connection.execute(task.gold[0]), version)
 
         super().__init__(
             tasks,
             paper_stage,
-            lambda place: TextInterpreter(place.execute, is_error),
+            lambda workspace: TextInterpreter(workspace.execute, is_error),
             reward,
             options=options,
         )
 
     def close(self) -> None:
-        """End the episode, and discard the changes of all episodes. Idempotent."""
+        """End the episode, and discard the changes that all episodes have made. Idempotent."""
         super().close()
         if not self._calls.forked:
             self._databases.close()
@@ -171,7 +175,7 @@ class PaperSqlEnv(InterCodeEnv[SqlPlace]):
 
 
 def _databases(
-    engine: Engine, tasks: Dataset, stage: DatabaseStage, limits: Limits | None
+    engine: DatabaseEngine, tasks: Dataset, stage: DatabaseStage, limits: Limits | None
 ) -> EngineDatabases:
     tasks_by_database = {(task.db or "").lower(): task for task in tasks}
 
@@ -185,33 +189,35 @@ def _databases(
 
 
 def is_error(answer: Answer) -> bool:
-    """Return whether an answer reports a failed statement."""
+    """Return whether an answer reports that a statement failed."""
     return isinstance(answer, str) and answer.startswith(ERROR)
 
 
 @dataclass(frozen=True, slots=True)
-class Rewards:
-    """The rewards of one answer under all versions."""
+class RewardsByVersion:
+    """The rewards of one answer by all versions of the reward."""
 
     released: float = 0.0
     early: float = 0.0
     first: float = 0.0
 
     def reward(self, version: Version) -> float:
-        """Return the reward under one version."""
+        """Return the reward by the given version."""
         value: float = getattr(self, version)
         return value
 
 
-def rewards(answer: Answer, gold: Answer) -> Rewards:
-    """Compute all versions of the reward: ``released`` in [-1, 1], the others in [0, 1].
+def rewards(answer: Answer, gold: Answer) -> RewardsByVersion:
+    """Compute the reward by all versions: ``released`` in [-1, 1], the others in [0, 1].
 
     Args:
-        answer: The answer to the agent's last action. Any answer except rows has the reward 0.
-        gold: The present answer to gold. A failed gold counts as a gold without rows.
+        answer: The answer to the agent's last action. If it is not a list of rows, all rewards are
+            0.
+        gold: The answer to gold, executed now. If gold failed, it counts as having no rows, except
+            for ``first``.
     """
     if not isinstance(answer, list):
-        return Rewards()
+        return RewardsByVersion()
     failed = isinstance(gold, str)
     agent_rows = [str(row) for row in answer]
     gold_rows = [str(row) for row in gold] if isinstance(gold, list) else []
@@ -222,13 +228,13 @@ def rewards(answer: Answer, gold: Answer) -> Rewards:
         if common
         else math.nan
     )
-    # Rounded by numpy, as in 2023: -0.95 · 0.5 becomes -0.48; Python's `round` gives -0.47.
+    # numpy rounds as in 2023: -0.95 · 0.5 becomes -0.48. Python's `round` would give -0.47.
     released_reward = overlap if math.isnan(tau) else float(numpy.round(tau * overlap, 2))
-    return Rewards(released_reward, overlap, 1.0 if failed else overlap)
+    return RewardsByVersion(released_reward, overlap, 1.0 if failed else overlap)
 
 
 def score(answer: Answer, gold: Answer, version: Version = "released") -> Score:
-    """Compute the reward under one version, with the 2023 ``info`` as its detail."""
+    """Compute the reward by one version. The score's detail is the ``info`` of 2023."""
     version_rewards = rewards(answer, gold)
     info = {
         "agent_obs": str(answer),
@@ -245,7 +251,10 @@ def _overlap(agent_rows: Counter[str], gold_rows: Counter[str]) -> float:
 
 
 def common_rows(rows: Iterable[str], common: Counter[str]) -> list[str]:
-    """Return the common rows in this side's order; of repeated rows, the first occurrences."""
+    """Return the common rows in the order of `rows`.
+
+    If a row occurs more often than in `common`, its first occurrences are returned.
+    """
     remaining_counts = Counter(common)
     result_rows = []
     for row in rows:
@@ -258,11 +267,12 @@ def common_rows(rows: Iterable[str], common: Counter[str]) -> list[str]:
 def _tau(first_rows: Sequence[str], second_rows: Sequence[str]) -> float:
     """Return Kendall's τ-b of two lists, paired by position; NaN if τ-b is not defined.
 
-    The operations of the last division follow SciPy's: another order would round differently.
+    The order of the operations in the last division is that of SciPy. Another order would round
+    differently.
     """
     pairs = sorted(zip(first_rows, second_rows, strict=True))
     total = len(pairs) * (len(pairs) - 1) // 2
-    # Both lists hold the same rows, so their numbers of ties are equal.
+    # Both lists contain the same rows, so both have the same number of ties.
     tie_count, joint_tie_count = _ties(first_rows), _ties(pairs)
     if tie_count == total:
         return math.nan
@@ -278,11 +288,11 @@ def _ties(values: Iterable[object]) -> int:
 
 
 def _inversions(values: Iterable[str]) -> int:
-    """Count the pairs in descending order."""
+    """Return the number of pairs of values that are in descending order."""
     sorted_values: list[str] = []
     count = 0
     for value in values:
-        place = bisect_right(sorted_values, value)
-        count += len(sorted_values) - place
-        sorted_values.insert(place, value)
+        position = bisect_right(sorted_values, value)
+        count += len(sorted_values) - position
+        sorted_values.insert(position, value)
     return count

@@ -1,11 +1,11 @@
 """The rule ``ONLY_FULL_GROUP_BY`` of MySQL 8, the server of the recorded runs.
 
-MySQL refuses a query that shows a column which its groups do not determine. MySQL refused 11 of the
-release's golds, and many queries of agents. MariaDB's mode of the same name ignores functional
-dependencies, and would refuse valid queries; SQLite has no such mode. This module therefore decides
-from the query's text and the tables' keys. The dependencies are those of MySQL 8: a key determines
-its table's columns, and an equality in ``WHERE`` or ``ON`` determines one side by the other, or by
-a constant.
+MySQL refuses a query with an output column that the query's groups do not determine. MySQL refused
+11 of the release's golds, and many queries of agents. Other engines cannot check this. MariaDB's
+mode of the same name ignores functional dependencies, and would refuse valid queries. SQLite has no
+such mode. Therefore this module checks the text of a query, with the keys of the tables. The
+dependencies are those of MySQL 8. A key determines the columns of its table. An equality in
+``WHERE`` or ``ON`` determines one side by the other side, or by a constant.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 Node = Any
-"""A node of a parsed statement: sqlglot's ``Expression``, which newer versions call ``Expr``."""
+"""Type of a parsed statement's nodes: sqlglot's ``Expression``, in newer versions ``Expr``."""
 PARSE_ERRORS = (SqlglotError, RecursionError, LookupError, ValueError, TypeError, AttributeError)
-"""The exceptions that sqlglot raises for unparsable texts; most often, its `SqlglotError`."""
+"""Exceptions that sqlglot raises for texts that it cannot parse; mostly, `SqlglotError`."""
 Column = tuple[str, str]
-"""A relation's alias and a column's name, both in lower case."""
+"""Type of a column: the alias of its relation and its name, both in lower case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,18 +34,18 @@ class Relation:
     """A relation in a ``FROM`` clause: a table, or the result of a subquery."""
 
     display_name: str
-    """The prefix of column names in messages: ``database.alias``."""
+    """Prefix of the relation's columns in messages: ``database.alias``."""
     columns: Mapping[str, str]
-    """Column name in lower case → declared name."""
+    """Name of a column in lower case → the name as declared."""
     keys: tuple[frozenset[str], ...] = ()
-    """Sets of columns, each of which determines the row."""
+    """Sets of columns; each set determines all other columns of a row."""
 
 
 Tables = Mapping[str, Relation]
-"""The tables of the current database: name in lower case → relation."""
+"""Type of the tables in the current database: name in lower case → relation."""
 
 _EXEMPT_NODES = (exp.AggFunc, exp.AnyValue, exp.Query, exp.Window)
-"""Expressions whose columns need not be determined."""
+"""Expressions within which columns need not be determined."""
 _MODE = "this is incompatible with sql_mode=only_full_group_by"
 _AGGREGATION = re.compile(
     r"\bGROUP\s+BY\b|\bDISTINCT\b|\b(?:COUNT|SUM|AVG|MIN|MAX|GROUP_CONCAT|STD\w*|VAR\w*)\s*\(",
@@ -54,10 +54,10 @@ _AGGREGATION = re.compile(
 
 
 def refusal(sql: str, tables: Tables, database: str) -> str | None:
-    """Return MySQL 8's message if the rule refuses a query; None if the query is valid.
+    """Return the message with which MySQL 8 refuses a query by the rule; None for a valid query.
 
     Args:
-        sql: The statement. Unparsable statements are not refused: the engine reports the error.
+        sql: The statement. A statement that cannot be parsed is left to the engine, as valid.
         tables: The tables of the current database.
         database: The name of the current database.
     """
@@ -83,7 +83,7 @@ def _parse_query(sql: str) -> Node:
 
 
 class _Check:
-    """The check of one ``SELECT``, without its subqueries."""
+    """The check of one ``SELECT`` against the rule, without subqueries."""
 
     def __init__(self, select: exp.Select, scope: Scope) -> None:
         self._select = select
@@ -98,25 +98,31 @@ class _Check:
         )
         candidate_items = [None if self._is_alias(item) else item for item in order_items]
         output_items = list(self._output_items())
-        parts = [*select.expressions, *order_items, *([having.this] if having is not None else [])]
-        if group is not None or any(map(_aggregates, parts)):
+        expressions = [
+            *select.expressions,
+            *order_items,
+            *([having.this] if having is not None else []),
+        ]
+        if group is not None or any(map(_has_aggregate, expressions)):
             group_items = (
                 [self._resolve_group_item(expression) for expression in group.expressions]
                 if group is not None
                 else []
             )
-            texts = frozenset(expression.sql().lower() for expression in group_items)
+            determined_texts = frozenset(expression.sql().lower() for expression in group_items)
             determined_columns = self._scope.closure(self._columns(group_items))
-            for clause, items in (
+            for clause, clause_items in (
                 ("SELECT list", output_items),
                 ("ORDER BY clause", candidate_items),
             ):
-                if violation := self._find_undetermined(items, determined_columns, texts):
-                    return _ungrouped(clause, *violation, grouped=group is not None)
-        elif select.args.get("distinct"):  # ORDER BY may use only output columns
-            texts = frozenset(item.sql().lower() for item in output_items)
+                if violation := self._find_undetermined(
+                    clause_items, determined_columns, determined_texts
+                ):
+                    return _ungrouped_message(clause, *violation, is_grouped=group is not None)
+        elif select.args.get("distinct"):  # with DISTINCT, ORDER BY may use only output columns
+            determined_texts = frozenset(item.sql().lower() for item in output_items)
             candidate_items = [
-                None if item is None or item.sql().lower() in texts else item
+                None if item is None or item.sql().lower() in determined_texts else item
                 for item in candidate_items
             ]
             if violation := self._find_undetermined(
@@ -130,7 +136,7 @@ class _Check:
         return None
 
     def _output_items(self) -> Iterator[Node]:
-        """Yield the output items of the query; for a star, its columns."""
+        """Yield the output expressions of the query, with the columns in place of a star."""
         for item in self._select.expressions:
             if not item.is_star:
                 yield item.unalias()
@@ -141,11 +147,14 @@ class _Check:
                     yield from (exp.column(name, table=alias) for name in relation.columns)
 
     def _resolve_group_item(self, item: Node) -> Node:
-        """Resolve a ``GROUP BY`` item: a position, a column, or else an alias."""
+        """Return the expression that a ``GROUP BY`` item denotes.
+
+        The item may be the position of an output expression, a column, or an alias.
+        """
         if isinstance(item, exp.Literal) and item.is_int:
-            place = int(item.this)
-            if 1 <= place <= len(self._select.expressions):
-                return self._select.expressions[place - 1].unalias()
+            position = int(item.this)
+            if 1 <= position <= len(self._select.expressions):
+                return self._select.expressions[position - 1].unalias()
         if isinstance(item, exp.Column) and self._scope.resolve(item) is None:
             return self._aliases.get(item.name.lower(), item)
         return item
@@ -156,7 +165,7 @@ class _Check:
         )
 
     def _columns(self, items: Sequence[Node]) -> Iterator[Column]:
-        """Yield the columns among the items."""
+        """Yield the columns of relations among the expressions."""
         for item in items:
             if isinstance(item, exp.Column) and (column := self._scope.resolve(item)) is not None:
                 yield column
@@ -165,69 +174,69 @@ class _Check:
         self,
         items: Sequence[Node],
         determined_columns: set[Column],
-        texts: frozenset[str] = frozenset(),
+        determined_texts: frozenset[str] = frozenset(),
     ) -> tuple[int, str] | None:
-        """Return position and name of the first column that is not determined.
+        """Return the position and the name of the first column that is not determined, or None.
 
         Args:
-            items: The expressions to check; None is skipped.
-            determined_columns: The determined columns.
-            texts: Expressions that are determined as a whole, as SQL in lower case.
+            items: The expressions to check; None entries are skipped.
+            determined_columns: The columns that the groups determine.
+            determined_texts: The expressions that are determined as a whole, as SQL in lower case.
         """
 
-        def settled(node: Node) -> bool:
-            return isinstance(node, _EXEMPT_NODES) or node.sql().lower() in texts
+        def is_settled(node: Node) -> bool:
+            return isinstance(node, _EXEMPT_NODES) or node.sql().lower() in determined_texts
 
-        for place, item in enumerate(items, 1):
-            for node in item.walk(prune=settled) if item is not None else ():
-                if isinstance(node, exp.Column) and node.sql().lower() not in texts:
+        for position, item in enumerate(items, 1):
+            for node in item.walk(prune=is_settled) if item is not None else ():
+                if isinstance(node, exp.Column) and node.sql().lower() not in determined_texts:
                     column = self._scope.resolve(node)
                     if column is not None and column not in determined_columns:
-                        return place, self._scope.display_name(column)
+                        return position, self._scope.display_name(column)
         return None
 
 
-def _ungrouped(clause: str, place: int, name: str, grouped: bool) -> str:
-    if not grouped:
+def _ungrouped_message(clause: str, position: int, name: str, is_grouped: bool) -> str:
+    if not is_grouped:
         return (
-            f"In aggregated query without GROUP BY, expression #{place} of {clause} contains "
+            f"In aggregated query without GROUP BY, expression #{position} of {clause} contains "
             f"nonaggregated column '{name}'; {_MODE}"
         )
     return (
-        f"Expression #{place} of {clause} is not in GROUP BY clause and contains nonaggregated "
+        f"Expression #{position} of {clause} is not in GROUP BY clause and contains nonaggregated "
         f"column '{name}' which is not functionally dependent on columns in GROUP BY clause; "
         f"{_MODE}"
     )
 
 
-def _aggregates(item: Node) -> bool:
+def _has_aggregate(expression: Node) -> bool:
     return any(
         isinstance(node, exp.AggFunc) and not isinstance(node.parent, exp.Window)
-        for node in _own_nodes(item)
+        for node in _own_nodes(expression)
     )
 
 
 def _own_nodes(root: Node) -> Iterator[Node]:
-    """Yield the nodes of an expression, without entering subqueries."""
+    """Yield the nodes of an expression, except those of subqueries."""
     yield from root.walk(prune=lambda node: isinstance(node, exp.Query) and node is not root)
 
 
 def _from_clause(select: exp.Select) -> Node | None:
-    """Return the first source after ``FROM``."""
+    """Return the first table or subquery after ``FROM``."""
     clause = select.args.get("from_") or select.args.get("from")  # "from" before sqlglot 28
     return clause.this if isinstance(clause, exp.From) else None
 
 
 class Scope:
-    """The relations of one ``SELECT``, and the dependencies between their columns.
+    """The relations that one ``SELECT`` reads, and the dependencies between their columns.
 
     Args:
         select: The query.
         tables: The tables of the database.
-        database: The current database, for messages.
+        database: The name of the current database, for messages.
 
     Raises:
-        LookupError: The query reads from an unknown source.
+        LookupError: The query reads from something else than a known table or a subquery.
     """
 
     def __init__(self, select: exp.Select, tables: Tables, database: str) -> None:
@@ -251,7 +260,7 @@ class Scope:
                 self._rules += [(key_columns, (alias, name)) for name in relation.columns]
 
     def resolve(self, column: exp.Column) -> Column | None:
-        """Resolve a column's name; None for an alias or a column of an outer query."""
+        """Return the column that a name denotes; None for an alias or an outer query's column."""
         name, table = column.name.lower(), column.table.lower()
         for alias, relation in self.relations.items():
             if name in relation.columns and table in ("", alias):
@@ -259,12 +268,12 @@ class Scope:
         return None
 
     def display_name(self, column: Column) -> str:
-        """Return a column's full name, as in messages."""
+        """Return the full name of a column for messages."""
         relation = self.relations[column[0]]
         return f"{relation.display_name}.{relation.columns[column[1]]}"
 
     def closure(self, columns: Iterable[Column]) -> set[Column]:
-        """Return all columns that some columns determine, including themselves."""
+        """Return all columns that the given columns determine, including the given ones."""
         determined_columns = set(columns)
         while (
             derived_columns := {
@@ -291,15 +300,17 @@ class Scope:
         if any(item.is_star for item in select.expressions):
             subquery_scope = Scope(select, self._tables, self._database)
             names = [name for r in subquery_scope.relations.values() for name in r.columns.values()]
-        return Relation(alias, {name.lower(): name for name in names}, tuple(_keys(select)))
+        return Relation(
+            alias, {name.lower(): name for name in names}, tuple(_subquery_keys(select))
+        )
 
     def _join(self, join: exp.Join) -> None:
-        optional = join.side in ("LEFT", "RIGHT", "FULL")
+        is_outer = join.side in ("LEFT", "RIGHT", "FULL")
         nullable_alias = join.this.alias_or_name.lower() if join.side == "LEFT" else None
         if condition := join.args.get("on"):
-            self._learn(condition, nullable_alias, constants=not optional)
+            self._learn(condition, nullable_alias, allow_constants=not is_outer)
         for name in join.args.get("using") or []:
-            sides = [(a, name.name.lower()) for a, r in self.relations.items()]
+            sides = [(alias, name.name.lower()) for alias, r in self.relations.items()]
             sides = [side for side in sides if side[1] in self.relations[side[0]].columns]
             for left_column, right_column in pairwise(sides):
                 self._rules += [
@@ -308,19 +319,20 @@ class Scope:
                 ]
 
     def _learn(
-        self, condition: Node, target_alias: str | None = None, constants: bool = True
+        self, condition: Node, target_alias: str | None = None, allow_constants: bool = True
     ) -> None:
-        """Add the equalities that a condition enforces.
+        """Add the dependencies that follow from the equalities of a condition.
 
         Args:
             condition: The condition.
-            target_alias: The only relation whose columns it determines (for outer joins).
-            constants: Whether a constant determines a column.
+            target_alias: The only relation whose columns the condition determines (in an outer
+                join); None: any relation.
+            allow_constants: Whether an equality with a constant determines a column.
         """
         condition = condition.unnest()
         if isinstance(condition, exp.And):
-            self._learn(condition.left, target_alias, constants)
-            self._learn(condition.right, target_alias, constants)
+            self._learn(condition.left, target_alias, allow_constants)
+            self._learn(condition.right, target_alias, allow_constants)
         elif isinstance(condition, exp.EQ):
             for target, determinant in (
                 (condition.left, condition.right),
@@ -330,11 +342,11 @@ class Scope:
                 if column is None or (target_alias is not None and column[0] != target_alias):
                     continue
                 sources = self._columns(determinant)
-                if sources or constants:
+                if sources or allow_constants:
                     self._rules.append((frozenset(sources), column))
 
     def _columns(self, expression: Node) -> set[Column]:
-        columns = (n for n in _own_nodes(expression) if isinstance(n, exp.Column))
+        columns = (node for node in _own_nodes(expression) if isinstance(node, exp.Column))
         return {
             resolved_column
             for column in columns
@@ -342,12 +354,12 @@ class Scope:
         }
 
 
-def _keys(select: exp.Select) -> Iterator[frozenset[str]]:
-    """Yield the keys of a subquery's result that follow from its grouping."""
+def _subquery_keys(select: exp.Select) -> Iterator[frozenset[str]]:
+    """Yield the keys of a subquery's result that follow from its groups or aggregates."""
     group = select.args.get("group")
     if group is None:
         if any(isinstance(n, exp.AggFunc) for item in select.expressions for n in _own_nodes(item)):
-            yield frozenset()  # a single row
+            yield frozenset()  # the result has a single row
         return
     names = {
         item.unalias().sql().lower(): item.alias_or_name.lower() for item in select.expressions

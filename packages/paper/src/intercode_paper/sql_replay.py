@@ -1,7 +1,8 @@
-"""The replay of SQL runs: in recorded order, on one connection, including all leaks of state.
+"""The replay of SQL runs: in the recorded order, on one connection, with all leaks of state.
 
-A file may be a combination of several runs. Wherever the order of its tasks breaks, another process
-of 2023 begins, with a new connection and possibly another version of the reward.
+A results file may combine several runs. If an episode's task does not follow that of the previous
+episode, another process of 2023 began there, with a new connection. Such a part of the file may
+have another version of the reward.
 """
 
 from __future__ import annotations
@@ -17,32 +18,36 @@ from intercode.errors import TaskError
 from intercode.task import Task
 from intercode_paper.report import CUT, Progress, ReplayedTurn, ReplayReport
 from intercode_paper.results import RecordedEpisode, RecordedRun, find_task
-from intercode_paper.sql_databases import Answer, Connection, Databases
-from intercode_paper.sql_env import VERSIONS, Rewards, Version, rewards
+from intercode_paper.sql_databases import Answer, Databases, SharedConnection
+from intercode_paper.sql_env import VERSIONS, RewardsByVersion, Version, rewards
 
-_MIN_PART_EPISODES = 4
-"""The minimum average of a part's episodes; below it, the order of the tasks counts as random."""
+_MIN_PROCESS_EPISODES = 4
+"""Minimum average number of episodes in a part. Below it, the tasks count as randomly ordered."""
 _EVIDENCE = 2
-"""The lead in agreeing turns that another version than the file's needs to be a part's version."""
+"""Number of equal rewards by which another version must exceed the file's version, to count as the
+version of a part."""
 
 
 @dataclass(slots=True)
-class Part:
-    """Consecutive episodes in the order of the data file, from one process of 2023."""
+class ReplayedProcess:
+    """A part of a results file: consecutive episodes that one process of 2023 recorded."""
 
     first: str
-    """The id of the first episode's task."""
+    """Id of the task of the first episode."""
     episodes: int = 0
     turns: int = 0
     version: Version = "released"
-    """The version of the reward that agrees with most of the turns."""
+    """Version of the reward with the most equal rewards in this part."""
     agree: dict[Version, int] = field(default_factory=dict)
-    """Version → number of agreeing turns."""
+    """Version → number of turns whose reward equals the recorded one."""
 
 
 @dataclass(slots=True)
 class Hardness:
-    """The counts of one difficulty."""
+    """Numbers of the replayed episodes of one difficulty, and of those that succeed.
+
+    Success is counted in the record and in the replay; `success_agree` counts equal results.
+    """
 
     episodes: int = 0
     success_recorded: int = 0
@@ -52,20 +57,20 @@ class Hardness:
 
 @dataclass(slots=True)
 class SqlReplayReport(ReplayReport):
-    """The report of a replay of an SQL run."""
+    """The report of a replay of an SQL run, with counts by difficulty and by part."""
 
     engine: str = ""
     by_hardness: dict[str, Hardness] = field(default_factory=dict)
-    parts: list[Part] = field(default_factory=list)
+    parts: list[ReplayedProcess] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
-class _Turn(ReplayedTurn):
-    rewards: Rewards
+class _SqlTurn(ReplayedTurn):
+    rewards: RewardsByVersion
 
 
 _Job = tuple[RecordedEpisode, Task]
-_EpisodeReplay = tuple[RecordedEpisode, Task, list[_Turn]]
+_EpisodeReplay = tuple[RecordedEpisode, Task, list[_SqlTurn]]
 
 
 def replay_sql(
@@ -74,120 +79,137 @@ def replay_sql(
     databases: Databases,
     progress: Progress | None = None,
 ) -> SqlReplayReport:
-    """Execute recorded actions again, and compare the results with the record.
+    """Execute the recorded actions again, and compare the results with the record.
 
     Args:
         tasks: The tasks of the run's data file, in order.
         recorded_run: The recorded results.
-        databases: The databases, in pristine state.
-        progress: Called after each finished episode.
+        databases: The databases in their initial state.
+        progress: A function to call after each finished episode.
 
     Raises:
         RecordError: An episode's task is not among `tasks`.
         TaskError: A task has no gold or no database.
-        DatabaseError: The engine failed. A partial run gives no report.
+        DatabaseError: The engine failed. Then no report is returned, even of finished episodes.
     """
     start_time = time.monotonic()
     jobs = [(episode, find_task(tasks, episode)) for episode in recorded_run.episodes]
-    replayed_parts: list[list[_EpisodeReplay]] = []
-    for part in _parts(jobs, [tasks.index(task) for _, task in jobs]):
+    replayed_processes: list[list[_EpisodeReplay]] = []
+    for process in _split_processes(jobs, [tasks.index(task) for _, task in jobs]):
         with closing(databases.connect()) as connection:
-            replayed_parts.append([])
-            for episode, task in part:
-                replayed_parts[-1].append((episode, task, _episode(connection, task, episode)))
+            replayed_processes.append([])
+            for episode, task in process:
+                replayed_processes[-1].append((episode, task, _episode(connection, task, episode)))
                 if progress is not None:
-                    progress(sum(map(len, replayed_parts)), len(jobs))
-    report = _report(replayed_parts)
+                    progress(sum(map(len, replayed_processes)), len(jobs))
+    report = _report(replayed_processes)
     report.engine = databases.engine
     report.seconds = time.monotonic() - start_time
     return report
 
 
-def _parts(jobs: Sequence[_Job], rows: Sequence[int]) -> list[list[_Job]]:
-    """Split the episodes wherever the next episode's task does not follow in the data file."""
-    next_rows = dict(pairwise(sorted(rows)))
-    parts: list[list[_Job]] = []
+def _split_processes(jobs: Sequence[_Job], rows: Sequence[int]) -> list[list[_Job]]:
+    """Split the episodes into parts: a new part starts where the order of the data file breaks.
+
+    Args:
+        jobs: The episodes with their tasks, in recorded order.
+        rows: The row of each job's task in the data file.
+    """
+    next_row_by_row = dict(pairwise(sorted(rows)))
+    processes: list[list[_Job]] = []
     previous_row = None
     for job, row in zip(jobs, rows, strict=True):
-        if previous_row is None or next_rows.get(previous_row) != row:
-            parts.append([])
-        parts[-1].append(job)
+        if previous_row is None or next_row_by_row.get(previous_row) != row:
+            processes.append([])
+        processes[-1].append(job)
         previous_row = row
-    # A run in random order has many breaks, but is a single part.
+    # Many short parts show that one process recorded the run in random order. All episodes are then
+    # returned as a single part.
     return (
-        parts
-        if len(parts) * _MIN_PART_EPISODES < len(jobs) or len(jobs) < _MIN_PART_EPISODES
+        processes
+        if len(processes) * _MIN_PROCESS_EPISODES < len(jobs) or len(jobs) < _MIN_PROCESS_EPISODES
         else [list(jobs)]
     )
 
 
-def _episode(connection: Connection, task: Task, episode: RecordedEpisode) -> list[_Turn]:
+def _episode(connection: SharedConnection, task: Task, episode: RecordedEpisode) -> list[_SqlTurn]:
     if task.db is None or not task.gold:
         raise TaskError(f"task {task.task_id!r}: field 'db' or 'gold' is missing")
     connection.use(task.db)
     answer: Answer = task.query
-    turns: list[_Turn] = []
+    turns: list[_SqlTurn] = []
     for turn in episode.turns:
         if turn.command is None:
             continue
-        submits = turn.command.startswith(("submit", "skip"))
-        if not submits:
-            # ReAct's parser of 2023 took only the first statement.
+        is_submission = turn.command.startswith(("submit", "skip"))
+        if not is_submission:
+            # The ReAct parser of 2023 executed only the first statement of a command.
             statement = turn.command.partition(";")[0] if episode.react else turn.command
             answer = connection.execute(statement)
-        worth = Rewards()
-        if submits or not episode.react:
+        turn_rewards = RewardsByVersion()
+        if is_submission or not episode.react:
             gold = connection.execute(task.gold[0])
-            worth = rewards(answer, gold) if turn.command != "skip" else worth
-        if turn.counts:
-            same_observation = turn.observation is None or same_answer(
+            turn_rewards = rewards(answer, gold) if turn.command != "skip" else turn_rewards
+        if turn.is_compared:
+            same_observation = turn.observation is None or has_same_answer(
                 turn.observation, answer, episode.react
             )
             text = _excerpt(answer, episode.react)
-            turns.append(_Turn(turn, text, 0.0, same_observation, worth))
+            turns.append(_SqlTurn(turn, text, 0.0, same_observation, turn_rewards))
     return turns
 
 
-def _report(parts: Sequence[Sequence[_EpisodeReplay]]) -> SqlReplayReport:
-    replays = [replay for part in parts for replay in part]
-    default_version = _best(_agreements(replays), "released", 1)
+def _report(processes: Sequence[Sequence[_EpisodeReplay]]) -> SqlReplayReport:
+    replays = [replay for process in processes for replay in process]
+    default_version = _best_version(_agreements(replays), "released", 1)
     report = SqlReplayReport(version=default_version)
-    for part in parts:
-        agree = _agreements(part)
-        version = _best(agree, default_version, _EVIDENCE)
-        size = sum(len(turns) for _, _, turns in part)
-        report.parts.append(Part(part[0][0].task_id, len(part), size, version, agree))
-        for episode, task, turns in part:
+    for process in processes:
+        agreements = _agreements(process)
+        version = _best_version(agreements, default_version, _EVIDENCE)
+        size = sum(len(turns) for _, _, turns in process)
+        report.parts.append(
+            ReplayedProcess(process[0][0].task_id, len(process), size, version, agreements)
+        )
+        for episode, task, turns in process:
             graded_turns = [replace(turn, reward=turn.rewards.reward(version)) for turn in turns]
             success = report.count(episode, graded_turns)
             hardness = str(episode.hardness or task.metadata.get("hardness") or "unknown")
-            level = report.by_hardness.setdefault(hardness, Hardness())
-            level.episodes += 1
-            level.success_recorded += episode.success
-            level.success_replayed += success
-            level.success_agree += success == episode.success
+            counts = report.by_hardness.setdefault(hardness, Hardness())
+            counts.episodes += 1
+            counts.success_recorded += episode.success
+            counts.success_replayed += success
+            counts.success_agree += success == episode.success
     return report
 
 
-def _agreements(part: Sequence[_EpisodeReplay]) -> dict[Version, int]:
-    turns = [turn for _, _, turns in part for turn in turns]
+def _agreements(replays: Sequence[_EpisodeReplay]) -> dict[Version, int]:
+    turns = [turn for _, _, turns in replays for turn in turns]
     return {
         version: sum(turn.recorded_turn.has_reward(turn.rewards.reward(version)) for turn in turns)
         for version in VERSIONS
     }
 
 
-def _best(agree: Mapping[Version, int], default_version: Version, evidence: int) -> Version:
-    """Return the version with most agreeing turns; the default unless its lead is large enough."""
-    best = max(VERSIONS, key=lambda version: agree[version])
-    return best if agree[best] - agree[default_version] >= evidence else default_version
+def _best_version(
+    agreements: Mapping[Version, int], default_version: Version, evidence: int
+) -> Version:
+    """Return the version with the most equal rewards.
+
+    If its lead over the default version is below `evidence`, return the default version.
+    """
+    best_version = max(VERSIONS, key=lambda version: agreements[version])
+    return (
+        best_version
+        if agreements[best_version] - agreements[default_version] >= evidence
+        else default_version
+    )
 
 
-# Observations are compared as texts. Servers differ in their wording of the same message; the
-# comparison ignores such differences, but rewards never do.
+# Observations are compared as texts. Servers word the same message differently. The comparison of
+# observations ignores such differences; the comparison of rewards never does.
 
 _SHOWN_ROWS = (25, 30, 10)
-"""The numbers of rows of an observation that ReAct's runs recorded; most runs: the first number."""
+"""Numbers of rows of an observation that ReAct's runs recorded. Most runs have the first number."""
 _CLAUSES = {
     "field list": "SELECT",
     "from clause": "FROM",
@@ -198,7 +220,7 @@ _CLAUSES = {
     "order clause": "ORDER BY",
     "IN/ALL/ANY subquery": "IN/ALL/ANY",
 }
-"""MySQL's name of a clause → MariaDB's."""
+"""Name of a clause in MySQL's messages → name in MariaDB's."""
 _CLAUSE = re.compile(rf" in '?({'|'.join([*_CLAUSES, *_CLAUSES.values()])})'?(?= is ambiguous|$)")
 _WORDINGS = (
     (re.compile(r"\b((?:tiny|small|medium|big)?int)\(\d+\)"), r"\1"),
@@ -208,13 +230,13 @@ _WORDINGS = (
 _ROW_SEPARATOR = re.compile(r"(?<=\)), (?=\()")
 
 
-def same_answer(recorded_text: str, answer: Answer, react: bool = False) -> bool:
-    """Return whether an answer equals the recorded observation, except for a server's wording.
+def has_same_answer(recorded_text: str, answer: Answer, react: bool = False) -> bool:
+    """Return whether an answer equals the recorded observation, apart from a server's wording.
 
     Args:
         recorded_text: The recorded observation.
         answer: The answer in the replay.
-        react: Whether the run is ReAct's, which recorded excerpts of long observations.
+        react: Whether the strategy is ReAct, whose runs recorded only excerpts of observations.
     """
     plain_text = _normalise(recorded_text)
     if plain_text in (_normalise(_excerpt(answer, react)), _normalise(str(answer))):
@@ -223,19 +245,19 @@ def same_answer(recorded_text: str, answer: Answer, react: bool = False) -> bool
         return any(plain_text == _normalise(str(answer[:count])) for count in _SHOWN_ROWS[1:])
     if react and len(recorded_text) == CUT:
         return _normalise(str(answer)).startswith(plain_text)
-    # Some files hold rows as lists instead of tuples.
+    # Some files contain rows as lists in place of tuples.
     return isinstance(answer, list) and recorded_text == str([list(row) for row in answer])
 
 
 def _excerpt(answer: Answer, react: bool) -> str:
-    """Return the part of an answer that a run recorded."""
+    """Return the part of an answer that a run recorded as the observation."""
     if react and isinstance(answer, list):
         return str(answer[: _SHOWN_ROWS[0]])
     return str(answer)[:CUT] if react else str(answer)
 
 
 def _normalise(text: str) -> str:
-    """Remove differences in wording between servers from an observation."""
+    """Replace the parts of an observation that servers word differently by one form."""
     for pattern, replacement in _WORDINGS:
         text = pattern.sub(replacement, text)
     return _CLAUSE.sub(lambda match: f" in {_CLAUSES.get(match[1], match[1])}", text)

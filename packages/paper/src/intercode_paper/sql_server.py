@@ -1,11 +1,11 @@
-"""The databases of a replay, on a MySQL or MariaDB server under their original names, as in 2023.
+"""The databases of a replay on a MySQL or MariaDB server, under their original names, as in 2023.
 
-A dump is loaded unchanged. A private server is deleted afterwards. On a user's server, the replay
-drops only the databases and the account that it created, and touches nothing else.
+A dump is loaded unchanged. A private server is deleted after the replay. On a user's server, the
+replay drops only the databases and the account that it created, and touches nothing else.
 
-Values and errors have the form of the 2023 driver. If MariaDB differs from MySQL 8, and the
-recorded rewards show the difference, this module compensates: groups come unsorted, and the module
-refuses the queries that ``ONLY_FULL_GROUP_BY`` refused.
+Values and errors have the form that the driver of 2023 gave them. MariaDB differs from MySQL 8. If
+the recorded rewards show a difference, this module compensates for it. Groups come unsorted, and
+the module refuses the queries that ``ONLY_FULL_GROUP_BY`` refused.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from intercode.databases.servers.names import new_name
 from intercode.databases.servers.private import PrivateServer, start_mariadb
 from intercode.databases.source import find, names
 from intercode.errors import DatabaseError, TaskError, UsageError
-from intercode.syntax import quoted
+from intercode.sql_identifiers import quote_identifier
 from intercode_paper.sql_databases import (
     MAX_ROWS,
     TIMEOUT,
@@ -45,8 +45,8 @@ from intercode_paper.sql_group_by import PARSE_ERRORS, Relation, Tables, refusal
 from intercode_sandbox.interruption import reraise_callers
 
 
-def usual_engine() -> str:
-    """Return ``mysql`` if its server and driver are installed, else ``sqlite``."""
+def default_engine() -> str:
+    """Return ``mysql`` if a server and the driver are installed, otherwise ``sqlite``."""
     with suppress(UsageError):
         from intercode.databases.servers.private import mysql_recipe
 
@@ -57,43 +57,44 @@ def usual_engine() -> str:
 
 def open_databases(
     engine: str,
-    place: Path,
+    path: Path,
     dialect: str = "mysql",
-    tell: Callable[[str], None] | None = None,
+    on_message: Callable[[str], None] | None = None,
 ) -> Databases:
-    """Open pristine databases, which the caller closes.
+    """Open databases in their initial state; the caller closes them.
 
-    MySQL loads a dump unchanged, under its original names. An `Engine` opens all other sources.
+    For MySQL, a dump is loaded unchanged, under the original names of its databases. In all other
+    cases, a `DatabaseEngine` opens the databases.
 
     Args:
-        engine: An engine's name, or a server's URL.
-        place: The folder or file of the databases.
+        engine: The name of an engine, or the URL of a server.
+        path: The folder or the file with the databases.
         dialect: The dialect of actions and golds.
-        tell: Called with messages about long operations, and about risks for the result.
+        on_message: A function for messages about long operations, and about risks for the result.
 
     Raises:
         UsageError: The engine is unknown, or its server cannot be used.
         DatabaseError: The engine failed.
     """
-    if engine_name(engine) == "mysql" and _is_dump(place):
-        return MySQLDatabases(place, engine if "://" in engine else None, tell)
-    database_engine = get_engine(engine, tell)
-    return EngineDatabases(database_engine, partial(find, place), dialect, owned=True)
+    if engine_name(engine) == "mysql" and _is_dump(path):
+        return MySQLDatabases(path, engine if "://" in engine else None, on_message)
+    database_engine = get_engine(engine, on_message)
+    return EngineDatabases(database_engine, partial(find, path), dialect, owned=True)
 
 
-def _is_dump(place: Path) -> bool:
-    return place.is_file() and find(place, names(place)[0]).kind == "dump"
+def _is_dump(path: Path) -> bool:
+    return path.is_file() and find(path, names(path)[0]).kind == "dump"
 
 
 _OPTIONS = ("unix_socket", "ssl_ca", "ssl_cert", "ssl_key")
-"""The supported options of a server's URL."""
+"""Options that the URL of a server may have."""
 _RIGHTS = (
     "SELECT, INSERT, UPDATE, DELETE, CREATE, DROP, INDEX, ALTER, REFERENCES, CREATE VIEW, "
     "SHOW VIEW, CREATE TEMPORARY TABLES, LOCK TABLES, CREATE ROUTINE, ALTER ROUTINE, EXECUTE, "
     "TRIGGER"
 )
-"""The privileges that recorded actions need, in the run's databases only. In 2023 the agent was the
-administrator."""
+"""The privileges that the recorded actions need. The account has them only in the run's databases,
+although the agent of 2023 was the server's administrator."""
 
 
 class MySQLDatabases:
@@ -101,18 +102,18 @@ class MySQLDatabases:
 
     Args:
         dump: The dump, written by ``mysqldump --databases``.
-        url: A server's URL, with an account that can create databases and accounts; None: start a
-            private MariaDB.
-        tell: Called with messages about risks for the result.
+        url: The URL of a server, with an account that can create databases and accounts; None:
+            start a private MariaDB.
+        on_message: A function for messages about risks for the result.
 
     Raises:
-        UsageError: No server is installed, or the server at the URL has a database of the same
-            name.
+        UsageError: No server is installed, or the server at the URL already has a database of the
+            same name.
         DatabaseError: The server failed.
     """
 
     def __init__(
-        self, dump: Path, url: str | None = None, tell: Callable[[str], None] | None = None
+        self, dump: Path, url: str | None = None, on_message: Callable[[str], None] | None = None
     ) -> None:
         self._server: PrivateServer | None = None
         if url is None:
@@ -127,18 +128,18 @@ class MySQLDatabases:
         self.is_mariadb = True
         self.engine = ""
         try:
-            self._load(dump, tell or (lambda text: None))
+            self._load(dump, on_message or (lambda text: None))
         except BaseException:
             self.close()
             raise
 
     def connect(self) -> MySQLConnection:
-        """Open a connection, which sees the state left by earlier connections."""
+        """Open a connection that sees all changes by earlier connections."""
         args = {**self._admin, "user": self._account, "password": self._password}
         return MySQLConnection(args, self.is_mariadb)
 
     def close(self) -> None:
-        """Drop the databases and the account, or stop the private server. Idempotent."""
+        """Drop the created databases and the account, or stop the private server. Idempotent."""
         server, self._server = self._server, None
         if server is not None:
             server.close()
@@ -147,12 +148,12 @@ class MySQLDatabases:
                 cursor.execute(f"DROP USER IF EXISTS '{self._account}'@'{self._host}'")
                 while self._database_names:
                     cursor.execute(
-                        f"DROP DATABASE IF EXISTS {quoted(self._database_names[-1], '`')}"
+                        f"DROP DATABASE IF EXISTS {quote_identifier(self._database_names[-1], '`')}"
                     )
                     self._database_names.pop()
         self._database_names = []
 
-    def _load(self, dump: Path, tell: Callable[[str], None]) -> None:
+    def _load(self, dump: Path, on_message: Callable[[str], None]) -> None:
         databases = names(dump)
         text = read(dump)
         with _cursor(self._admin) as cursor:
@@ -161,19 +162,20 @@ class MySQLDatabases:
             self.is_mariadb = "mariadb" in version.lower()
             self.engine = f"{'MariaDB' if self.is_mariadb else 'MySQL'} {version.split('-')[0]}"
             if lower_case == 0:
-                tell(
+                on_message(
                     "this server tells upper from lower case in names of tables "
-                    "(lower_case_table_names=0); that of 2023 did not: many queries will fail"
+                    "(lower_case_table_names=0), unlike that of 2023: many queries will fail"
                 )
             self._refuse_taken(cursor, databases)
             for name in databases:
                 cursor.execute(
-                    f"CREATE DATABASE {quoted(name, '`')} "
+                    f"CREATE DATABASE {quote_identifier(name, '`')} "
                     "DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci"
                 )
                 self._database_names.append(name)
             self._grant(cursor)
-        for name in databases:  # a new session for each: the dump changes session settings
+        # Each database gets a new session, because its dump changes the session's settings.
+        for name in databases:
             with _cursor({**self._admin, "database": name}) as cursor:
                 for statement in section(text, name):
                     cursor.execute(statement)
@@ -185,7 +187,7 @@ class MySQLDatabases:
         if conflicts := [name for name in databases if name.lower() in existing_names]:
             raise UsageError(
                 f"the server already has {', '.join(conflicts)}: the replay needs databases of "
-                "these names and drops them at its end. Drop them, or take another server"
+                "these names and drops them at its end. Drop them, or use another server"
             )
 
     def _grant(self, cursor: Any) -> None:
@@ -193,15 +195,20 @@ class MySQLDatabases:
         cursor.execute(f"CREATE USER {account} IDENTIFIED BY '{self._password}'")
         for name in self._database_names:
             pattern = name.replace("\\", "\\\\").replace("_", "\\_").replace("%", "\\%")
-            cursor.execute(f"GRANT {_RIGHTS} ON {quoted(pattern, '`')}.* TO {account}")
-        if self._server is not None:  # no other data; readable in 2023, too
+            cursor.execute(f"GRANT {_RIGHTS} ON {quote_identifier(pattern, '`')}.* TO {account}")
+        # As in 2023, the account may read all data of a private server. A private server has no
+        # data but that of the replay.
+        if self._server is not None:
             cursor.execute(f"GRANT SELECT, SHOW DATABASES ON *.* TO {account}")
 
 
 def _analyse(cursor: Any) -> None:
-    """Compute table statistics at once: later, query plans and the order of rows would change."""
+    """Compute the statistics of all tables now.
+
+    If the server computed them later, query plans and the order of rows would change.
+    """
     cursor.execute("SHOW FULL TABLES WHERE Table_type = 'BASE TABLE'")
-    if tables := [quoted(name, "`") for name, _ in cursor.fetchall()]:
+    if tables := [quote_identifier(name, "`") for name, _ in cursor.fetchall()]:
         cursor.execute(f"ANALYZE TABLE {', '.join(tables)}")
 
 
@@ -213,24 +220,24 @@ def _cursor(args: dict[str, Any]) -> Iterator[Any]:
         with closing(connection), connection.cursor() as cursor:
             yield cursor
     except pymysql.err.MySQLError as error:
-        raise DatabaseError(f"the server said: {error}") from error
+        raise DatabaseError(f"error of the server: {error}") from error
 
 
 _MODE = (
     "STRICT_TRANS_TABLES,NO_ZERO_IN_DATE,NO_ZERO_DATE,ERROR_FOR_DIVISION_BY_ZERO,"
     "NO_ENGINE_SUBSTITUTION"
 )
-"""The default modes of MySQL 8, without ``ONLY_FULL_GROUP_BY``, which this package checks."""
+"""The default modes of MySQL 8 without ``ONLY_FULL_GROUP_BY``, which this package itself checks."""
 _FULL_GROUP_BY = "ONLY_FULL_GROUP_BY"
 _READS = re.compile(r"\s*(?:SELECT|SHOW|DESC|DESCRIBE|EXPLAIN|USE|SET)\b", re.IGNORECASE)
 _CONNECTION_LOST_CODES = (1927, 2006, 2013, 2055)
 
 
 class MySQLConnection:
-    """A connection to a server with the behaviour of 2023.
+    """A connection to a server, with the behaviour of the server and the driver of 2023.
 
     Args:
-        args: The arguments of the driver's ``connect``.
+        args: The arguments for the driver's function ``connect``.
         is_mariadb: Whether the server is MariaDB, which must behave like MySQL 8.
     """
 
@@ -243,19 +250,20 @@ class MySQLConnection:
         self._full_group_by = True
         self._had_rows = False
         self._owes = False
-        """Whether an answer is outstanding, since its wait was interrupted."""
+        """Whether an answer is unread, because an exception interrupted the wait for it."""
         self._connection: Any = None
         self._open()
 
     def use(self, database: str) -> None:
-        """Select a task's database."""
+        """Select the database of a task."""
         answer = self.execute(f"use {database}")
         if isinstance(answer, str):
             raise TaskError(f"database {database!r} cannot be used: {answer}")
 
     def execute(self, sql: str) -> Answer:
-        """Run one statement."""
-        if not sql:  # the 2023 driver did nothing; the previous result had no further rows
+        """Execute one statement."""
+        # The driver of 2023 did nothing for an empty text: the previous result had no rows left.
+        if not sql:
             return [] if self._had_rows else None
         if self._owes:
             self._reopen()
@@ -265,17 +273,19 @@ class MySQLConnection:
         except self._errors.MySQLError as error:
             reraise_callers(error)
             if not self._connection.open or error.args[0] in _CONNECTION_LOST_CODES:
-                self._reopen()  # after the agent's KILL, or the limit; raises if the server is dead
+                # The agent's KILL or the time limit may have ended the connection. `_reopen` raises
+                # an error if the server itself is dead.
+                self._reopen()
             answer = error_observation(str(error.args[-1]))
-        except UnicodeEncodeError as error:  # half a surrogate pair cannot be encoded
+        except UnicodeEncodeError as error:  # a lone surrogate cannot be encoded
             answer = error_observation(str(error))
         self._owes = False
         self._had_rows = isinstance(answer, list)
         return answer
 
     def close(self) -> None:
-        """Close the connection; uncommitted changes are lost. Idempotent."""
-        with suppress(self._errors.Error):  # already closed
+        """Close the connection, which loses uncommitted changes. Idempotent."""
+        with suppress(self._errors.Error):  # the connection may be closed already
             self._connection.close()
 
     def _run(self, sql: str) -> Answer:
@@ -284,7 +294,7 @@ class MySQLConnection:
         if "sql_mode" in sql.lower():
             return self._with_mode(sql)
         tables = self._current_tables() if self._full_group_by else {}
-        answer = self._query(as_mysql8(sql))  # unknown names are reported first
+        answer = self._query(to_mysql8(sql))  # as on MySQL, an unknown name is reported first
         reason = refusal(sql, tables, self._database) if self._full_group_by else None
         return answer if reason is None else error_observation(reason)
 
@@ -299,7 +309,7 @@ class MySQLConnection:
         return answer
 
     def _with_mode(self, sql: str) -> Answer:
-        """Run a statement that may read or set ``sql_mode``, with the mode of MySQL 8 in effect."""
+        """Execute a statement that reads or sets ``sql_mode``, and show it the mode of MySQL 8."""
         if self._full_group_by:
             self._query(f"SET sql_mode = CONCAT(@@sql_mode, ',{_FULL_GROUP_BY}')")
         try:
@@ -327,7 +337,7 @@ class MySQLConnection:
             )
         except self._errors.MySQLError as error:
             raise DatabaseError(f"the server was lost: {error}") from error
-        except RuntimeError as error:  # the driver lacks `cryptography`
+        except RuntimeError as error:  # the driver needs the package `cryptography`
             raise UsageError(f"cannot connect to the server: {error}") from error
         settings = f"SET max_execution_time = {TIMEOUT * 1000:.0f}"
         if self._is_mariadb:
@@ -338,31 +348,31 @@ class MySQLConnection:
         self.close()
         self._open()
         if self._database:
-            self._query(f"USE {quoted(self._database, '`')}")
+            self._query(f"USE {quote_identifier(self._database, '`')}")
 
 
 _GROUPS = re.compile(r"\bGROUP\s+BY\b", re.IGNORECASE)
 _INTERSECTS = re.compile(r"\s*SELECT\b.*\b(?:INTERSECT|EXCEPT)\b", re.IGNORECASE | re.DOTALL)
 _ANY_VALUE = re.compile(r"\bANY_VALUE\s*(?=\()", re.IGNORECASE)
 _MARIADB = "tmp_memory_table_size = 0"
-"""A setting of connections: tables in memory would order ties by addresses, which differ in each
-process."""
+"""A setting of each connection. With tables in memory, MariaDB would order ties by addresses, which
+differ from process to process."""
 
 
-def as_mysql8(sql: str) -> str:
-    """Rewrite a statement to have the same effect on MariaDB as on MySQL 8."""
-    sql = unsorted(_ANY_VALUE.sub("", sql))
+def to_mysql8(sql: str) -> str:
+    """Rewrite a statement so that MariaDB executes it as MySQL 8 does."""
+    sql = remove_group_order(_ANY_VALUE.sub("", sql))
     if _INTERSECTS.match(sql):
-        # MariaDB 10.11 loses rows of subqueries with INTERSECT if its tables are not in memory.
+        # MariaDB 10.11 loses rows of a subquery with INTERSECT if its tables are not in memory.
         return f"SET STATEMENT tmp_memory_table_size = 16777216 FOR {sql}"
     return sql
 
 
 @lru_cache(maxsize=8192)
-def unsorted(sql: str) -> str:
-    """Rewrite a query so that its groups come in order of their first row, like on MySQL 8.
+def remove_group_order(sql: str) -> str:
+    """Rewrite a query so that its groups come in the order of their first rows, as on MySQL 8.
 
-    >>> unsorted("SELECT a FROM t GROUP BY a LIMIT 3")
+    >>> remove_group_order("SELECT a FROM t GROUP BY a LIMIT 3")
     'SELECT a FROM t GROUP BY a ORDER BY NULL LIMIT 3'
     """
     if not _GROUPS.search(sql):
@@ -371,7 +381,7 @@ def unsorted(sql: str) -> str:
         tokens = MySQL().tokenize(sql)
     except PARSE_ERRORS:
         return sql
-    depth, grouped, end = 0, False, len(sql)
+    depth, is_grouped, end = 0, False, len(sql)
     for token in tokens:
         depth += (token.token_type == TokenType.L_PAREN) - (token.token_type == TokenType.R_PAREN)
         if depth:
@@ -384,19 +394,19 @@ def unsorted(sql: str) -> str:
             TokenType.ROLLUP,
         ):
             return sql
-        grouped = grouped or token.token_type == TokenType.GROUP_BY
-        if grouped and token.token_type in (
+        is_grouped = is_grouped or token.token_type == TokenType.GROUP_BY
+        if is_grouped and token.token_type in (
             TokenType.LIMIT,
             TokenType.SEMICOLON,
             TokenType.FOR,
             TokenType.INTO,
         ):
             end = min(end, token.start)
-    return f"{sql[:end].rstrip()} ORDER BY NULL {sql[end:]}".rstrip() if grouped else sql
+    return f"{sql[:end].rstrip()} ORDER BY NULL {sql[end:]}".rstrip() if is_grouped else sql
 
 
 def read_tables(cursor: Any, database: str) -> Tables:
-    """Return the tables of a database with their columns and keys."""
+    """Return the tables of a database, with their columns and unique keys."""
     columns: dict[str, dict[str, str]] = {}
     cursor.execute(
         "SELECT table_name, column_name FROM information_schema.columns "
@@ -431,7 +441,7 @@ def read_tables(cursor: Any, database: str) -> Tables:
 
 
 def conversions() -> dict[Any, Any]:
-    """Return PyMySQL's conversions, changed to those of mysql-connector, the driver of 2023."""
+    """Return PyMySQL's conversions of values, adapted to mysql-connector, the driver of 2023."""
     from pymysql.constants import FIELD_TYPE
     from pymysql.converters import conversions as default_conversions
 
@@ -442,7 +452,7 @@ def conversions() -> dict[Any, Any]:
         (FIELD_TYPE.DATETIME, datetime),
         (FIELD_TYPE.TIMESTAMP, datetime),
     ):
-        custom_conversions[kind] = _real_date(default_conversions[kind], value_type)
+        custom_conversions[kind] = _valid_date_conversion(default_conversions[kind], value_type)
     return custom_conversions
 
 
@@ -451,8 +461,8 @@ def _bits(value: bytes | str) -> int:
     return int.from_bytes(data, "big")
 
 
-def _real_date(convert: Callable[[Any], Any], value_type: type) -> Callable[[Any], Any]:
-    """Return a conversion that gives None for an impossible date, such as ``0000-00-00``."""
+def _valid_date_conversion(convert: Callable[[Any], Any], value_type: type) -> Callable[[Any], Any]:
+    """Return a conversion that returns None for an impossible date, such as ``0000-00-00``."""
 
     def convert_date(value: Any) -> Any:
         date_value = convert(value)

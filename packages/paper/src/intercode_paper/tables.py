@@ -1,10 +1,10 @@
-"""The tables of 2023: success rates computed from the recorded files.
+"""The tables of the paper of 2023: success rates, computed from the recorded files.
 
-The release has the files ``results/ENV/FOLDER/FILE``. A file's name identifies the experiment:
-``ic_ENV_STRATEGY_MODEL_N_turns_fs_N_handicap``, in which each part may be missing. The folder names
-the model only if the file does not. Bash has one file per file system. The success rate is the
-paper's: an episode is a success if some turn reached the full reward, and the denominator counts
-the recorded episodes only.
+The release has the files ``results/ENV/FOLDER/FILE``. The name of a file identifies the experiment:
+``ic_ENV_STRATEGY_MODEL_N_turns_fs_N_handicap``, in which each part may be missing. If the name does
+not contain the model, the folder's name is the model. Bash has one file for each file system. The
+success rate is that of the paper. An episode is a success if any turn reached the full reward, and
+only recorded episodes count.
 """
 
 from __future__ import annotations
@@ -35,27 +35,28 @@ _STRATEGIES = {
     "plan_solve_refine": "Plan & Solve, refined",
     "plan_solve": "Plan & Solve",
 }
-"""Prefix of a name → its strategy; of two matching prefixes, the longer one comes first."""
+"""Start of the description in a file's name → strategy. Longer texts come first, because the first
+match counts."""
 _ORDER = [_SINGLE, _TRIES, "ReAct", "Plan & Solve", "Plan & Solve, refined"]
 _LEVELS = ("easy", "medium", "hard", "extra")
 EPISODE_COUNTS = {"bash": 200, "sql": 1034}
-"""Environment → episodes of a complete run; the runs of other environments lack some tasks."""
+"""Environment → episodes of a complete run. The runs of other environments lack some tasks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """A success rate of a table."""
+    """A success rate: one cell of a table."""
 
     env: str
     model: str
     strategy: str
-    """The experiment, such as ``try again, handicap``."""
+    """The name of the experiment, such as ``try again, handicap``."""
     group: str
-    """A difficulty, a file system, or ``all``."""
+    """The group of episodes: a difficulty, a file system, or ``all``."""
     successes: int
     episodes: int
     low: float
-    """The lower end of the 95 % interval (Wilson)."""
+    """The lower end of the 95 % confidence interval (Wilson)."""
     high: float
 
     @property
@@ -64,13 +65,13 @@ class Rate:
         return self.successes / self.episodes
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the rate in plain JSON types."""
+        """Return the rate as plain JSON types."""
         return {**asdict(self), "success_rate": self.value}
 
 
 @dataclass(frozen=True, slots=True)
 class SkippedFile:
-    """A file that no table includes."""
+    """A file that no table includes, and the reason."""
 
     path: Path
     reason: str
@@ -78,24 +79,27 @@ class SkippedFile:
 
 @dataclass(frozen=True, slots=True)
 class _Experiment:
-    """The facts in a file's name. Files with different facts are never pooled."""
+    """The experiment, from a file's name. Episodes of different experiments are never pooled."""
 
     env: str
     model: str
     strategy: str
     handicap: bool
-    """Whether the prompt contained the databases' schema."""
+    """Whether the prompt contained the schema of the databases (``handicap``)."""
     turns: int
-    """The limit of turns; 0: not in the name."""
+    """The limit of turns; 0 if the name does not contain the limit."""
 
     def label(self, experiments: Iterable[_Experiment]) -> str:
-        """Return the experiment's label, with its turns if no other fact distinguishes it."""
+        """Return the name of the experiment for a table.
+
+        The name contains the limit of turns only if another experiment differs in nothing else.
+        """
         text = f"{self.strategy}, handicap" if self.handicap else self.strategy
-        alike = any(
+        is_ambiguous = any(
             experiment != self and replace(experiment, turns=self.turns) == self
             for experiment in experiments
         )
-        return f"{text}, {format_count(self.turns, 'turn')}" if alike else text
+        return f"{text}, {format_count(self.turns, 'turn')}" if is_ambiguous else text
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,22 +110,23 @@ class _File:
 
     @property
     def keys(self) -> set[tuple[str, str]]:
-        """The file system and the id of each of the file's tasks."""
+        """The file system and the task id of each episode in the file."""
         return {(self.system, episode.task_id) for episode in self.run.episodes}
 
 
 def rates(folder: Path, skip: Callable[[SkippedFile], None] = lambda file: None) -> list[Rate]:
-    """Compute the success rates of all recorded files in a folder, recursively.
+    """Compute the success rates of all recorded files in a folder and its subfolders.
 
     Args:
         folder: A checkout of the release, or a part of it.
-        skip: Called with each file that cannot be read, or whose name gives no experiment.
+        skip: A function to call with each file that cannot be read, or whose name denotes no
+            experiment.
 
     Raises:
-        RecordError: No file can be read.
+        RecordError: No file can be read as a recorded run.
     """
     skipped_files: list[SkippedFile] = []
-    files = _files(folder, skipped_files.append)
+    files = _read_files(folder, skipped_files.append)
     skipped_files.sort(key=lambda skipped_file: skipped_file.path)
     if not files:
         reasons = "".join(
@@ -136,24 +141,39 @@ def rates(folder: Path, skip: Callable[[SkippedFile], None] = lambda file: None)
     for skipped_file in skipped_files:
         skip(skipped_file)
     all_rates: list[Rate] = []
-    for env, model in dict.fromkeys((f.experiment.env, f.experiment.model) for f in files):
-        model_files = [f for f in files if (f.experiment.env, f.experiment.model) == (env, model)]
-        for experiment, experiment_files, is_first_turn in _rows(env, model_files):
+    for env, model in dict.fromkeys(
+        (results_file.experiment.env, results_file.experiment.model) for results_file in files
+    ):
+        model_files = [
+            results_file
+            for results_file in files
+            if (results_file.experiment.env, results_file.experiment.model) == (env, model)
+        ]
+        for experiment, experiment_files, is_first_turn in _list_experiments(env, model_files):
             name = experiment.label(file.experiment for file in model_files)
-            all_rates += _rates(replace(experiment, strategy=name), experiment_files, is_first_turn)
+            all_rates += _group_rates(
+                replace(experiment, strategy=name), experiment_files, is_first_turn
+            )
     return all_rates
 
 
 def tables(all_rates: Sequence[Rate]) -> list[Table]:
-    """Make a table for each environment: a row per model and strategy, a column per group."""
+    """Return a table for each environment, with a row per model and strategy.
+
+    Each group of episodes has a column.
+    """
     result_tables = []
     for env in dict.fromkeys(entry.env for entry in all_rates):
         env_rates = [entry for entry in all_rates if entry.env == env]
         groups = list(dict.fromkeys(entry.group for entry in env_rates))
-        groups.sort(key=lambda group: (group == "all", *_place(group)))
+        groups.sort(key=lambda group: (group == "all", *_group_order(group)))
         rows = []
         for model, strategy in dict.fromkeys((entry.model, entry.strategy) for entry in env_rates):
-            row = {o.group: o for o in env_rates if (o.model, o.strategy) == (model, strategy)}
+            row = {
+                candidate.group: candidate
+                for candidate in env_rates
+                if (candidate.model, candidate.strategy) == (model, strategy)
+            }
             total = row["all"]
             rates = [row[group].value if group in row else None for group in groups]
             rows.append(
@@ -184,16 +204,19 @@ def _solved_count(env: str, total: Rate) -> str:
     )
 
 
-def _place(group: str) -> tuple[int, str]:
+def _group_order(group: str) -> tuple[int, str]:
     return (_LEVELS.index(group) if group in _LEVELS else 0, group)
 
 
 # Files
 
 
-def _files(folder: Path, skip: Callable[[SkippedFile], None]) -> list[_File]:
-    """Read all results files; of two with the same episodes, the file in its model's folder."""
-    candidates = [(path, _experiment(path)) for path in sorted(folder.rglob("*.json"))]
+def _read_files(folder: Path, skip: Callable[[SkippedFile], None]) -> list[_File]:
+    """Read all results files.
+
+    Of two files with the same episodes, only the file in the folder of its model is used.
+    """
+    candidates = [(path, _parse_experiment(path)) for path in sorted(folder.rglob("*.json"))]
     candidates.sort(
         key=lambda entry: entry[1] is not None and entry[0].parent.name != entry[1].model
     )
@@ -204,7 +227,7 @@ def _files(folder: Path, skip: Callable[[SkippedFile], None]) -> list[_File]:
                 skip(SkippedFile(path, "its name is not that of a recorded run (ic_ENV_…)"))
             continue
         try:
-            file = _file(path, experiment)
+            file = _load_file(path, experiment)
         except RecordError as error:
             skip(SkippedFile(path, str(error).removeprefix(f"{path}: ")))
             continue
@@ -222,10 +245,11 @@ def _files(folder: Path, skip: Callable[[SkippedFile], None]) -> list[_File]:
     return sorted(files, key=lambda file: file.run.path)
 
 
-def _experiment(path: Path) -> _Experiment | None:
-    """Parse the experiment from a file's name; None if the name is not that of a recorded run."""
+def _parse_experiment(path: Path) -> _Experiment | None:
+    """Return the experiment that a file's name denotes; None if the name denotes none."""
     match = _NAME.fullmatch(path.stem.replace(_HANDICAP, ""))
-    if match is None or "_turns" in match["what"]:  # followed by words of unknown meaning
+    # A name with unknown words after ``N_turns``, such as ``_old``, denotes no experiment.
+    if match is None or "_turns" in match["what"]:
         return None
     description, turns = match["what"], int(match["turns"] or 0)
     key = next((key for key in _STRATEGIES if f"{description}_".startswith(f"{key}_")), None)
@@ -241,40 +265,50 @@ def _experiment(path: Path) -> _Experiment | None:
     )
 
 
-def _file(path: Path, experiment: _Experiment) -> _File:
+def _load_file(path: Path, experiment: _Experiment) -> _File:
     try:
-        open_record(path).close()  # refuses links: the caller named only this folder
+        # A symbolic link is refused, because the caller permits only files of the named folder.
+        open_record(path).close()
     except OSError as error:
         raise RecordError(f"cannot read {path}: {error.strerror}") from error
     run = load_results(path)
-    # Bash files of Plan & Solve, refined, name the file system only in the path of their data file.
-    system = _SYSTEM.search(path.stem) or _SYSTEM.search(run.episodes[0].dataset)
-    return _File(experiment, system[0] if system else "", run)
+    # For refined Plan & Solve on Bash, only the recorded path of the data file has the file system.
+    file_system_match = _SYSTEM.search(path.stem) or _SYSTEM.search(run.episodes[0].dataset)
+    return _File(experiment, file_system_match[0] if file_system_match else "", run)
 
 
 # Rates
 
 
-def _rows(env: str, files: Sequence[_File]) -> list[tuple[_Experiment, list[_File], bool]]:
-    """List a model's experiments with their files, and whether only the first turn counts.
+def _list_experiments(
+    env: str, files: Sequence[_File]
+) -> list[tuple[_Experiment, list[_File], bool]]:
+    """Return a model's experiments with their files, and whether only the first turn counts.
 
-    The single-turn experiment has a separate file. Otherwise its results are the first turns of the
-    longest experiment with several turns, if all first turns have a reward. Environments outside
-    the paper's table get no such row.
+    The experiment with a single turn has its own files. If these are missing, its results are the
+    first turns of the experiment with the most turns, provided that all first turns have a reward.
+    Environments that are not in the paper's table get no such row.
     """
     experiment_rows = [
         (experiment, [file for file in files if file.experiment == experiment], False)
         for experiment in dict.fromkeys(file.experiment for file in files)
     ]
-    tries = [row for row in experiment_rows if row[0].strategy == _TRIES and not row[0].handicap]
-    has_own = any(
+    retry_rows = [
+        row for row in experiment_rows if row[0].strategy == _TRIES and not row[0].handicap
+    ]
+    has_single_turn_file = any(
         experiment.strategy == _SINGLE and not experiment.handicap
         for experiment, _, _ in experiment_rows
     )
-    if env in EPISODE_COUNTS and tries and not has_own:
-        experiment, experiment_files, _ = max(tries, key=lambda row: row[0].turns)
-        firsts = [e.turns[0] for file in experiment_files for e in file.run.episodes if e.turns]
-        if all(turn.reward is not None for turn in firsts):
+    if env in EPISODE_COUNTS and retry_rows and not has_single_turn_file:
+        experiment, experiment_files, _ = max(retry_rows, key=lambda row: row[0].turns)
+        first_turns = [
+            episode.turns[0]
+            for file in experiment_files
+            for episode in file.run.episodes
+            if episode.turns
+        ]
+        if all(turn.reward is not None for turn in first_turns):
             experiment_rows.append(
                 (replace(experiment, strategy=_SINGLE, turns=1), experiment_files, True)
             )
@@ -284,7 +318,9 @@ def _rows(env: str, files: Sequence[_File]) -> list[tuple[_Experiment, list[_Fil
     )
 
 
-def _rates(experiment: _Experiment, files: Iterable[_File], is_first_turn: bool) -> list[Rate]:
+def _group_rates(
+    experiment: _Experiment, files: Iterable[_File], is_first_turn: bool
+) -> list[Rate]:
     groups: dict[str, list[bool]] = {"all": []}
     for file in files:
         for episode in file.run.episodes:
@@ -292,22 +328,22 @@ def _rates(experiment: _Experiment, files: Iterable[_File], is_first_turn: bool)
             groups["all"].append(success)
             if name := episode.hardness or file.system:
                 groups.setdefault(name, []).append(success)
-    return [_rate(experiment, name, results) for name, results in groups.items()]
+    return [_make_rate(experiment, name, success_flags) for name, success_flags in groups.items()]
 
 
 def _is_solved_in_first_turn(episode: RecordedEpisode) -> bool:
     return bool(episode.turns) and episode.turns[0].reward == 1
 
 
-def _rate(experiment: _Experiment, group: str, results: Sequence[bool]) -> Rate:
-    estimate = rate(results)
+def _make_rate(experiment: _Experiment, group: str, successes: Sequence[bool]) -> Rate:
+    estimate = rate(successes)
     return Rate(
         experiment.env,
         experiment.model,
         experiment.strategy,
         group,
-        sum(results),
-        len(results),
+        sum(successes),
+        len(successes),
         estimate.low,
         estimate.high,
     )

@@ -18,8 +18,8 @@ from intercode.task import Dataset, Task
 from intercode_paper.bash import TIMED_OUT, PaperBash, run, split
 from intercode_paper.bash_env import (
     PaperBashEnv,
+    has_same_text,
     replay_bash as replay,
-    same_text,
     suites_by_episode,
 )
 from intercode_paper.report import run_jobs
@@ -143,7 +143,7 @@ def test_two_runs_in_one_file_each_in_its_image(recorded, provider, image, tmp_p
 
     run = recorded(change)
     here = replay(TASKS, run, provider, image.name)
-    apart = replay(TASKS, run, provider, image.name, elsewhere={"1": there})
+    apart = replay(TASKS, run, provider, image.name, task_images={"1": there})
     assert (here.observation_equal, apart.observation_equal) == (3, 4)
 
 
@@ -159,9 +159,9 @@ def test_where_the_release_ran_a_file_system_in_the_container_of_another():
 
 
 def test_a_cut_observation():
-    assert same_text("x" * 350, "x" * 400)
-    assert not same_text("x" * 349, "x" * 400)
-    assert not same_text("x" * 350, "y" * 400)
+    assert has_same_text("x" * 350, "x" * 400)
+    assert not has_same_text("x" * 349, "x" * 400)
+    assert not has_same_text("x" * 350, "y" * 400)
 
 
 @needs_upstream
@@ -214,7 +214,7 @@ def replayed(path, provider):
         task: image_for(UPSTREAM, suite) for task, suite in suites_by_episode(recorded).items()
     }
     own = tasks[0].image
-    return replay(list(tasks), recorded, provider, own, workers=4, elsewhere=elsewhere)
+    return replay(list(tasks), recorded, provider, own, workers=4, task_images=elsewhere)
 
 
 def test_results_come_in_the_order_of_the_jobs():

@@ -38,7 +38,7 @@ def test_replay(cli: Run, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [((), "either --data FILE, or --upstream"), (("--upstream", "x"), "belong together")],
+    [((), "--data FILE, or --upstream"), (("--upstream", "x"), "belong together")],
 )
 def test_wrong_usage(cli: Run, arguments: tuple[str, ...], message: str) -> None:
     done = cli("replay", "--results", "r.json", *arguments, code=2)

@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from intercode_paper.container import (
     IGNORED_NAMES,
     Index,
-    pairs,
+    format_short,
+    is_visible_to_git,
+    parse_pairs,
     quote_path,
-    seen_by_git,
-    short,
     status,
 )
 from intercode_sandbox.base import Change
@@ -138,10 +138,10 @@ def test_as_git_says(tmp_path_factory, made, done):
         {
             path[1:]: (kind, kind == "file" and bool(mode & 0o100))
             for path, (kind, mode, _) in before.items()
-            if kind in ("file", "symlink") and seen_by_git(path[1:])
+            if kind in ("file", "symlink") and is_visible_to_git(path[1:])
         }
     )
-    ours = short(status(index, changes_between(before, after)))
+    ours = format_short(status(index, changes_between(before, after)))
     assert ours == git(root, "status", "--short").decode("ascii")
     shutil.rmtree(root)
 
@@ -164,6 +164,6 @@ def test_quoted(path, written):
 
 
 def test_a_path_with_a_space_puts_the_rest_out_of_step():
-    assert pairs("") == []
-    assert pairs(" M a\n?? b/\n") == [("a", "M"), ("b/", "??")]
-    assert pairs('?? "a b"\n?? c\n') == [('"a', "??"), ("??", 'b"')]
+    assert parse_pairs("") == []
+    assert parse_pairs(" M a\n?? b/\n") == [("a", "M"), ("b/", "??")]
+    assert parse_pairs('?? "a b"\n?? c\n') == [('"a', "??"), ("??", 'b"')]

@@ -28,7 +28,7 @@ def test_a_preset_has_its_environment() -> None:
         read_arguments(parsed("sql", "--preset", "paper-gpt-4-bash-try-again"))
     preset = read_arguments(parsed("--preset", "paper-gpt-4-bash-try-again", "--max-turns", "2"))
     assert (preset["env"], preset["agent"], preset["max_turns"]) == ("bash", "try-again-oracle", 2)
-    assert RunSpec.of(preset).recorded()["observation_tail"] is False
+    assert RunSpec.from_layers(preset).recorded()["observation_tail"] is False
 
 
 @pytest.mark.parametrize(
@@ -45,8 +45,8 @@ def test_a_protocol_by_another_name(name: str, message: str) -> None:
 
 def test_no_schema_where_nothing_shows_it() -> None:
     options = {"env": "sql", "protocol": "paper", "agent": "try-again", "model": "local/x"}
-    with pytest.raises(UsageError, match=r"--context schema: nothing shows .*sql"):
-        actors(RunSpec.of({**options, "context": "schema"}))
+    with pytest.raises(UsageError, match=r"--context schema: no commands list .*sql"):
+        actors(RunSpec.from_layers({**options, "context": "schema"}))
 
 
 @pytest.mark.parametrize(

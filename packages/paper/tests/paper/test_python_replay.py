@@ -7,8 +7,8 @@ import pytest
 from intercode.cli.main import main
 from intercode.errors import SandboxUnavailableError
 from intercode.interpreters.python_start import provider
-from intercode.syntax import parse
-from intercode_paper.python import Trial, model_observation
+from intercode.python_source import parse
+from intercode_paper.python import TestResults, model_observation
 
 from .upstream import UPSTREAM
 
@@ -111,7 +111,7 @@ FAIL, FINE = {"error": "Error: "}, {"output": "", "error": ""}
 )
 def test_what_a_model_was_told(agent, gold, recorded, said):
     named = [{f"test {i}": result for i, result in enumerate(side)} for side in (agent, gold)]
-    assert model_observation(FINE, Trial(*named), recorded).startswith(said)
+    assert model_observation(FINE, TestResults(*named), recorded).startswith(said)
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,6 @@ def test_a_paper_run_has_the_rewards_of_the_paper(tmp_path: Path) -> None:
     paper: Make = lambda: intercode.make("sql", data=tasks, protocol="paper")  # noqa: E731
     settings = {"env": "sql", "protocol": "paper"}
     evaluate(tasks, "oracle", paper, out=tmp_path / "s", tasks=one, settings=settings)
-    with pytest.raises(UsageError, match="finds what others have left"):
+    with pytest.raises(UsageError, match="episodes share state"):
         rescore(tmp_path / "s", tasks, None, paper)
     assert rescore(tmp_path / "s", tasks, length).ways == {"record": 1}

@@ -42,7 +42,7 @@ def test_try_again(load):
         (0, "ls", "a\n", 0.67, True),
         (1, "pwd", "/\n", 1.0, False),
     ]
-    assert all(turn.counts for turn in first.turns)
+    assert all(turn.is_compared for turn in first.turns)
 
 
 @pytest.mark.parametrize("wrap", [dict, lambda x: {"meta": {"m": 1}, "logs": x}])
@@ -66,14 +66,14 @@ def test_blocked_at_the_end(load):
         "valid_action": [True],
     }
     turns = load({"0": episode(turn_history=history)}).episodes[0].turns
-    assert [t.counts for t in turns] == [True, False]
+    assert [t.is_compared for t in turns] == [True, False]
     assert turns[1].observation is None and turns[1].reward == 0.67
 
 
 def test_a_command_may_be_called_blocked(load):
     history = {"actions": ["blocked"], "observations": ["not found"], "rewards": [0.67]}
     turns = load({"0": episode(turn_history=history)}).episodes[0].turns
-    assert turns[0].counts
+    assert turns[0].is_compared
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_a_command_may_be_called_blocked(load):
 )
 def test_a_turn_without_code_does_not_count_whatever_its_reward(load, answer):
     history = {"actions": ["I am done."], "observations": [answer], "rewards": [0.67]}
-    assert not load({"0": episode(turn_history=history)}).episodes[0].turns[0].counts
+    assert not load({"0": episode(turn_history=history)}).episodes[0].turns[0].is_compared
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_only_react_unwraps(load):
 def test_missing_rewards_are_no_rewards(load):
     turns = load({"0": episode(turn_history={"rewards": [0.67]})}).episodes[0].turns
     assert [t.reward for t in turns] == [0.67, None]
-    assert [t.counts for t in turns] == [True, False]
+    assert [t.is_compared for t in turns] == [True, False]
 
 
 def test_without_a_summary_the_best_turn_counts(load):

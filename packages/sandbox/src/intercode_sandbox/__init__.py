@@ -1,4 +1,4 @@
-"""Sandboxes for an agent's code: `Sandbox`, and its event-loop twin `AsyncSandbox`."""
+"""Sandboxes for an agent's code: `Sandbox`, and `AsyncSandbox` for programs with an event loop."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __version__ = "2.0.0"
 """The version of all packages of InterCode."""
 ORIGIN = "https://github.com/intercode-gym/intercode"
-"""The project of this package: `intercode_sandbox.origin`."""
+"""The address of the project. `intercode_sandbox.origin` compares it between packages."""
 
 __all__ = [
     "AsyncSandbox",
@@ -39,7 +39,7 @@ __all__ = [
     "get_provider",
 ]
 _MODULES = {"AsyncSandbox": "async_sandbox", "Sandbox": "sandbox", "get_provider": "providers"}
-"""Public name → its module, if that is not `base`."""
+"""Public name → the module that defines it. All other public names are defined in `base`."""
 
 
 def __getattr__(name: str) -> Any:
@@ -53,7 +53,8 @@ def __getattr__(name: str) -> Any:
     from intercode_sandbox.errors import SandboxUnavailableError
     from intercode_sandbox.privileges import unsupported_system
 
-    if system := unsupported_system():  # before an import of a module that only Linux has
+    # This check comes first, because the modules below import modules that only Linux has.
+    if system := unsupported_system():
         raise SandboxUnavailableError(system)
     module = importlib.import_module(f"{__name__}.{_MODULES.get(name, 'base')}")
     value = globals()[name] = getattr(module, name)

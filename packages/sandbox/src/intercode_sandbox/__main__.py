@@ -15,10 +15,11 @@ def main() -> int:
     """Run the command line with the process's arguments.
 
     During imports, and after the command, Ctrl-C ends the process at once. An interrupted import
-    would print a traceback, and after the command no clean-up is left.
+    would print a traceback. After the command no clean-up remains to be done.
     """
     handler = signal.getsignal(signal.SIGINT)
-    # A handler other than Python's own means that the caller has SIGINT ignored.
+    # Any handler but Python's default one means that the parent process started this process with
+    # SIGINT ignored, as ``nohup`` does with SIGHUP. The signal stays ignored.
     idle_handler = _leave if handler is signal.default_int_handler else handler
     signal.signal(signal.SIGINT, idle_handler)
     from intercode_sandbox.command_line import main as run
@@ -32,7 +33,7 @@ def main() -> int:
         signal.signal(signal.SIGINT, idle_handler)
 
 
-def _leave(number: int, frame: FrameType | None) -> None:
+def _leave(signal_number: int, frame: FrameType | None) -> None:
     os._exit(_INTERRUPT_EXIT_CODE)
 
 

@@ -1,4 +1,4 @@
-"""Users and groups, resolved by an image's account tables."""
+"""Users and groups of an image, looked up in its ``/etc/passwd`` and ``/etc/group``."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 _MAX_ID_DIGITS = 10
+"""Maximum of digits of a user or group id: the largest 32-bit number has ten."""
 MAX_TABLE_BYTES = 1 << 20
 """Maximum of bytes read from an image's table of users or groups."""
 
 FileReader = Callable[[str], str]
-"""A function that returns the text of an image's file; empty: the file does not exist."""
+"""A function from a path in an image to the file's text; empty: the file does not exist."""
 
 
 @dataclass(frozen=True)
 class User:
-    """The ids with which a program runs."""
+    """The user id and group ids with which a program of a sandbox runs."""
 
     uid: int = 0
     gid: int = 0
@@ -24,7 +25,7 @@ class User:
 
 @dataclass(frozen=True)
 class Account:
-    """A user of an image, with name and home."""
+    """A user of an image, with ids, home folder and name."""
 
     uid: int
     gid: int
@@ -34,17 +35,24 @@ class Account:
     """Supplementary groups."""
 
     def __str__(self) -> str:
-        """Return the account's numbers, ``UID:GID,…``; empty for root."""
+        """Return the account's ids as ``UID:GID``, with ``,GID`` for each further group.
+
+        The text is empty for root.
+        """
         if not self.uid and not self.gid:
             return ""
         return f"{self.uid}:{','.join(map(str, (self.gid, *self.groups)))}"
 
 
 def resolve_account(text: str, read: FileReader) -> Account:
-    """Resolve ``USER``: ``NAME`` or ``UID``, with an optional ``:GROUP``.
+    """Resolve the user that an image's ``USER`` instruction names.
 
-    Without a group the account has all of the user's groups. Otherwise it has that group, and the
-    groups whose numbers follow after commas.
+    If the text names no group, the account has all groups of the user in ``/etc/group``. Otherwise
+    the account has that group, and the groups whose numbers follow after commas.
+
+    Args:
+        text: ``NAME`` or ``UID``, with an optional ``:GROUP`` or ``:GROUP,GID,…``.
+        read: Reads a file of the image.
 
     Raises:
         LookupError: The image has no such user or group.
@@ -62,26 +70,26 @@ def resolve_account(text: str, read: FileReader) -> Account:
     if not group:
         group_ids = [g[2] for g in groups if login in g[-1].split(",")] if uid else []
         return Account(uid, gid, home, login, tuple(map(int, group_ids)))
-    number = next((g[2] for g in groups if group in (g[0], g[2])), group)
-    for group_id in (number, *other_groups):
+    group_text = next((g[2] for g in groups if group in (g[0], g[2])), group)
+    for group_id in (group_text, *other_groups):
         if not group_id.isdecimal():
             raise LookupError(f"the image has no group {group_id!r}")
-    return Account(uid, int(number), home, login, tuple(map(int, other_groups)))
+    return Account(uid, int(group_text), home, login, tuple(map(int, other_groups)))
 
 
 def _parse_table(text: str) -> list[list[str]]:
-    """Split the lines of an account table into fields; drop lines without a number."""
+    """Split the lines of an account table into fields; drop lines without an id as third field."""
     lines = [line.split(":") for line in text.splitlines()]
     return [line for line in lines if len(line) > 2 and line[2].isdecimal()]
 
 
 def look_up_user(user: str, ids: int, users: Callable[[], str]) -> User:
-    """Resolve a user by the sandbox's own name, or by ``uid[:gid]``, all below `ids`.
+    """Resolve the user of a program, by a name in the sandbox or by ``uid[:gid]``.
 
     Args:
         user: The name, or the numbers; ``root`` is always 0.
-        ids: Number of ids that the sandbox has.
-        users: Returns the sandbox's ``/etc/passwd``.
+        ids: The number of user ids that the sandbox has: valid ids are below this number.
+        users: A function that returns the text of the sandbox's ``/etc/passwd``.
 
     Raises:
         LookupError: The user does not exist.

@@ -3,9 +3,10 @@
 Each call runs on a thread and never blocks the loop. Calls of one sandbox run one after the other,
 in the order in which they were made; calls of several sandboxes run concurrently.
 
-A cancelled call leaves nothing half done. A waiting call never starts. A running command is
-stopped, with all its descendants; any other running call ends by itself, and its result is freed.
-The cancelled wait ends when the call has ended: then the sandbox is ready for the next call.
+The caller may cancel a call. A cancelled call that still waits for its turn never starts. A
+cancelled command is stopped, with all its descendants. Any other cancelled call runs to its end,
+and its result is freed. The ``await`` of a cancelled call raises only after the call has ended.
+Then the sandbox is ready for the next call.
 """
 
 from __future__ import annotations
@@ -28,19 +29,32 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 MAX_THREADS = 1024
-"""Maximum of concurrent calls, of all sandboxes and environments of this process."""
+"""Maximum number of concurrent calls of all sandboxes and environments of this process."""
 _CLOSING_THREADS = 16
+"""Maximum number of sandboxes and environments that close at the same time."""
 
 
 @cache
 def threads(pid: int) -> Executor:
-    """Return a process's thread pool for calls; the pool adds a thread when none is idle."""
+    """Return the thread pool for calls; the pool adds a thread when none is idle.
+
+    Args:
+        pid: The id of this process. A forked process needs a new pool, because threads do not
+            survive a fork.
+    """
     return ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="intercode-call")
 
 
 @cache
 def closing_threads(pid: int) -> Executor:
-    """Return a process's thread pool for closing: closing frees the busy threads of the other."""
+    """Return the thread pool that closes sandboxes.
+
+    This pool is separate from `threads`. If calls occupy all threads of that pool, closing their
+    sandboxes still works, and ends the calls.
+
+    Args:
+        pid: The id of this process: see `threads`.
+    """
     return ThreadPoolExecutor(_CLOSING_THREADS, thread_name_prefix="intercode-close")
 
 
@@ -50,13 +64,15 @@ async def _run_on_thread(
     stop: Callable[[], object] = lambda: None,
     discard: Callable[[T], object] = lambda result: None,
 ) -> T:
-    """Run a call on a thread; if the wait is cancelled, return only after the call's end.
+    """Run a function on a thread, and return its result.
+
+    If the awaiting task is cancelled, the error is raised only after the function has ended.
 
     Args:
         executor: The thread pool.
-        call: The call.
-        stop: Ends the call sooner.
-        discard: Frees a result whose caller has gone.
+        call: The function.
+        stop: A function that makes `call` end sooner, called after a cancellation.
+        discard: A function that frees the result of `call` after a cancellation.
     """
     future = asyncio.get_running_loop().run_in_executor(executor, call)
     try:
@@ -64,7 +80,8 @@ async def _run_on_thread(
     except asyncio.CancelledError:
         stop()
         while not future.done():
-            with suppress(asyncio.CancelledError):  # a repeated one: only the first is raised
+            # A second cancellation is ignored: only the first one is raised below.
+            with suppress(asyncio.CancelledError):
                 await asyncio.wait([future])
         if future.exception() is None:
             await _run_on_thread(closing_threads(os.getpid()), partial(discard, future.result()))
@@ -75,7 +92,12 @@ def _make_awaitable(
     method: Callable[Concatenate[Sandbox, P], T],
     discard: Callable[[T], object] = lambda result: None,
 ) -> Callable[Concatenate[AsyncSandbox, P], Coroutine[Any, Any, T]]:
-    """Return an awaitable version of a method of `Sandbox`."""
+    """Return an awaitable version of a method of `Sandbox`.
+
+    Args:
+        method: The method.
+        discard: A function that frees the method's result if the call was cancelled.
+    """
 
     @wraps(method)
     async def call(self: AsyncSandbox, /, *args: P.args, **options: P.kwargs) -> T:
@@ -87,10 +109,11 @@ def _make_awaitable(
 def _make_stoppable(
     method: Callable[Concatenate[Sandbox, P], T],
 ) -> Callable[Concatenate[AsyncSandbox, P], Coroutine[Any, Any, T]]:
-    """Return an awaitable version of a method with a parameter `stop`; cancellation stops it.
+    """Return an awaitable version of a method that has a parameter `stop`, such as `Sandbox.exec`.
 
-    The caller's own `stop` still ends the method: an epoll descriptor joins both descriptors, and
-    is readable as soon as one of them is.
+    A cancellation makes a descriptor readable, which the method gets as `stop`. If the caller gives
+    a `stop`, too, the method gets an epoll descriptor. The epoll descriptor is readable as soon as
+    one of both descriptors is.
     """
 
     @wraps(method)
@@ -100,10 +123,10 @@ def _make_stoppable(
             stack.callback(os.close, cancellation)
             stop, options["stop"] = options.get("stop"), cancellation
             if stop is not None:
-                either = stack.enter_context(select.epoll())
-                either.register(cancellation, select.EPOLLIN)
-                either.register(stop, select.EPOLLIN)  # type: ignore[arg-type]
-                options["stop"] = either.fileno()
+                stop_events = stack.enter_context(select.epoll())
+                stop_events.register(cancellation, select.EPOLLIN)
+                stop_events.register(stop, select.EPOLLIN)  # type: ignore[arg-type]
+                options["stop"] = stop_events.fileno()
             return await self.run(
                 lambda sandbox: method(sandbox, *args, **options),
                 stop=partial(os.eventfd_write, cancellation, 1),
@@ -126,13 +149,13 @@ class AsyncSandbox:
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        self._request: StartRequest | None = StartRequest.of(*arguments, **options)
+        self._request: StartRequest | None = StartRequest.from_options(*arguments, **options)
         self._sandbox: Sandbox | None = None
         self._reset_state()
 
     @classmethod
     def from_backend(cls, backend: SandboxBackend) -> Self:
-        """Return a sandbox that owns, and later closes, a backend that already runs."""
+        """Return an `AsyncSandbox` for a backend that already runs; `close` closes the backend."""
         sandbox = cls.__new__(cls)
         sandbox._request, sandbox._sandbox = None, Sandbox.from_backend(backend)
         sandbox._reset_state()
@@ -144,7 +167,7 @@ class AsyncSandbox:
 
     @property
     def sandbox(self) -> Sandbox:
-        """The synchronous sandbox, for attributes that do not block.
+        """The wrapped `Sandbox`. Use only its attributes that do not block the event loop.
 
         Raises:
             SandboxClosedError: The sandbox was not started yet.
@@ -160,12 +183,13 @@ class AsyncSandbox:
         stop: Callable[[], object] = lambda: None,
         discard: Callable[[T], object] = lambda result: None,
     ) -> T:
-        """Call your function with the sandbox on a thread, after all earlier calls.
+        """Call a function with the `Sandbox`, on a thread, after all earlier calls have ended.
 
         Args:
-            call: The function.
-            stop: Ends the call sooner if its wait is cancelled; the loop's thread calls it.
-            discard: Frees the result if its wait was cancelled.
+            call: The function; its result is returned.
+            stop: A function that makes `call` end sooner, called on the loop's thread after a
+                cancellation.
+            discard: A function that frees the result of `call` after a cancellation.
 
         Raises:
             SandboxClosedError: The sandbox is closed, or was closed before the call began.
@@ -182,7 +206,8 @@ class AsyncSandbox:
             start, executor = self._request.start, threads(os.getpid())
             backend = await _run_on_thread(executor, start, discard=lambda backend: backend.close())
             self._sandbox = Sandbox.from_backend(backend)
-            if self._closed:  # closed during the start, when `close` had no sandbox to end
+            # A task may have called `close` during the start, when no sandbox existed to be ended.
+            if self._closed:
                 await self._end(self._sandbox)
                 raise SandboxClosedError("the sandbox is closed")
 
@@ -219,7 +244,8 @@ class AsyncSandbox:
         if self._sandbox is not None:
             await self._end(self._sandbox)
         else:
-            async with self._call_lock:  # a start in progress ends its own sandbox
+            # If a start is in progress, `_start` ends the sandbox, and releases the lock then.
+            async with self._call_lock:
                 pass
 
     async def _end(self, sandbox: Sandbox) -> None:

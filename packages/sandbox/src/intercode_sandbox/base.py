@@ -2,8 +2,8 @@
 
 A `Provider` starts sandboxes. A `SandboxBackend` runs commands, reads and writes files, lists the
 changed paths, and can be saved. The layers above this package use these names only. So the
-embedded default, Docker, and a user's own back end are interchangeable. The conformance suite
-(``packages/sandbox/tests/sandbox/``) is the specification.
+native provider (the default), Docker, and a user's own back end are interchangeable. The
+conformance suite (``packages/sandbox/tests/sandbox/``) is the specification.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from intercode_sandbox.errors import UsageError
 from intercode_sandbox.network import Network
-from intercode_sandbox.suggestions import hint_text
+from intercode_sandbox.spelling_suggestions import hint_text
 from intercode_sandbox.units import LIMITS, LONGEST_SECONDS, MIB
 
-Seen = TypeVar("Seen")
+ResultT = TypeVar("ResultT")
 ChangeKind = Literal["added", "modified", "deleted"]
 FileType = Literal["file", "dir", "symlink", "fifo", "socket", "device"]
 
@@ -52,16 +52,16 @@ class Limits:
     """File descriptors for each process; at least 512."""
     capabilities: tuple[str, ...] = ()
     """Capabilities of root, over the sandbox's own files, users, processes and ports only: names of
-    `intercode_sandbox.capabilities.CAPABILITIES`, as a list or a comma-separated text."""
+    `intercode_sandbox.linux_capabilities.CAPABILITIES`, as a list or a comma-separated text."""
     debugger: bool = False
     """Whether a program may trace another one and change its memory, like gdb and strace. Code
     under test could then control its tests."""
     private: bool = False
-    """Whether programs of a grader (`SupportsPrivacy`) are hidden from all others. Users then see
-    their own processes only, and a program loader cannot be replaced."""
+    """Whether programs of a grader (`SupportsPrivacy`) are hidden from all other programs. Users of
+    the sandbox then see their own processes only, and no program can replace the dynamic loader."""
     overrides: frozenset[str] | None = field(default=None, compare=False, repr=False)
-    """Names of the limits that a caller set, to any value: a task may only lower these.
-    None: the limits that differ from their defaults."""
+    """Names of the limits that a caller set explicitly. A task may lower these limits, but not
+    raise them. If the constructor gets None: the limits that differ from their defaults."""
 
     def __post_init__(self) -> None:
         for name, read in LIMITS.items():
@@ -76,8 +76,10 @@ class Limits:
             object.__setattr__(self, "overrides", frozenset(changed_names))
 
     @classmethod
-    def of(cls, limits: Limits | Mapping[str, Any] | None, **changes: Any) -> Limits:
+    def merge(cls, limits: Limits | Mapping[str, Any] | None, **changes: Any) -> Limits:
         """Return limits from `Limits` or a mapping of names to values, with `changes` applied.
+
+        All limits that the mapping or `changes` names become part of `overrides`.
 
         Raises:
             UsageError: A limit does not exist, or a value is invalid.
@@ -97,7 +99,7 @@ class Limits:
         return {name: getattr(self, name) for name in _DEFAULTS}
 
     def seconds(self, timeout: float | None) -> float:
-        """Return a time limit in seconds: `timeout`, or this object's own limit if that is None.
+        """Return a time limit in seconds: `timeout`, or the field of that name if it is None.
 
         Raises:
             UsageError: The number of seconds exceeds `LONGEST_SECONDS`, the longest possible wait.
@@ -114,16 +116,17 @@ _DEFAULTS = {limit.name: limit.default for limit in fields(Limits) if limit.name
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """The result of a command. Output is bytes: a sandbox never guesses an encoding."""
+    """The result of a command. The output is bytes, because a sandbox never guesses an encoding."""
 
     exit_code: int
-    """The exit code by a shell's rule: 128 + N for death by signal N."""
+    """The program's exit code; 128 + N if signal N killed the program, as in a shell."""
     stdout: bytes
     stderr: bytes
     timed_out: bool = False
-    """Whether the command reached the time limit; the output until then is retained."""
+    """Whether the command reached the time limit; its output before the limit is retained."""
     truncated: bool = False
-    """Whether the output hit its limit: a line with the number of cut bytes replaces the middle."""
+    """Whether the output exceeded its limit. A line with the number of cut bytes then replaces the
+    middle of the output."""
 
     @property
     def ok(self) -> bool:
@@ -133,13 +136,13 @@ class Completed:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Change:
-    """A path that differs from the image. Times are not compared."""
+    """A path in a sandbox that differs from the image; the times of files are not compared."""
 
     path: str
     """Absolute path, decoded with ``surrogateescape`` to preserve every file name."""
     kind: ChangeKind
     type: FileType
-    """The type of the path now; for a deleted path, its previous type."""
+    """The present type of the path; for a deleted path, its type in the image."""
     mode: int = 0
     """Permission bits (0 for a deleted path)."""
     uid: int = 0
@@ -148,37 +151,40 @@ class Change:
     """Bytes of a regular file's content, or of a symlink's target; 0 for other types."""
     digest: str = ""
     """Hexadecimal digest: equal for regular files with equal content, and for symlinks with equal
-    targets; empty for other types. The digest of a file is BLAKE2b-128 over its size and its
-    non-zero pages, each after its position. So a hole costs no time, and no other program
-    computes the same value."""
+    targets; empty for other types. The digest of a file is BLAKE2b-128 over the file's size and its
+    non-zero pages, each preceded by its position. So a hole in a file costs no time, and no other
+    program computes the same value."""
     content_changed: bool = True
-    """False for a modified path with a changed mode or owner only."""
+    """False if only the mode or the owner of a modified path has changed."""
     links: int = field(default=0, compare=False)
-    """Number of a regular file's names, including names outside the changes; 0: unknown."""
+    """Number of names (hard links) of a regular file, also of unchanged names; 0: unknown."""
 
 
 @runtime_checkable
 class Snapshot(Protocol):
-    """The saved file system of a sandbox, for further sandboxes: ``provider.start(snapshot)``."""
+    """The saved file system of a sandbox. ``provider.start(snapshot)`` starts a sandbox from it."""
 
     @property
     def name(self) -> str:
-        """A display name."""
+        """The snapshot's name for messages."""
 
     def delete(self) -> None:
-        """Free the storage, once no sandbox started from this snapshot runs. Idempotent."""
+        """Free the storage as soon as no sandbox that started from it runs. Idempotent."""
 
 
 class Process(Protocol):
-    """A running program with open streams, for interpreters. All streams are raw descriptors."""
+    """A running program in a sandbox, with streams that the caller reads and writes.
+
+    Interpreters use such programs. The caller's ends of the streams are raw descriptors.
+    """
 
     @property
     def fds(self) -> Mapping[int, int]:
-        """Descriptor inside → the caller's descriptor, for each requested channel."""
+        """The program's descriptor → the caller's descriptor, for each requested channel."""
 
     @property
     def exit_fd(self) -> int:
-        """A descriptor that becomes readable as soon as the process has ended."""
+        """A descriptor of the caller that becomes readable as soon as the process has ended."""
 
     def poll(self) -> int | None:
         """Return the exit code, or None while the process runs."""
@@ -187,11 +193,14 @@ class Process(Protocol):
         """Send a signal to the process."""
 
     def close(self) -> None:
-        """Kill the process if it runs, and close the caller's ends. Idempotent."""
+        """Kill the process if it runs, and close the caller's ends of its streams. Idempotent."""
 
 
 class Worker(Process, Protocol):
-    """A running module of InterCode, for interpreters that need no program of the image."""
+    """A process in a sandbox that runs a Python module of InterCode.
+
+    Interpreters use workers, because a worker needs no Python in the image.
+    """
 
     pid: int
     """Process id inside the sandbox."""
@@ -209,13 +218,13 @@ class Worker(Process, Protocol):
 
 @runtime_checkable
 class SandboxBackend(Protocol):
-    """A started sandbox. Not thread-safe, except `close()`; use one per worker."""
+    """A started sandbox. Only `close()` is thread-safe: use one sandbox per thread."""
 
     limits: Limits
     env: Mapping[str, str]
-    """The environment variables at the start of its programs."""
+    """The environment variables that the sandbox's programs start with."""
     cwd: str
-    """The working directory at the start of its programs."""
+    """The working directory that the sandbox's programs start in."""
 
     def exec(
         self,
@@ -230,18 +239,20 @@ class SandboxBackend(Protocol):
         merge_stderr: bool = False,
         stop: int | None = None,
     ) -> Completed:
-        """Run a program to its end, and return then, even if its children hold its output open.
+        """Run a program, and return its result as soon as the program ends.
+
+        The call does not wait for children of the program that still hold its output open.
 
         Args:
-            argv: The program and its arguments; the program is resolved by the image's ``PATH``.
+            argv: The program and its arguments; the image's ``PATH`` is searched for the program.
             stdin: The whole input; None is ``/dev/null``.
             cwd: Absolute, or relative to the image's working directory (the default).
             env: Environment variables added to the image's clean environment.
             user: A user's name in the sandbox, or ``uid`` / ``uid:gid``; default: the image's.
-            timeout: Seconds; default: ``limits.timeout``. Then the program and all its descendants
-                are killed.
+            timeout: Seconds after which the program and all its descendants are killed; default:
+                ``limits.timeout``.
             output_limit: Bytes retained of each stream; default: ``limits.output``.
-            merge_stderr: Both streams arrive as stdout, in the order of their writes.
+            merge_stderr: Whether the result's stdout has both streams, in the order of the writes.
             stop: A descriptor of the caller. As soon as another thread makes it readable, the
                 program and all its descendants are killed, as at the time limit.
 
@@ -266,21 +277,23 @@ class SandboxBackend(Protocol):
 
         Args:
             argv: See `exec`.
-            channels: Descriptor inside → its kind: ``"r"`` a pipe that the program reads, ``"w"`` a
-                pipe that the program writes, ``"text"`` a memory file that the caller rewrites and
-                the program opens again each time as ``/proc/self/fd/N``. Descriptor 0 defaults to
-                ``/dev/null``; 1 is always ``"w"``.
-            merge_stderr: Descriptor 2 is the same stream as 1, in order; else request 2 as "w".
+            channels: The program's descriptor → its kind. Kind ``"r"`` is a pipe that the program
+                reads, and ``"w"`` a pipe that the program writes. Kind ``"text"`` is a memory file.
+                The caller rewrites the memory file, and the program opens it again each time as
+                ``/proc/self/fd/N``. Descriptor 0 defaults to ``/dev/null``; 1 is always ``"w"``.
+            merge_stderr: Whether descriptor 2 is the same stream as 1. If False, `channels` must
+                name descriptor 2 to make it readable.
             cwd: See `exec`.
             env: See `exec`.
             user: See `exec`.
         """
 
     def worker(self, module: str) -> Worker:
-        """Start a module of InterCode that the provider has preloaded: its ``main(socket)``.
+        """Start a process that runs ``main(socket)`` of a preloaded module of InterCode.
 
-        The worker needs nothing of the image and has a program's privileges, no more. The worker
-        sees only the sandbox's files: a module must import all that it needs while it is loaded.
+        The worker needs no file of the image. Its privileges are those of any program in the
+        sandbox. The module must import all of its dependencies during the provider's preload,
+        because the worker sees only the sandbox's files.
 
         Raises:
             LookupError: The module was not preloaded.
@@ -288,16 +301,22 @@ class SandboxBackend(Protocol):
         """
 
     def kill(self, keep: Sequence[int] = ()) -> int:
-        """Kill all processes except the pids (numbered inside) in `keep`; return their number.
+        """Kill all processes of the sandbox, and return the number of killed processes.
 
-        The processes are killed all at once: not even a fork bomb outruns the call.
+        The kernel kills the processes all at once: not even a fork bomb outruns the call.
+
+        Args:
+            keep: The pids of processes to spare, as numbered in the sandbox.
         """
 
     def processes(self) -> list[int]:
-        """Return the pids (numbered inside) of all running processes except process 1."""
+        """Return the pids of all running processes but process 1, as numbered in the sandbox."""
 
     def read_file(self, path: str | PurePosixPath, limit: int = 100 * MIB) -> bytes:
-        """Return the content of a regular file. Files of /proc show the view of an outside reader.
+        """Return the content of a regular file.
+
+        The caller's process reads the file. Therefore a file of /proc has the content that
+        processes outside the sandbox see.
 
         Raises:
             FileNotFoundError, IsADirectoryError, PermissionError: As named.
@@ -313,14 +332,17 @@ class SandboxBackend(Protocol):
         """
 
     def changes(self) -> list[Change]:
-        """List all differences from the image, sorted by path. Exact; costs O(changes)."""
+        """List all differences from the image, sorted by path.
 
-    def at_rest(self, look: Callable[[], Seen]) -> Seen:
+        The list is exact. The costs are proportional to the number of changes.
+        """
+
+    def at_rest(self, look: Callable[[], ResultT]) -> ResultT:
         """Return the result of `look`, called while no program changes a file: a consistent view.
 
         Args:
-            look: Calls `changes`, `snapshot`, or both. The sandbox calls it again if a program did
-                not stand still, after ending that program.
+            look: A function that calls `changes`, `snapshot`, or both. If a program has changed a
+                file nevertheless, the sandbox ends that program and calls the function again.
 
         Raises:
             SandboxError: See `changes` and `snapshot`.
@@ -342,46 +364,50 @@ class Program:
     name: str
     """The kernel's name of the program, at most 15 bytes. A program can change its name."""
     descriptors: Mapping[int, str]
-    """Descriptor → its target, as in ``/proc/PID/fd``: the first 256 of a program, and 4 MiB for
-    all programs together."""
+    """Descriptor → its target, as in ``/proc/PID/fd``. The mapping has the program's first 256
+    descriptors; the targets of all programs together have at most 4 MiB."""
 
 
 @runtime_checkable
-class Freezes(Protocol):
+class SupportsFork(Protocol):
     """Optional ability of a sandbox: to be forked with its files."""
 
     def freeze(self) -> Snapshot:
-        """Save the present files, without a copy if the kernel permits it.
+        """Save the present files, without copying them if the kernel permits it.
 
-        All processes of the sandbox are ended. The sandbox continues with the same files: its next
-        call starts a fresh set of namespaces. `changes()` of this sandbox, and of sandboxes started
-        from the snapshot, lists differences from this sandbox's original image.
+        The call ends all processes of the sandbox. The sandbox keeps its files: its next call
+        starts a fresh set of namespaces with them. `changes()` of this sandbox, and of sandboxes
+        started from the snapshot, lists differences from this sandbox's original image.
 
         Raises:
             SandboxError: The files cannot be saved.
         """
 
     def save_copy(self) -> Snapshot:
-        """Save the files like `freeze`, by a copy; the sandbox's processes run on."""
+        """Save the files like `freeze`, but copy them; the sandbox's processes continue to run."""
 
     @property
     def start_sibling(self) -> Callable[[str | Snapshot], SandboxBackend]:
-        """A function: image or snapshot → a started sandbox with the same limits and network."""
+        """A function that starts another sandbox from an image or snapshot.
+
+        The other sandbox has the same limits and network as this sandbox.
+        """
 
     def programs(self) -> list[Program]:
         """List the running programs except process 1, with their open descriptors."""
 
 
 @runtime_checkable
-class HasTerminals(Protocol):
+class SupportsTerminals(Protocol):
     """Optional ability of a sandbox: to run programs that need a terminal."""
 
     def terminal(self) -> int:
         """Create a terminal that the image's user owns.
 
         Returns:
-            A non-blocking descriptor of the master's end; the caller closes it. The other end is
-            ``/dev/pts/N`` in the sandbox, with the number of ``TIOCGPTN``.
+            A non-blocking descriptor of the terminal's master end; the caller closes it. The slave
+            end is ``/dev/pts/N`` in the sandbox. The ioctl ``TIOCGPTN`` of the descriptor returns
+            the number N.
 
         Raises:
             OSError: The sandbox has reached its maximum number of terminals.
@@ -405,8 +431,9 @@ class SupportsPrivacy(Protocol):
     ) -> Completed:
         """Run a program like `exec`, in a sandbox with ``Limits(private=True)``.
 
-        No other program, of the same user or of root, sees the program or its dynamically linked
-        children: no arguments, environment variables, memory or open files.
+        No other program of the sandbox can inspect the program or its dynamically linked children,
+        even as root or as the same user. Hidden are arguments, environment variables, memory and
+        open files.
 
         Args:
             argv: See `exec`.
@@ -419,13 +446,14 @@ class SupportsPrivacy(Protocol):
 
 
 @runtime_checkable
-class CountsMemory(Protocol):
-    """Optional ability of a sandbox: to measure its peak of memory."""
+class SupportsMemoryPeak(Protocol):
+    """Optional ability of a sandbox: to measure the highest use of its memory so far."""
 
     def memory_peak(self) -> int | None:
-        """Return the peak of memory of the whole sandbox so far, files included, in bytes.
+        """Return the highest use of memory of the whole sandbox so far, in bytes.
 
-        None: this machine cannot measure it.
+        The sandbox's files count, because they lie in memory. None: this machine cannot measure
+        the memory of a sandbox.
         """
 
 
@@ -435,7 +463,7 @@ class FreeSpace:
 
     bytes: int
     files: int | None
-    """None: the file system does not limit the number of files."""
+    """The number of files that can be created; None: the file system does not limit it."""
 
 
 @runtime_checkable
@@ -480,7 +508,7 @@ class Provider(Protocol):
 
 
 @runtime_checkable
-class GrantsSome(Protocol):
+class SupportsCapabilityCheck(Protocol):
     """Optional ability of a provider: to refuse capabilities that it cannot grant."""
 
     def capability_problem(self, capabilities: Sequence[str], network: Network) -> str:
@@ -497,40 +525,36 @@ class GrantsSome(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Outside evidence about a sandbox that has ended, or does not answer."""
+    """Evidence, gathered on the host, about a sandbox that has ended or does not answer."""
 
     is_keeper_alive: bool
-    """Whether the sandbox's keeper (the spawner, the engine) answers."""
+    """Whether the process that runs the sandbox answers: the spawner, or Docker's engine."""
     was_killed_outside: bool = False
-    """Whether an outside process has killed or stopped the sandbox."""
+    """Whether a process outside the sandbox has killed or stopped the sandbox."""
     running: bool = False
     """Whether process 1 of the sandbox still runs."""
     exit_code: int | None = None
-    """Exit code of process 1, minus N for death by signal N; None: unknown."""
+    """Exit code of process 1; minus N if signal N killed process 1; None: unknown."""
     starved: bool = False
-    """Whether the kernel's out-of-memory killer has killed one of its processes."""
+    """Whether the kernel's out-of-memory killer has killed a process of the sandbox."""
 
 
 def was_caused_inside(evidence: Evidence) -> bool:
     """Return whether an agent's code, which ran in a sandbox, caused the sandbox's end.
 
     An end caused by an agent's code is a result of that agent. Any other loss of a sandbox is an
-    error, and the episode is tried again. The first matching row decides:
+    error of the infrastructure, and the episode is tried again. The first matching case decides:
 
-    ================================================  =======
-    Evidence                                          Cause
-    ================================================  =======
-    its keeper (spawner, engine) does not answer      outside
-    the sandbox was killed or stopped from outside    outside
-    its process 1 runs, and does not answer           inside
-    the exit code of its process 1 is unknown         outside
-    its process 1 ended, but not by SIGKILL           inside
-    the kernel killed in it for lack of memory        inside
-    any other SIGKILL                                 outside
-    ================================================  =======
+    - The process that runs the sandbox (the spawner, or the engine) does not answer: outside.
+    - A process outside the sandbox has killed or stopped the sandbox: outside.
+    - Process 1 of the sandbox runs, but does not answer: inside.
+    - The exit code of process 1 is unknown: outside.
+    - Process 1 has ended, but not by SIGKILL: inside.
+    - The kernel has killed a process of the sandbox for lack of memory: inside.
+    - Process 1 has ended by SIGKILL for another cause: outside.
 
-    No program in a sandbox can send its process 1 a signal. Only the kernel, for lack of memory,
-    or an outside process can kill process 1.
+    No program in a sandbox can send a signal to the sandbox's process 1. Only a process outside the
+    sandbox, or the kernel for lack of memory, can kill process 1.
     """
     if not evidence.is_keeper_alive or evidence.was_killed_outside:
         return False
@@ -542,10 +566,11 @@ def was_caused_inside(evidence: Evidence) -> bool:
 
 
 def cause_of_death(errors: str) -> str:
-    """Return the line of a process's error output that names the cause of its end.
+    """Return the line of a Python process's error output that names the cause of its end.
 
     Args:
-        errors: The error output, which may end with a traceback for each thread.
+        errors: The error output. After a fatal error of Python, a traceback for each thread
+            follows the line with the cause. Otherwise the last line has the cause.
     """
     lines = errors.strip().splitlines() or [""]
     return next((line for line in lines if line.startswith("Fatal Python error")), lines[-1])
@@ -556,11 +581,15 @@ _PARTIAL_CHARACTER_HEAD = re.compile(
 )
 """The first bytes of a UTF-8 character without its last bytes."""
 _PARTIAL_CHARACTER_TAIL = re.compile(rb"\A[\x80-\xbf]{1,3}")
+"""The last bytes of a UTF-8 character without its first byte."""
 
 
 @dataclass(slots=True)
 class OutputBuffer:
-    """A buffer of a stream's head and tail, within a limit, with a count of all bytes."""
+    """A buffer that retains the first and the last bytes of a stream, and counts all of its bytes.
+
+    The head and the tail each have at most half of `limit` bytes.
+    """
 
     limit: int
     total: int = 0
@@ -576,7 +605,8 @@ class OutputBuffer:
             data = data[head_space:]
         if data:
             self._tail += data
-            # Trimming only at twice the tail's size keeps the cost of a long stream at O(1) a byte.
+            # The tail may grow to twice its size before it is trimmed. So a long stream costs a
+            # constant time for each byte.
             if len(self._tail) > 2 * (self.limit // 2) + 65536:
                 self._trim()
 
@@ -594,7 +624,7 @@ class OutputBuffer:
         if not self.truncated:
             return bytes(self._head + self._tail)
         self._trim()
-        # A character is never cut: its halves would not be valid UTF-8.
+        # The cut drops partial characters at its edges, because they would not be valid UTF-8.
         match = _PARTIAL_CHARACTER_HEAD.search(self._head, max(0, len(self._head) - 3))
         head = bytes(self._head[: match.start() if match else None])
         tail = bytes(_PARTIAL_CHARACTER_TAIL.sub(b"", self._tail, count=1))

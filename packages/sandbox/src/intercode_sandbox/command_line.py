@@ -12,16 +12,18 @@ from intercode_sandbox import Limits, __version__, get_provider
 from intercode_sandbox.errors import InterCodeError
 
 _LIMITS = ("timeout", "memory", "disk", "processes", "output")
+"""The fields of `Limits` that are options of the command ``run``."""
 _TIMEOUT_EXIT_CODE = 124
-"""The exit code after the time limit, equal to that of the program ``timeout``."""
+"""The exit code if the program reached its time limit: the program ``timeout`` has the same."""
 _INTERRUPT_EXIT_CODE = 130
 _WHOLE_NETWORK = "all"
-"""The value of ``--network`` for the machine's whole network."""
+"""The value of ``--network`` by which the sandbox gets the machine's whole network."""
 _MARKS = {True: "ok  ", None: "note", False: "FAIL"}
+"""`intercode_sandbox.doctor.Check.ok` → the first word of the printed line."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command of this module.
+    """Run the command line's ``run`` or ``doctor``.
 
     Args:
         argv: Command-line arguments; default: the arguments of this process.
@@ -41,11 +43,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run a program in a sandbox; write its raw output, then its changes if requested."""
+    """Run a program in a sandbox, write its raw output, and return the exit code.
+
+    With ``--changes``, the changed files are listed on standard error after the output.
+
+    Args:
+        arguments: The parsed command-line arguments.
+    """
     limit_options = {
         name: value for name in _LIMITS if (value := getattr(arguments, name)) is not None
     }
-    limits, provider = Limits.of(limit_options), get_provider(arguments.sandbox)
+    limits, provider = Limits.merge(limit_options), get_provider(arguments.sandbox)
     network = arguments.network == _WHOLE_NETWORK or arguments.network or False
     with closing(provider.start(arguments.image, limits, network)) as sandbox:
         stdin = sys.stdin.buffer.read() if arguments.stdin else None
@@ -65,11 +73,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def doctor() -> int:
-    """Print whether this machine runs native and Docker sandboxes, with fixes."""
+    """Print whether this machine runs native and Docker sandboxes, and the fix of each problem.
+
+    Returns:
+        The exit code: 1 if native sandboxes do not work, otherwise 0.
+    """
     from intercode_sandbox.doctor import check_docker, check_native
 
-    native, docker = check_native(), check_docker()
-    for check in (*native, *docker):
+    native, docker_checks = check_native(), check_docker()
+    for check in (*native, *docker_checks):
         detail = check.detail + (f"\nto fix it: {check.fix}" if check.fix and not check.ok else "")
         text = "".join(c if c.isprintable() or c == "\n" else "?" for c in detail)
         print(f"{_MARKS[check.ok]}  {check.name:20}  {text}".replace("\n", f"\n{'':28}"))

@@ -1,4 +1,7 @@
-"""Checks whether this machine runs native and Docker sandboxes: each check starts one."""
+"""Checks whether this machine can run native and Docker sandboxes.
+
+The checks of both kinds start a sandbox, and examine limits of the machine.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from intercode_sandbox.base import cause_of_death
-from intercode_sandbox.docker.engine import INSTALL_COMMAND, Engine, default_url, may_be_there
+from intercode_sandbox.docker.engine import INSTALL_COMMAND, DockerEngine, default_url, may_exist
 from intercode_sandbox.docker.images import SCHEME
 from intercode_sandbox.docker.provider import DockerProvider
 from intercode_sandbox.docker.runtime_mounts import (
@@ -24,7 +27,7 @@ from intercode_sandbox.docker.runtime_mounts import (
     has_quota,
 )
 from intercode_sandbox.errors import InterCodeError, SandboxUnavailableError, UsageError
-from intercode_sandbox.files import cache_root
+from intercode_sandbox.host_files import cache_root
 from intercode_sandbox.native import cgroup
 from intercode_sandbox.native.preflight import kernel_setting_command, open_files_command
 from intercode_sandbox.native.process import read_if_there
@@ -40,20 +43,25 @@ from intercode_sandbox.privileges import (
 )
 
 _MIN_OPEN_FILES = 4096
+"""Hard limit of open files below which the check prints a note."""
 _MIN_PROCESSES = 512
+"""Limit of processes by a cgroup below which the check prints a note."""
 _MIN_CACHE_BYTES = 2 << 30
+"""Free bytes on the cache's disk below which the check prints a note."""
 _ANY_MODULE = "json"
-"""A module for a spawner to preload, to give it a Python to fork."""
+"""A module to preload. A provider starts the Python from which workers are forked only if the
+caller preloads a module."""
 _CACHE_COMMAND = "export INTERCODE_CACHE=/a/folder/of/yours"
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The result of a check."""
+    """The result of one check of this machine."""
 
     name: str
     ok: bool | None
-    """None: works, with a restriction worth knowing."""
+    """True: no problem. None: sandboxes work, with a restriction that the user should know. False:
+    sandboxes do not work."""
     detail: str
     fix: str = ""
     """The command that fixes the problem; empty if no single command does."""
@@ -62,12 +70,13 @@ class Check:
 def run_check(
     name: str, check: Callable[[], Check | Sequence[Check]], ok: bool | None
 ) -> list[Check]:
-    """Run a check, and return its results; return the failure of a check that raises.
+    """Run a check, and return its results. If the check raises an error, return that as the result.
 
     Args:
-        name: The result's name if the check raises.
-        check: Returns one result, or several.
-        ok: The value for an error: False, or None if everything works without the feature.
+        name: The result's name if the check raises an error.
+        check: A function that returns one result, or several.
+        ok: `Check.ok` of the result if the check raises an error: False, or None if sandboxes work
+            without the checked feature.
     """
     try:
         findings = check()
@@ -77,7 +86,15 @@ def run_check(
 
 
 def failed_check(name: str, ok: bool | None, error: Exception) -> Check:
-    """Return the failed check of an error: the error's own cause, or the active restrictions."""
+    """Return the result of a check that raised an error.
+
+    The detail is the error's own reason, or the error with this machine's active restrictions.
+
+    Args:
+        name: The result's name.
+        ok: `Check.ok` of the result.
+        error: The error.
+    """
     if isinstance(error, SandboxUnavailableError):
         return Check(name, ok, error.reason, error.fix)
     kind = "" if isinstance(error, InterCodeError) else f"{type(error).__name__}: "
@@ -92,7 +109,7 @@ def failed_check(name: str, ok: bool | None, error: Exception) -> Check:
 def _rules_in_force() -> list[Restriction]:
     try:
         return [*active_restrictions()]
-    except OSError:  # the machine does not even list them
+    except OSError:  # the machine does not let this process read its restrictions
         return []
 
 
@@ -109,10 +126,10 @@ def check_native() -> list[Check]:
 
 
 def _check_endings() -> list[Check]:
-    """Name the closed sandboxes whose processes the kernel is still ending, if any."""
+    """Return a note if the kernel has not yet ended all processes of closed sandboxes."""
     try:
         pids = [str(ending.pid) for ending in endings()]
-    except UsageError:  # of the cache: `_check_cache` reports it
+    except UsageError:  # the cache folder is unusable, which `_check_cache` reports
         return []
     if not pids:
         return []
@@ -125,15 +142,19 @@ def _check_endings() -> list[Check]:
 
 def _check_kernel() -> Check:
     release = platform.release()
-    numbers = [int(part) for part in release.replace("-", ".").split(".")[:2] if part.isdigit()]
+    version_numbers = [
+        int(component)
+        for component in release.replace("-", ".").split(".")[:2]
+        if component.isdigit()
+    ]
     required_version = [5, 19] if is_root() else [6, 6]
-    if platform.system() != "Linux" or numbers < required_version:
+    if platform.system() != "Linux" or version_numbers < required_version:
         feature = "id-mapped layers" if is_root() else "overlays on tmpfs for ordinary users"
         return Check(
             "kernel",
             False,
             f"Linux {release}; {required_version[0]}.{required_version[1]} is needed for {feature}",
-            "run as root" if os.geteuid() and numbers >= [5, 19] else "use a newer kernel",
+            "run as root" if os.geteuid() and version_numbers >= [5, 19] else "use a newer kernel",
         )
     return Check("kernel", True, f"Linux {release} on {platform.machine()}")
 
@@ -154,7 +175,10 @@ def _check_native_sandbox() -> list[Check]:
 
 
 def _check_workers() -> Check:
-    """Describe how sandboxes get Python workers; `intercode.cli.doctor` tests them."""
+    """Check by which way sandboxes get Python workers.
+
+    `intercode.cli.doctor` tests the workers themselves.
+    """
     with closing(NativeProvider(preload=[_ANY_MODULE])) as provider:
         try:
             flaw = provider.facts().get("fork_flaw", "")
@@ -195,7 +219,10 @@ def _check_memory(facts: dict[str, Any]) -> Check:
 
 
 def _memory_advice() -> tuple[str, str]:
-    """Return the memory that all sandboxes together can take, and the command that limits each."""
+    """Return a phrase for the memory that one sandbox can take, and a command to limit sandboxes.
+
+    The command is empty if no single command does so.
+    """
     if is_root() and (points := cgroup.read_only()):
         return "what there is", " && ".join(f"mount -o remount,bind,rw {point}" for point in points)
     if in_container():
@@ -210,14 +237,14 @@ def _memory_advice() -> tuple[str, str]:
 
 
 def _has_user_manager() -> bool:
-    """Whether the user has a systemd user manager, which can delegate a cgroup."""
+    """Return whether the user has a systemd user manager, which can delegate a cgroup."""
     folder = os.environ.get("XDG_RUNTIME_DIR", f"/run/user/{os.geteuid()}")
     return shutil.which("systemd-run") is not None and Path(folder, "systemd/private").exists()
 
 
 def _check_open_files() -> Check:
     soft_limit, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # Each provider raises the soft limit to the hard one.
+    # Only the hard limit counts, because each provider raises the soft limit to the hard one.
     ok = True if hard_limit >= _MIN_OPEN_FILES or hard_limit == resource.RLIM_INFINITY else None
     detail = f"{soft_limit} (hard limit {hard_limit}): about {soft_limit // 8} sandboxes at once"
     return Check("open files", ok, detail, "" if ok else open_files_command())
@@ -226,7 +253,7 @@ def _check_open_files() -> Check:
 def _check_processes() -> Check:
     text = read_if_there("/proc/sys/kernel/pid_max")
     if not text:
-        return Check("process ids", None, "/proc does not show how many there may be")
+        return Check("process ids", None, "/proc does not show the maximum number")
     limit = int(text)
     cgroup_limit = cgroup.own_process_limit()
     if cgroup_limit is not None and cgroup_limit < _MIN_PROCESSES:
@@ -237,7 +264,7 @@ def _check_processes() -> Check:
     return Check(
         "process ids",
         ok,
-        f"pid_max is {limit}: so many processes and threads on the whole machine",
+        f"pid_max is {limit}: the maximum number of processes and threads on the whole machine",
         "" if ok else kernel_setting_command("kernel/pid_max", 4_194_304),
     )
 
@@ -247,7 +274,7 @@ def _check_cache() -> Check:
         root = cache_root()
     except UsageError as error:
         return Check("image cache", False, str(error), _CACHE_COMMAND)
-    folder = next(p for p in (root, *root.parents) if os.access(p, os.F_OK))
+    folder = next(path for path in (root, *root.parents) if os.access(path, os.F_OK))
     free_bytes = shutil.disk_usage(folder).free
     if not os.access(folder, os.W_OK):
         return Check("image cache", False, f"{root} cannot be written", _CACHE_COMMAND)
@@ -265,7 +292,10 @@ _QUOTA = "keep the engine's data-root on xfs, mounted with the option pquota"
 
 
 def check_docker() -> list[Check]:
-    """Start a Docker sandbox, and check its limits. Without an engine, return one note."""
+    """Start a Docker sandbox, and check the engine's limits.
+
+    Without an engine the result is one note.
+    """
     return run_check("docker", _check_engine, None)
 
 
@@ -273,10 +303,10 @@ def _check_engine() -> list[Check]:
     if find_spec("docker") is None:
         return [Check("docker", None, "the package docker is not installed", INSTALL_COMMAND)]
     try:
-        with closing(Engine()) as engine:
+        with closing(DockerEngine()) as engine:
             info = engine.info()
     except InterCodeError as error:
-        if may_be_there(Path(default_url().removeprefix("unix://"))):
+        if may_exist(Path(default_url().removeprefix("unix://"))):
             return [failed_check("docker", None, error)]
         detail = f"no engine at {default_url()}: --sandbox native only"
         return [Check("docker", None, detail, getattr(error, "fix", ""))]

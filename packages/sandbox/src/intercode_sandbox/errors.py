@@ -1,8 +1,8 @@
 """Errors of sandboxes, and the base class of all errors of InterCode.
 
-Every deliberate error is an `InterCodeError` and also the fitting builtin exception. So
-``except ValueError`` and ``except TimeoutError`` keep their meaning for callers that do not know
-InterCode. A message names the problem, its location, and the fix.
+Every error that InterCode raises deliberately is an `InterCodeError`. Most of these classes are
+also subclasses of a builtin exception. So ``except ValueError`` and ``except TimeoutError`` also
+catch InterCode's errors. A message names the problem, its location, and the fix.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class UsageError(InterCodeError, ValueError):
 
 
 class PackageError(InterCodeError, ImportError):
-    """A package with InterCode's name that belongs to another project, or has another version."""
+    """A package that has the name of one of InterCode's, but another origin or version."""
 
 
 class ActionError(InterCodeError, ValueError):
@@ -25,8 +25,10 @@ class ActionError(InterCodeError, ValueError):
 
 
 class EnvironmentStateError(InterCodeError, RuntimeError):
-    """A call of an environment before `reset`, after its episode's end, from a second thread while
-    the environment was busy, or in a fork of its process.
+    """A call of an environment at a time, or from a place, where the call is not permitted.
+
+    The call came before `reset` or after the episode's end. Or it came from a second thread while
+    another call was running, or from a fork of the process that created the environment.
     """
 
 
@@ -35,17 +37,18 @@ class ImageError(InterCodeError, RuntimeError):
 
 
 class DockerfileError(ImageError, ValueError):
-    """A malformed Dockerfile, or an impossible instruction; the message names the line."""
+    """A malformed Dockerfile, or an instruction that cannot run; the message names the line."""
 
 
 class SandboxError(InterCodeError, RuntimeError):
-    """A failure of the sandbox itself. Never a reward: the episode counts as an error."""
+    """A failure of the sandbox itself. The episode counts as an error, and gets no reward."""
 
 
 class CausedInsideError(SandboxError):
-    """A failure caused by code in a sandbox. Caused by an agent's code, it is a result, no error.
+    """A failure caused by code in a sandbox. If an agent's code caused it, the failure is a result.
 
-    `intercode_sandbox.base.was_caused_inside` decides between this class and other `SandboxError`s.
+    `intercode_sandbox.base.was_caused_inside` decides whether the end of a sandbox is of this class
+    or another `SandboxError`.
     """
 
 
@@ -54,7 +57,7 @@ class SandboxUnavailableError(SandboxError):
 
     Attributes:
         reason: The reason alone.
-        fix: The command that fixes it; empty if no single command does.
+        fix: The command that removes the reason; empty if no single command does.
     """
 
     def __init__(self, reason: str, fix: str = "") -> None:
@@ -65,11 +68,11 @@ class SandboxUnavailableError(SandboxError):
 
 
 class SandboxClosedError(SandboxError):
-    """A use of the sandbox after `close()`, or after its end."""
+    """A call of a sandbox that was closed, or that has ended."""
 
 
 class SandboxEndedError(CausedInsideError, SandboxClosedError):
-    """A sandbox that its own code has ended, or left unable to answer."""
+    """A sandbox that does not answer, or has ended, because of code that ran in it."""
 
 
 class SandboxTimeoutError(SandboxError, TimeoutError):

@@ -1,4 +1,8 @@
-"""Folders of the packages above this one: packages register them, because sandboxes need files."""
+"""Folders that InterCode's other packages register in this package, for use in sandboxes.
+
+The other packages import this one, not the reverse. Therefore this package knows the folders of
+their modules and image files only by these tables.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +10,23 @@ from collections.abc import Iterable
 from pathlib import Path
 
 PACKAGES: dict[str, Path] = {}
-"""Package with modules for sandboxes' workers → its folder.
+"""Name of a package with modules that run as workers in sandboxes → the package's folder.
 
-Workers never run ``__init__`` of this package, nor of its subpackages: these modules may import
-packages that a sandbox lacks.
+Workers never run ``__init__.py`` of such a package, nor of its subpackages, because these files may
+import packages that a sandbox lacks.
 """
 FOLDERS: dict[str, Path] = {}
-"""Prefix of an addition to an image, such as ``+builtin:NAME`` → the folder of its files."""
+"""Prefix of an addition to an image's name → the folder with the addition's files.
+
+For instance ``builtin:`` is the prefix of the addition ``+builtin:NAME``.
+"""
 
 
 def bare_packages(modules: Iterable[str]) -> dict[str, str]:
-    """Return the registered packages and subpackages of some modules, each with its folder.
+    """Return the packages and subpackages that contain some modules, each with its folder.
 
     Args:
-        modules: Names of modules.
+        modules: Full names of modules. A module outside the packages of `PACKAGES` is ignored.
     """
     packages = {}
     for name in modules:
@@ -33,5 +40,5 @@ def bare_packages(modules: Iterable[str]) -> dict[str, str]:
 
 
 def is_packaged(path: Path) -> bool:
-    """Whether a file belongs to a package, not to a user."""
+    """Return whether a file lies in a folder of `FOLDERS`, and so is not a user's file."""
     return any(path.is_relative_to(folder) for folder in FOLDERS.values())

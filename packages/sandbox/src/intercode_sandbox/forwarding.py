@@ -1,9 +1,9 @@
-"""Forwards: ports of a sandbox's loopback that lead to one address, or function, of the host.
+"""Port forwards: a port of a sandbox's loopback leads to one address, or function, of the host.
 
-Process 1 creates a socket in the sandbox's network and passes it to the host, once, before any
-connection. The host binds the socket and accepts its connections. So the sandbox gets no route, and
-no process in it listens. No process in the sandbox can end a forward, take it over, or pass
-descriptors to it.
+The sandbox's process 1 creates a socket in the sandbox's network, and passes the socket to the host
+once, before any connection. The host's process binds the socket and accepts connections by it. So
+the sandbox gets no route, and no process in the sandbox listens. No process in the sandbox can end
+a forward, take the forward over, or pass descriptors to it.
 """
 
 from __future__ import annotations
@@ -24,37 +24,42 @@ from intercode_sandbox.errors import CausedInsideError, SandboxError, UsageError
 from intercode_sandbox.ownership import disown_in_forks
 
 Handler = Callable[[socket.socket], None]
-"""Function that serves one connection. The socket is closed when it returns or raises."""
+"""A function that serves one connection. The socket is closed when the function returns or raises.
+"""
 
 CONNECTIONS = 64
-"""Maximum of simultaneous connections of a forward. Further ones wait, as for any busy server."""
+"""Default maximum of simultaneous connections of a forward. Further connections wait in the backlog
+of the socket, like the connections of any busy server."""
 IDLE_SECONDS = 600.0
 """Seconds without a byte from either side after which a connection is closed."""
 _CONNECT_SECONDS = 10.0
 _CLOSE_SECONDS = 5.0
+"""Time limit for the end of the accepting thread when a forward is closed."""
 _SCARCITY_SECONDS = 0.2
+"""Seconds between two attempts to accept a connection after an error of `_SCARCITY_ERRORS`."""
 _CHUNK = 65_536
 _SCARCITY_ERRORS = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+"""Errors because the machine or this process has too few descriptors or too little memory."""
 _SO_DOMAIN, _SO_PROTOCOL, _SO_NETNS_COOKIE = 39, 38, 71  # Python has no names for these options
 
 
 @dataclass(slots=True)
-class Counts:
-    """Counts of a forward's connections."""
+class ForwardingCounts:
+    """Counts of the connections to one forwarded port: accepted, active and failed."""
 
     accepted: int = 0
     active: int = 0
     failed: int = 0
-    """Connections with an unreachable address, or with a handler that raised."""
+    """Connections for which the target address was unreachable, or the handler raised an error."""
 
 
 class Forward:
-    """An open port of a sandbox's loopback, until it is closed. Thread-safe.
+    """A forward of one port of a sandbox's loopback, open until `close`. Thread-safe.
 
     Args:
         listener: A new socket of the sandbox's network, from `adopt_socket`.
         port: The port of 127.0.0.1, from 1 to 65535.
-        serve: Serves each connection, on its own thread.
+        serve: The handler, called for each connection on a new thread.
         connections: Maximum of simultaneous connections.
 
     Raises:
@@ -74,7 +79,7 @@ class Forward:
         self._thread = threading.Thread()
         self._serve = serve
         self._max_connections = connections
-        self._counts = Counts()
+        self._counts = ForwardingCounts()
         self._connections: set[socket.socket] = set()
         self._closed = False
         self._condition = threading.Condition()
@@ -82,8 +87,8 @@ class Forward:
         disown_in_forks(self)
 
     @property
-    def counts(self) -> Counts:
-        """The connections so far."""
+    def counts(self) -> ForwardingCounts:
+        """The numbers of connections so far."""
         with self._condition:
             return replace(self._counts, active=len(self._connections))
 
@@ -93,10 +98,12 @@ class Forward:
         return self._closed
 
     def move(self, listener: socket.socket) -> None:
-        """Reopen the port in another network: of the namespaces in which a sandbox continues.
+        """Reopen the port in another network namespace of the same sandbox.
+
+        A sandbox that was frozen continues in new namespaces: see `SupportsFork.freeze`.
 
         Args:
-            listener: See the constructor, also for errors.
+            listener: A new socket of the other network. Errors are those of the constructor.
         """
         try:
             _listen(listener, self.port, self._max_connections)
@@ -119,29 +126,32 @@ class Forward:
         self._wait()
 
     def hang_up(self) -> None:
-        """Start closing the forward: its threads finish the work."""
+        """Start closing the port and all its connections, without waiting for the threads."""
         self._closed = True
         self._replace_listener(None)
 
     def _replace_listener(self, listener: socket.socket | None) -> None:
-        """Replace the listener by another, or by none; end its connections."""
+        """Replace the listening socket, or remove it if `listener` is None; end all connections."""
         with self._condition:
             previous_listener, self._listener = self._listener, listener
             for open_socket in (
                 *self._connections,
                 *([previous_listener] if previous_listener else []),
             ):
-                with suppress(OSError):  # already disconnected
-                    open_socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that serves it
+                with suppress(OSError):  # the peer has already disconnected
+                    open_socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that uses the socket
             self._condition.notify_all()
 
     def _wait(self) -> None:
-        """Wait for the accepting thread."""
+        """Wait for the end of the thread that accepts connections."""
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(_CLOSE_SECONDS)
 
     def disown(self) -> None:
-        """Close the inherited sockets (`SupportsDisown`): a fork has no thread to serve them."""
+        """Close the inherited sockets in a fork of this process: see `SupportsDisown`.
+
+        A fork has no thread that could serve the connections.
+        """
         self._condition = threading.Condition()
         self._closed = True
         for open_socket in (*self._connections, *([self._listener] if self._listener else [])):
@@ -207,7 +217,7 @@ class Forward:
 
 
 @runtime_checkable
-class Forwards(Protocol):
+class SupportsForwarding(Protocol):
     """Optional ability of a sandbox: to forward ports."""
 
     def forward(
@@ -220,15 +230,15 @@ class Forwards(Protocol):
     ) -> Forward:
         """Forward a port of the sandbox's loopback to one address, or function, of the host.
 
-        Programs connect to ``127.0.0.1:port``, and reach nothing else by it. The forward survives
-        `kill` and the end of every process in the sandbox, and ends with the sandbox. The forward
-        is not part of the sandbox's files: no snapshot contains it.
+        Programs of the sandbox connect to ``127.0.0.1:port``, and reach no other address by the
+        forward. The forward survives `kill` and the end of every process in the sandbox, and ends
+        with the sandbox. No snapshot contains the forward, because a snapshot has files only.
 
         Args:
             port: From 1 to 65535; below 1024 only if this process has the privilege.
             to: ``host:port``, the absolute path of a Unix socket, or a function that a new thread
                 calls with the socket of each connection.
-            connections: The number of simultaneous connections, at least 1. Others wait.
+            connections: Maximum of simultaneous connections, at least 1. Further connections wait.
             idle: Seconds without a byte after which a connection to an address is closed.
 
         Raises:
@@ -240,9 +250,11 @@ class Forwards(Protocol):
 
 
 def _listen(listener: socket.socket, port: int, max_connections: int) -> None:
-    # Connections of a closed forward of the same port may linger.
+    # Otherwise lingering connections of a closed forward would keep the same port in use.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):  # accepted sockets count for this process
+    # The buffers are limited, because they count as memory of this process, not of the sandbox.
+    # Accepted sockets inherit the sizes of the listener's buffers.
+    for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
         listener.setsockopt(socket.SOL_SOCKET, option, _CHUNK)
     set_no_delay(listener)
     listener.settimeout(None)
@@ -254,7 +266,7 @@ def _listen(listener: socket.socket, port: int, max_connections: int) -> None:
             raise CausedInsideError(f"port {port} of the sandbox is in use there") from error
         if error.errno == errno.EACCES:
             raise UsageError(
-                f"port {port} of the sandbox cannot be had: take one from 1024 on"
+                f"port {port} of the sandbox is not permitted: choose a port from 1024 on"
             ) from error
         raise SandboxError(f"port {port} of the sandbox cannot be forwarded: {error}") from error
 
@@ -266,16 +278,22 @@ def checked_port(port: int) -> int:
         UsageError: The port is not from 1 to 65535.
     """
     if isinstance(port, bool) or not isinstance(port, int) or not 0 < port < 65_536:
-        raise UsageError(f"a port is a whole number from 1 to 65535, not {port!r}")
+        raise UsageError(f"a port must be a whole number from 1 to 65535, not {port!r}")
     return port
 
 
 def adopt_socket(fds: list[int]) -> socket.socket:
-    """Validate the descriptors that process 1 passed: one new TCP socket of the sandbox's network.
+    """Return the socket that the sandbox's process 1 has passed, after validating it.
+
+    The only valid message is one descriptor of a new TCP socket of the sandbox's own network. In
+    case of an error the descriptors are closed.
+
+    Args:
+        fds: The descriptors received from process 1.
 
     Raises:
         UsageError: The socket belongs to this machine's network, which the sandbox shares.
-        SandboxError: The descriptors are anything else; they are closed.
+        SandboxError: The descriptors are not one new TCP socket.
     """
     if len(fds) != 1:
         for fd in fds:
@@ -285,7 +303,9 @@ def adopt_socket(fds: list[int]) -> socket.socket:
         passed_socket = socket.socket(fileno=fds[0])
     except OSError as error:
         os.close(fds[0])
-        raise SandboxError(f"the sandbox passed something else for a socket: {error}") from error
+        raise SandboxError(
+            f"the sandbox passed a descriptor that is not a socket: {error}"
+        ) from error
     try:
         traits = [
             passed_socket.getsockopt(socket.SOL_SOCKET, option)
@@ -293,17 +313,17 @@ def adopt_socket(fds: list[int]) -> socket.socket:
         ]
         traits += [passed_socket.getsockopt(socket.SOL_SOCKET, _SO_PROTOCOL)]
         if traits != [socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP]:
-            raise SandboxError(f"the sandbox passed another socket than one of TCP: {traits}")
+            raise SandboxError(f"the sandbox passed a socket that is not TCP: {traits}")
         if passed_socket.getsockname() != ("0.0.0.0", 0):
             raise SandboxError(f"the sandbox passed a socket in use: {passed_socket.getsockname()}")
         if _network_cookie(passed_socket) == _machine_network_cookie():
             raise UsageError(
                 "this sandbox shares the machine's network (network=True): a forward needs a "
-                "sandbox with a network of its own"
+                "sandbox with a separate network"
             )
     except OSError as error:
         passed_socket.close()
-        raise SandboxError(f"the sandbox's socket is of no use: {error}") from error
+        raise SandboxError(f"the sandbox's socket cannot be used: {error}") from error
     except BaseException:
         passed_socket.close()
         raise
@@ -321,10 +341,11 @@ def _machine_network_cookie() -> int:
 
 
 def handler(target: str | Handler, idle_seconds: float = IDLE_SECONDS) -> Handler:
-    """Return the handler for `target`: itself, or a handler that connects to an address.
+    """Return a handler for the connections of a forward to `target`.
 
     Args:
-        target: A handler; or ``host:port``, or the absolute path of a Unix socket.
+        target: A handler, which is returned unchanged. Or ``host:port``, or the absolute path of a
+            Unix socket: the returned handler relays each connection to this address.
         idle_seconds: See `IDLE_SECONDS`.
 
     Raises:
@@ -339,7 +360,7 @@ def handler(target: str | Handler, idle_seconds: float = IDLE_SECONDS) -> Handle
 
 
 def address(text: str) -> tuple[str, int]:
-    """Parse ``host:port``, with an IPv6 address in brackets.
+    """Return the host and the port of an address ``host:port``. An IPv6 address has brackets.
 
     Raises:
         UsageError: The text is not an address.
@@ -351,15 +372,16 @@ def address(text: str) -> tuple[str, int]:
         or (":" in host and bare_host == host)
         or not (port.isascii() and port.isdigit())
     ):
-        raise UsageError(f"not an address, as 127.0.0.1:8000 or [::1]:8000: {text!r}")
+        raise UsageError(f"not an address such as 127.0.0.1:8000 or [::1]:8000: {text!r}")
     return bare_host, checked_port(int(port))
 
 
 def set_no_delay(sock: socket.socket) -> None:
-    """Make TCP send small parts at once; sockets accepted by a listener inherit the option.
+    """Make a socket send small parts of a stream at once, by the option TCP_NODELAY.
 
-    Otherwise each part of a stream, such as a model's next word, waits until the previous part is
-    acknowledged. The peer delays an acknowledgement by 40 ms.
+    Without the option each part, such as a model's next word, waits until the peer acknowledges the
+    previous part. The peer delays an acknowledgement by up to 40 ms. Sockets that a listening
+    socket accepts inherit the option.
     """
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
@@ -391,19 +413,20 @@ def _relay(
 def join(
     client: socket.socket, upstream: socket.socket, idle_seconds: float = IDLE_SECONDS
 ) -> None:
-    """Relay data between two sockets in both directions, until both have ended.
+    """Relay data between two sockets in both directions, until both directions have ended.
 
-    A side that does not read blocks the other: at most 64 KiB are buffered for each.
+    At most 64 KiB are buffered for each direction. A peer that does not read therefore makes the
+    other peer wait.
 
     Args:
         client: A connected socket.
         upstream: The other connected socket.
-        idle_seconds: Seconds without a byte after which both are closed.
+        idle_seconds: Seconds without a byte after which the function returns.
     """
     for endpoint in (client, upstream):
         endpoint.setblocking(False)
     flows = [_Flow(client, upstream), _Flow(upstream, client)]
-    with suppress(ConnectionError):  # a peer has disconnected: its end ends the other
+    with suppress(ConnectionError):  # a peer has disconnected, which ends both directions
         while any(not flow.done for flow in flows):
             poll = select.poll()
             for sock in (client, upstream):
@@ -417,22 +440,25 @@ def join(
 
 @dataclass(slots=True)
 class _Flow:
-    """One direction of a connection."""
+    """One direction of a relayed connection: data from `source` to `target`."""
 
     source: socket.socket
     target: socket.socket
     pending_data: bytes = b""
+    """Received data that is not yet sent."""
     ended: bool = False
+    """Whether the source has sent its last data."""
     done: bool = False
+    """Whether all data, and the end of the stream, were sent to the target."""
 
     def events(self, sock: socket.socket) -> int:
-        """Return the poll events of a socket that this direction waits for."""
+        """Return the events of `select.poll` that this direction waits for at a socket."""
         if sock is self.source and not self.pending_data and not self.ended:
             return select.POLLIN
         return select.POLLOUT if sock is self.target and self.pending_data else 0
 
     def move(self) -> None:
-        """Move as much data as possible without waiting."""
+        """Receive data from the source, and send data to the target, without waiting."""
         with suppress(BlockingIOError):
             if not self.pending_data and not self.ended:
                 self.pending_data = self.source.recv(_CHUNK)

@@ -1,7 +1,8 @@
-"""Exceptions of the caller: Ctrl-C, and exceptions raised by handlers of other signals.
+"""Recognition of exceptions of the caller: Ctrl-C, and exceptions raised by signal handlers.
 
-The exceptions can strike anywhere, even during a call whose socket error is expected. The idiom for
-an alarm is a handler that raises `TimeoutError`, which a socket raises, too.
+Such an exception can be raised at any line, even in a call whose socket errors InterCode handles.
+The type does not distinguish the caller's exceptions: handlers of alarms often raise
+`TimeoutError`, which a socket raises, too. Therefore this module examines the traceback.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from typing import Any
 
 
 def is_callers(error: BaseException) -> bool:
-    """Return whether the caller raised an exception, not a call inside InterCode.
+    """Return whether an exception is the caller's, rather than an error of a call in InterCode.
 
-    The traceback of an exception raised by a signal's handler contains the handler's frame, below
-    the interrupted line.
+    The caller's exceptions are Ctrl-C, `SystemExit` and similar ones, and all that a signal handler
+    raises. The traceback of the latter contains the handler's frame, below the interrupted line.
 
     Args:
         error: An exception caught around calls inside InterCode.
@@ -25,15 +26,15 @@ def is_callers(error: BaseException) -> bool:
 
 
 def is_handlers(error: BaseException) -> bool:
-    """Return whether a signal's handler raised an exception, Ctrl-C included.
+    """Return whether a signal handler raised an exception; True also for Ctrl-C.
 
     Args:
-        error: An exception caught around calls of the caller's code, which may raise any other
-            exception by itself.
+        error: An exception caught around a call of the caller's code. Such code may raise any
+            exception without a signal.
     """
     if isinstance(error, KeyboardInterrupt):
         return True
-    entry, handlers = error.__traceback__, {*_handlers()}
+    entry, handlers = error.__traceback__, {*_handler_codes()}
     while entry is not None:
         if entry.tb_frame.f_code in handlers:
             return True
@@ -42,10 +43,12 @@ def is_handlers(error: BaseException) -> bool:
 
 
 def reraise_callers(error: BaseException) -> None:
-    """Raise the caller's exception that a library has converted into its own error.
+    """Raise the caller's exception that a library has replaced by an error of the library.
+
+    Return if none of the exceptions before the library's error was the caller's.
 
     Args:
-        error: The library's error.
+        error: The library's error. Its ``__context__`` leads to the replaced exceptions.
     """
     context = error.__context__
     while context is not None:
@@ -54,13 +57,13 @@ def reraise_callers(error: BaseException) -> None:
         context = context.__context__
 
 
-def _handlers() -> Iterator[CodeType]:
+def _handler_codes() -> Iterator[CodeType]:
     """Yield the code object of each signal handler written in Python."""
-    for number in signal.valid_signals():
-        handler: Any = signal.getsignal(number)
-        while hasattr(handler, "func"):  # a partial
+    for signal_number in signal.valid_signals():
+        handler: Any = signal.getsignal(signal_number)
+        while hasattr(handler, "func"):  # a `functools.partial`
             handler = handler.func
-        # The code of a function or method, or of a callable object.
+        # A handler is a function, a method, or an object with a method __call__.
         call = handler if hasattr(handler, "__code__") else vars(type(handler)).get("__call__")
         code = getattr(call, "__code__", None)
         if isinstance(code, CodeType):

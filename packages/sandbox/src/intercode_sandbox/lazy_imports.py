@@ -1,9 +1,9 @@
-"""Registries: names of objects that are imported on first use.
+"""Registries of objects that are imported on first use.
 
-A registry maps a short name to ``"package.module:attribute"``, which is imported when the name is
-used. So an unused back end, environment or dataset costs no time, and lower layers reach higher
-ones without importing them. A user's objects are equal to InterCode's. Users have three ways to
-name an object:
+A registry maps a short name to ``"package.module:attribute"``. The object is imported when the name
+is first used. So an unused back end, environment or dataset costs no time. Lower layers of
+InterCode use objects of higher layers by name, without importing them. An object of a user can be
+used wherever an object of InterCode can. Users have three ways to name an object:
 
 - A file: ``path/to/file.py:name``, wherever a name of the kind is accepted (`Registry.resolve`).
 - An entry point of an installed package, in ``pyproject.toml``::
@@ -13,13 +13,13 @@ name an object:
 
 - A call: ``DATASETS.register("mine", "my_package.tasks:load")``.
 
-The groups of entry points are ``intercode.`` and ``environments``, ``datasets``, ``rewards``,
+A group of entry points is named ``intercode.`` and ``environments``, ``datasets``, ``rewards``,
 ``agents``, ``agent_providers``, ``models``, ``engines``, ``sandboxes``, ``images``, ``executors``,
-``vectors``, ``commands``, ``sources`` or ``task_exporters``. A registry reads them when a name is
-not InterCode's, or when all names are requested.
+``vectors``, ``commands``, ``sources`` or ``task_exporters``. A registry reads its group when a name
+is not InterCode's, or when a caller requests all names.
 
-A name may come from a stranger: from a run's record, a task, a benchmark's
-``intercode.toml``. A stranger's name is checked by `Registry.is_trusted`, and is never resolved.
+A name may come from a stranger: from a run's record, a task, a benchmark's ``intercode.toml``.
+Callers check such a name by `Registry.is_trusted`, and never pass it to `Registry.resolve`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from typing import Any
 
 from intercode_sandbox.errors import PackageError, UsageError
 from intercode_sandbox.origin import check_upper_package
-from intercode_sandbox.suggestions import hint_text
+from intercode_sandbox.spelling_suggestions import hint_text
 from intercode_sandbox.user_code import is_reference, load, target_reference
 
 
@@ -40,10 +40,10 @@ class Registry:
     """A registry of the names of one kind of object.
 
     Args:
-        kind: The kind, for messages: ``"dataset"``.
+        kind: The kind of object, for messages, such as ``"dataset"``.
         entries: Name → ``"module:attribute"``, ``"module"``, or the object itself.
         group: The group of entry points by which installed packages add names.
-        homes: Name that another package of InterCode adds → that package.
+        homes: Name that another package of InterCode adds → the package to install for it.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Registry:
         return name in self._entries
 
     def names(self, *, packages: bool = True) -> list[str]:
-        """Return all names, sorted.
+        """Return all names of the registry, sorted.
 
         Args:
             packages: Whether to include names of installed packages, which is slow.
@@ -76,7 +76,7 @@ class Registry:
         return sorted(self._entries)
 
     def register(self, name: str, target: Any, *, replace: bool = False) -> None:
-        """Add a name.
+        """Add a name to the registry.
 
         Args:
             name: The short name.
@@ -87,17 +87,17 @@ class Registry:
             UsageError: The name is taken.
         """
         if name in self._entries and not replace:
-            raise UsageError(f"there already is a {self.kind} named {name!r}")
+            raise UsageError(f"a {self.kind} named {name!r} already exists")
         self._entries[name] = target
         self._packages.discard(name)
 
     def is_trusted(self, name: str) -> bool:
-        """Return whether a name of any origin runs no new code.
+        """Return whether the use of a name, even of a stranger's, runs only code that is trusted.
 
-        Names of InterCode, and names registered by this process, are trusted. A name of an
-        installed package is trusted once the process has imported its module. Files are never
-        trusted, nor is another project's package under the name of one of InterCode's upper
-        packages.
+        Names of InterCode, and names registered by this process, are trusted. A name that an
+        installed package adds is trusted as soon as this process has imported the named module.
+        References to files are never trusted. Another project's package with the name of one of
+        InterCode's upper packages is not trusted either.
         """
         if name not in self:
             return False
@@ -110,17 +110,18 @@ class Registry:
         return is_imported or name not in self._packages
 
     def is_foreign(self, name: str) -> bool:
-        """Return whether a name belongs to a file's object, or to an installed package."""
+        """Return whether a name refers to a file, or to another project's installed package."""
         return name in self._packages if name in self else is_reference(name)
 
     def resolve(self, text: str) -> Any:
-        """Resolve a user's name for an object: a registered name, or ``path/to/file.py:name``.
+        """Return the object that a user names: a registered name, or ``path/to/file.py:name``.
 
-        The file is executed: a name of any other origin than the user must pass `is_trusted` first.
+        The call executes the file. Therefore a name that the user has not written must be checked
+        by `is_trusted` first.
 
         Raises:
             UsageError: The name, or the object in the file, does not exist.
-            ImportError: Its module, or a dependency, is not installed.
+            ImportError: The object's module, or a dependency of the module, is not installed.
         """
         if text not in self and is_reference(text):
             return load(self.kind, text)
@@ -131,9 +132,9 @@ class Registry:
 
         Raises:
             UsageError: The name is not registered.
-            PackageError: Its package has the name of one of InterCode's, and another origin or
-                version.
-            ImportError: Its module, or a dependency, is not installed.
+            PackageError: The object's package has the name of one of InterCode's, but another
+                origin or version.
+            ImportError: The object's module, or a dependency of the module, is not installed.
         """
         if name not in self:
             raise self.unknown(name)
@@ -146,7 +147,7 @@ class Registry:
         return attrgetter(attribute)(target_module) if attribute else target_module
 
     def unknown(self, name: str, names: Iterable[str] | None = None) -> UsageError:
-        """Return the error of an unknown name, with a suggestion or a list of names.
+        """Return the error for an unknown name, with a suggestion or a list of names.
 
         Args:
             name: The name.
@@ -159,18 +160,25 @@ class Registry:
         return UsageError(f"there is no {self.kind} {name!r}{suggestion}{advice}")
 
     def file_reference(self, name: str) -> str:
-        """Return the reference of an object from a user's file; empty for any other object."""
+        """Return ``path/to/file.py:name`` of a registered object that a user's file defines.
+
+        The text is empty for any other object.
+        """
         return target_reference(self._entries.get(name))
 
     def _look_for_packages(self) -> None:
-        """Add the names that installed packages register, once, without importing the packages."""
+        """Add the names that installed packages declare as entry points.
+
+        The packages are not imported. Only the first call has an effect.
+        """
         if self._group is None:
             return
-        from importlib.metadata import entry_points  # slow, and rarely needed
+        from importlib.metadata import entry_points  # this import is slow, and rarely needed
 
         for entry_point in entry_points(group=self._group):
             is_ours = entry_point.value.partition(".")[0].partition(":")[0] in PROJECT_MODULES
-            # No package may take a name of InterCode, whether its own package is installed or not.
+            # No other project's package may take a name of InterCode, even if the package of
+            # InterCode that adds the name is not installed.
             if entry_point.name in self._entries or (
                 entry_point.name in self.homes and not is_ours
             ):
@@ -182,19 +190,28 @@ class Registry:
 
 
 def _check_target(target: Any) -> None:
-    """Check the origin of an upper package that provides an entry's target; see `origin`."""
+    """Refuse an entry of a registry whose module lies in a false upper package.
+
+    `origin.check_upper_package` describes the check.
+    """
     package = target.partition(":")[0].partition(".")[0] if isinstance(target, str) else ""
     if package in UPPER_PACKAGES:
         check_upper_package(package)
 
 
 def missing_package_error(subject: str, package: str) -> UsageError:
-    """Return the error of an object that needs another package of InterCode."""
+    """Return the error for an object whose package of InterCode is not installed.
+
+    Args:
+        subject: The object, for the message, such as ``dataset 'spider'``.
+        package: The package to install.
+    """
     return UsageError(f"{subject} needs the package {package}: pip install {package}")
 
 
 UPPER_PACKAGES = frozenset({"intercode_integrations", "intercode_paper"})
-"""Packages that no lower package imports, except by the name of an entry point."""
+"""InterCode's packages that no other package imports, except by entries of registries. The entries
+are checked at their use: see `origin.check_upper_package`."""
 PROJECT_MODULES = UPPER_PACKAGES | {"intercode", "intercode_sandbox"}
-"""The modules of InterCode's packages. Entries of the upper ones are checked at use."""
+"""The top-level modules of all packages of InterCode."""
 OR_YOUR_OWN = " (or your own, as path/to/file.py:name)"

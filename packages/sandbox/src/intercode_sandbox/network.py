@@ -1,8 +1,9 @@
-"""Network policies: nothing, everything, single endpoints, or an allowlist of hosts.
+"""Network policies of sandboxes: no network, the whole network, single endpoints, or an allowlist.
 
-A `Policy` is parsed from a caller's `network`. Except for nothing and everything, the sandbox has
-no network but its loopback, and a `Gate` on the host opens each connection. The gate resolves
-names itself, and connects to the very address that it has checked.
+`Policy.parse` parses the option `network` of a caller. A sandbox with endpoints or an allowlist has
+no network but its loopback: a `NetworkGate` on the host opens each connection for it. The gate
+resolves host names itself, and connects to the very address that it has checked. So a name's
+second, different resolution cannot evade the check.
 """
 
 from __future__ import annotations
@@ -22,25 +23,33 @@ from intercode_sandbox.errors import UsageError
 from intercode_sandbox.forwarding import Handler, address, join
 
 Network = bool | str | Sequence[str]
-"""False: nothing. True: all that this machine reaches. ``HOST:PORT`` or ``http://HOST:PORT``: that
-endpoint, at the sandbox's own ``127.0.0.1:PORT``. Host names, in a list or separated by commas:
-these hosts, by a proxy."""
+"""The hosts that a sandbox may reach.
+
+- False: no host.
+- True: all hosts that this machine reaches.
+- ``HOST:PORT`` or ``http://HOST:PORT``: that endpoint, at the sandbox's own ``127.0.0.1:PORT``.
+- Host names, in a list or separated by commas: these hosts, by an HTTP proxy.
+"""
 
 Resolve = Callable[..., list[tuple[Any, ...]]]
 """A function with the signature of `socket.getaddrinfo`."""
 
 PROXY_PORT = 3128
-"""The proxy's port on the sandbox's loopback; the next free port if an endpoint uses it."""
+"""The preferred port of the HTTP proxy on the sandbox's loopback. If an endpoint uses this port,
+the proxy gets the next free one."""
 _WEB_PORTS = (80, 443)
+"""The ports that an entry of an allowlist admits if it names no port."""
 _CONNECT_SECONDS = 10.0
 _MAX_REFUSED_NAMES = 100
-"""Maximum of refused names in a record. More are a flood, and counted together."""
+"""Maximum number of keys in `NetworkGate.refusal_counts`. A flood of further destinations counts
+together, under `_OVERFLOW_KEY`."""
 _OVERFLOW_KEY = "(others)"
 _NAME = re.compile(r"(?:\*\.)?[a-z0-9_](?:[a-z0-9_.-]*[a-z0-9_])?", re.ASCII)
 _LONGEST_NAME = 253
 _LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 _METADATA = [
-    *map(ipaddress.ip_network, ("169.254.169.254", "169.254.170.2", "169.254.170.23")),  # AWS, most
+    # The first address is that of most clouds. The others are addresses of AWS.
+    *map(ipaddress.ip_network, ("169.254.169.254", "169.254.170.2", "169.254.170.23")),
     ipaddress.ip_network("168.63.129.16"),  # Azure
     ipaddress.ip_network("100.100.100.200"),  # Alibaba
     ipaddress.ip_network("192.0.0.192"),  # Oracle
@@ -49,7 +58,8 @@ _METADATA = [
     ipaddress.ip_network("fd00:c1::/64"),  # Oracle: ::a9fe:a9fe
     ipaddress.ip_network("fd00:42::/64"),  # Scaleway: ::42
 ]
-"""Addresses at which clouds serve a machine's secrets. Some are in no reserved range."""
+"""Addresses at which clouds serve secrets of a machine (metadata services). Some of these addresses
+lie in no reserved range, so the standard library does not recognise them."""
 _PUBLIC_IPV6 = ipaddress.ip_network("2000::/3")
 _EMBEDDING = [
     (ipaddress.ip_network("::ffff:0:0/96"), 0),
@@ -59,26 +69,35 @@ _EMBEDDING = [
     (ipaddress.ip_network("::/96"), 0),
     (ipaddress.ip_network("2002::/16"), 80),
 ]
-"""IPv6 networks that embed an IPv4 address, each with the number of bits after the address."""
+"""IPv6 networks whose addresses contain an IPv4 address, each with the number of bits after the
+IPv4 address."""
 _ISATAP = (0x00005EFE, 0x02005EFE)
-"""Bits 64 to 95 of an IPv6 address whose last 32 bits are an IPv4 address, in any network."""
+"""Values of bits 64 to 95 of an ISATAP address: its last 32 bits are an IPv4 address. ISATAP
+addresses exist in any IPv6 network."""
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class RefusedError(Exception):
-    """A connection refused by the policy. The sandbox's programs can read the text."""
+    """A connection that the policy does not allow. The message is sent to the sandbox's program."""
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """An entry of an allowlist: a name, or all names below one, with an optional port."""
+    """An entry of an allowlist: a host name, or all names below a domain."""
 
     name: str
+    """A host name; or ``*.DOMAIN``, all names below that domain."""
     port: int | None = None
+    """The admitted port; None: ports 80 and 443."""
 
     def admits(self, name: str, port: int) -> bool:
-        """Return whether a connection to a host, by the program's name for it, is allowed."""
+        """Return whether this entry allows a connection.
+
+        Args:
+            name: The host name that the program requested.
+            port: The port.
+        """
         if port not in (_WEB_PORTS if self.port is None else (self.port,)):
             return False
         if self.name.startswith("*."):
@@ -97,13 +116,14 @@ class Policy:
     shared: bool = False
     """Whether the sandbox has the provider's whole network."""
     endpoints: tuple[tuple[str, int], ...] = ()
-    """Hosts and ports, each reached at the sandbox's own port of that number."""
+    """Hosts and ports. A program reaches each endpoint at the same port of the sandbox's 127.0.0.1.
+    """
     hosts: tuple[Host, ...] = ()
-    """Hosts reached by the proxy."""
+    """Allowlist of hosts, which programs reach by the proxy."""
 
     @classmethod
-    def of(cls, network: Network) -> Policy:
-        """Parse a policy.
+    def parse(cls, network: Network) -> Policy:
+        """Parse the option `network` of a caller, in the forms that `Network` describes.
 
         Raises:
             UsageError: The policy is malformed; the message names the problem.
@@ -114,13 +134,16 @@ class Policy:
         texts = network.split(",") if isinstance(network, str) else list(network)
         if not texts:
             return cls()
-        policies = [_parse_entry(text, is_single and len(texts) == 1) for text in texts]
-        endpoints = tuple(dict.fromkeys(entry for policy in policies for entry in policy.endpoints))
-        hosts = tuple(dict.fromkeys(entry for policy in policies for entry in policy.hosts))
+        entry_policies = [_parse_entry(text, is_single and len(texts) == 1) for text in texts]
+        endpoints = tuple(
+            dict.fromkeys(entry for policy in entry_policies for entry in policy.endpoints)
+        )
+        hosts = tuple(dict.fromkeys(entry for policy in entry_policies for entry in policy.hosts))
         ports = [port for _, port in endpoints]
         if duplicate_ports := [port for port in ports if ports.count(port) > 1]:
             raise UsageError(
-                f"network: two endpoints have the port {duplicate_ports[0]}, and a sandbox one"
+                f"network: two endpoints have the port {duplicate_ports[0]}, which a sandbox can "
+                "have only once"
             )
         return cls(False, endpoints, hosts)
 
@@ -131,11 +154,12 @@ class Policy:
 
 
 def _parse_entry(text: object, direct: bool) -> Policy:
-    """Parse one entry.
+    """Parse one entry of the option `network`.
 
     Args:
         text: The entry.
-        direct: Whether a name with a port is an endpoint, rather than a host of the proxy.
+        direct: Whether a name with a port is an endpoint, rather than a host that programs reach by
+            the proxy. An entry of a list is an endpoint only if its host is this machine.
     """
     if not isinstance(text, str):
         raise UsageError(f"network: a host is a text, not {text!r}")
@@ -148,30 +172,30 @@ def _parse_entry(text: object, direct: bool) -> Policy:
         raise UsageError(f"network: give the port of an address, as {name}:443: {text!r}")
     if literal is None and "." not in name and port is None:
         raise UsageError(
-            f"network: {text!r} is not a host: give HOST:PORT, a URL, or names such as pypi.org "
-            "and *.example.org with commas between them; or no value, for all of the network"
+            f"network: {text!r} is not a host: give HOST:PORT, a URL, or comma-separated names "
+            "such as pypi.org,*.example.org; or no value for the whole network"
         )
     if name.startswith("*.") and "." not in name[2:]:
-        raise UsageError(f"network: {text!r} is too wide: give no value for all of the network")
+        raise UsageError(f"network: {text!r} is too wide: give no value for the whole network")
     _check_literal(name, text)
     return Policy(hosts=(Host(name, port),))
 
 
 def _split_entry(text: str) -> tuple[str, int | None, str]:
-    """Return an entry's host, its port if any, and its scheme if the entry is a URL."""
+    """Return the host of an entry, its port or None, and the scheme of a URL or ""."""
     scheme, port = "", None
     host = text
     if "://" in text:
-        parts = urlsplit(text)
-        scheme = parts.scheme
-        if scheme not in ("http", "https") or "@" in parts.netloc:
+        url = urlsplit(text)
+        scheme = url.scheme
+        if scheme not in ("http", "https") or "@" in url.netloc:
             raise UsageError(
                 f"network: a URL begins with http:// or https://, and a host: {text!r}"
             )
         host = (
-            parts.netloc
-            if parts.netloc.rpartition("]")[2].count(":")
-            else (f"{parts.netloc}:{443 if scheme == 'https' else 80}")
+            url.netloc
+            if url.netloc.rpartition("]")[2].count(":")
+            else (f"{url.netloc}:{443 if scheme == 'https' else 80}")
         )
     if ":" in host:
         try:
@@ -197,11 +221,11 @@ def _parse_literal(name: str) -> Address | None:
 
 def _check_literal(name: str, text: str) -> None:
     if (literal := _parse_literal(name)) is not None and (reason := forbidden_reason(literal)):
-        raise UsageError(f"network: {text!r} is {reason}, which no sandbox may reach")
+        raise UsageError(f"network: {text!r} is {reason}, which sandboxes must not reach")
 
 
 def _embedded_ipv4(candidate: Address) -> Address:
-    """Return the IPv4 address that an IPv6 address embeds; else the address itself."""
+    """Return the IPv4 address that an IPv6 address embeds, or otherwise the address itself."""
     if isinstance(candidate, ipaddress.IPv4Address) or int(candidate) in (0, 1):
         return candidate
     for network, shift in _EMBEDDING:
@@ -213,21 +237,22 @@ def _embedded_ipv4(candidate: Address) -> Address:
 
 
 def _translations(candidate: Address) -> list[Address]:
-    """List the IPv4 addresses into which a translator with a network-specific prefix may turn one.
+    """Return the IPv4 addresses that a network's NAT64 translator may make of an IPv6 address.
 
-    RFC 6052 skips bits 64 to 71 of the address, and has prefixes of 32 to 96 bits.
+    The prefix of the translator, and so the position of the IPv4 address, is unknown. RFC 6052
+    permits prefixes of 32 to 96 bits, and leaves bits 64 to 71 unused.
     """
     if isinstance(candidate, ipaddress.IPv4Address):
         return []
-    value = int(candidate)
-    bits = value >> 64 << 56 | value & (1 << 56) - 1
+    address_number = int(candidate)
+    bits = address_number >> 64 << 56 | address_number & (1 << 56) - 1
     shifts = [88 - prefix for prefix in (32, 40, 48, 56, 64)]
-    words = [value, *(bits >> shift for shift in shifts)]
-    return [ipaddress.IPv4Address(word & 0xFFFFFFFF) for word in words]
+    shifted_numbers = [address_number, *(bits >> shift for shift in shifts)]
+    return [ipaddress.IPv4Address(word & 0xFFFFFFFF) for word in shifted_numbers]
 
 
 def forbidden_reason(candidate: Address) -> str:
-    """Return why an address is never connected to, even if listed; empty: it may be reached."""
+    """Return the reason why no policy may admit an address; empty: a policy may admit it."""
     candidate = _embedded_ipv4(candidate)
     if any(
         variant in network
@@ -245,18 +270,21 @@ def forbidden_reason(candidate: Address) -> str:
 
 
 def non_public_reason(candidate: Address) -> str:
-    """Return why an address is not on the public internet; empty: it is public."""
+    """Return the reason why an address is not on the public internet; empty: it is public."""
     effective_address = _embedded_ipv4(candidate)
     if reason := forbidden_reason(candidate):
         return reason
-    public = effective_address.version == 4 or effective_address in _PUBLIC_IPV6
-    if not (public and effective_address.is_global) or effective_address.is_reserved:
+    is_in_public_range = effective_address.version == 4 or effective_address in _PUBLIC_IPV6
+    if not (is_in_public_range and effective_address.is_global) or effective_address.is_reserved:
         return "a private address"
     return "an address of this machine" if _is_local(effective_address) else ""
 
 
 def _is_local(candidate: Address) -> bool:
-    """Return whether an address is this machine's: only a local address can be bound."""
+    """Return whether an address belongs to this machine.
+
+    The check binds a socket to the address, which the kernel permits for local addresses only.
+    """
     family = socket.AF_INET if candidate.version == 4 else socket.AF_INET6
     with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.bind((str(candidate), 0))
@@ -264,14 +292,14 @@ def _is_local(candidate: Address) -> bool:
     return False
 
 
-class Gate:
+class NetworkGate:
     """A gate that opens the connections of one sandbox, if its policy allows them. Thread-safe.
 
     Args:
         policy: The policy.
-        resolve: Resolves names, on this machine.
-        private: Whether names may lead to private addresses. Only for names that this machine's
-            operator has configured, never for names from a benchmark or an agent.
+        resolve: A function that resolves host names, on this machine.
+        private: Whether host names may resolve to private addresses. True is safe only for names
+            that this machine's operator has configured, not for names from a benchmark or an agent.
     """
 
     def __init__(
@@ -290,7 +318,7 @@ class Gate:
             return dict(self._refusal_counts)
 
     def allowed_text(self) -> str:
-        """Return the allowed hosts as a phrase."""
+        """Return the hosts of the policy's allowlist as a phrase for messages."""
         hosts = ", ".join(map(str, self.policy.hosts))
         return f"{hosts} (ports 80 and 443, where none is named)"
 
@@ -298,11 +326,13 @@ class Gate:
         """Connect to a host that a program requested.
 
         Raises:
-            RefusedError: The policy does not allow the connection. The gate counts it.
+            RefusedError: The policy does not allow the connection. The gate counts the refusal.
             OSError: The host cannot be reached.
         """
         destination = f"{_printable_name(name)}:{port}"
-        matching_hosts = [host for host in self.policy.hosts if host.admits(name, port)]
+        matching_hosts = [
+            allowed_host for allowed_host in self.policy.hosts if allowed_host.admits(name, port)
+        ]
         if not matching_hosts:
             self._refuse(
                 destination,
@@ -315,7 +345,10 @@ class Gate:
         )
 
     def endpoint(self, host: str, port: int) -> Handler:
-        """Return the handler of an endpoint's forward. A listed endpoint may be private."""
+        """Return a handler that relays connections to an endpoint of the policy.
+
+        The endpoint's address may be private, because the caller has named the endpoint itself.
+        """
         destination = f"{host}:{port}"
 
         def serve(connection: socket.socket) -> None:
@@ -327,7 +360,19 @@ class Gate:
     def _connect(
         self, name: str, port: int, destination: str, refusal_reason: Callable[[Address], str]
     ) -> socket.socket:
-        """Resolve a name once, and connect to the first permitted address that answers."""
+        """Resolve a host name once, and connect to the first permitted address that answers.
+
+        Args:
+            name: The host name.
+            port: The port.
+            destination: The destination's text for messages.
+            refusal_reason: A function that returns the reason why an address is not permitted, or
+                an empty text.
+
+        Raises:
+            RefusedError: The name has no permitted address.
+            OSError: No permitted address answers, or the name cannot be resolved.
+        """
         failure = OSError(f"{destination} has no address")
         reasons = []
         for family, kind, _, _, socket_address in self._resolve(
@@ -359,12 +404,12 @@ class Gate:
 
 
 def _printable_name(name: str) -> str:
-    """Return an agent's host name with unprintable characters replaced."""
+    """Return a host name that an agent requested, with unprintable characters replaced by "?"."""
     return "".join(c if c.isascii() and c.isprintable() else "?" for c in name[:_LONGEST_NAME])
 
 
 def proxy_variables(port: int) -> dict[str, str]:
-    """Return the environment variables that point programs to a proxy on the loopback."""
+    """Return environment variables that make programs use a proxy on the loopback, at `port`."""
     proxies = dict.fromkeys(("http_proxy", "https_proxy"), f"http://127.0.0.1:{port}")
     variables = {**proxies, "no_proxy": "localhost,127.0.0.1,::1"}
     return {**variables, **{name.upper(): value for name, value in variables.items()}}
@@ -376,9 +421,21 @@ def free_port(policy: Policy) -> int:
     return next(port for port in range(PROXY_PORT, 65_536) if port not in used_ports)
 
 
-def handlers(gate: Gate, proxy: Callable[[Gate, socket.socket], None]) -> dict[int, Handler]:
-    """Return the forwards that a policy needs: port → handler."""
-    port_handlers = {port: gate.endpoint(host, port) for host, port in gate.policy.endpoints}
+def handlers(
+    gate: NetworkGate, proxy: Callable[[NetworkGate, socket.socket], None]
+) -> dict[int, Handler]:
+    """Return a handler for each port of the sandbox's loopback that the gate's policy needs.
+
+    Args:
+        gate: The sandbox's gate.
+        proxy: A function that serves one connection to the HTTP proxy.
+
+    Returns:
+        Port → the handler of its forward.
+    """
+    port_handlers = {
+        port: gate.endpoint(endpoint_host, port) for endpoint_host, port in gate.policy.endpoints
+    }
     if gate.policy.hosts:
         port_handlers[free_port(gate.policy)] = partial(proxy, gate)
     return port_handlers

@@ -1,11 +1,12 @@
-"""Origin and version of InterCode's packages.
+"""Checks of the origin and version of InterCode's packages.
 
-A package checks the package below it at its own import: `check_package`. Names of the upper
-packages in entry points are checked before the import of such a package: `check_upper_package`.
+InterCode has a stack of packages: an upper package imports lower ones. An upper package checks the
+package below by `check_package` when the upper package is imported. An entry point may name an
+upper package. `check_upper_package` checks that package before its import.
 
 The checks catch accidents: another project's package, or a user's folder, of the same name, and
-packages of two releases. A package that copies `ORIGIN` passes; only the hashes of an installer
-(``pip install --require-hashes``) prove what a package holds.
+packages of two releases. A package that copies `ORIGIN` passes. Only the hashes of an installer
+(``pip install --require-hashes``) prove what a package contains.
 """
 
 from __future__ import annotations
@@ -18,22 +19,26 @@ from types import ModuleType
 from intercode_sandbox.errors import PackageError
 
 _ROOT = sys.modules["intercode_sandbox"]
-"""Root module of the package; an import statement would create a cycle of type-checking imports."""
+"""The module `intercode_sandbox`. An import statement would create an import cycle for the type
+checker."""
 ORIGIN: str = _ROOT.ORIGIN
 
 _DECLARATION = f'ORIGIN = "{ORIGIN}"'
-"""Line of an upper package's ``__init__.py``, to be read without importing the module."""
+"""The line that ``__init__.py`` of an upper package must contain. The check reads the file, because
+an import would run the package's code."""
 
 
 def check_package(package: ModuleType, dependent: str, file: str) -> None:
     """Refuse a package of another project, or of another version than the dependent package's.
 
-    The folder of a package's metadata names its version: reading the metadata takes a thousand
-    times as long as this check. A checkout has no such folder, and one version for all packages.
+    The check takes the dependent package's version from the name of its metadata folder
+    (``NAME-VERSION.dist-info``): reading the metadata takes a thousand times as long. A source
+    checkout has no such folder and passes: all packages in a checkout have one version.
 
     Args:
         package: The lower package, imported.
-        dependent: The distribution that needs it, as its metadata's folder spells the name.
+        dependent: The name of the distribution that imports `package`, spelt as in the name of its
+            metadata folder.
         file: A file in the dependent package's own folder.
 
     Raises:
@@ -42,7 +47,7 @@ def check_package(package: ModuleType, dependent: str, file: str) -> None:
     if getattr(package, "ORIGIN", None) != ORIGIN:
         raise PackageError(
             f"{package.__name__} ({package.__file__}) is not InterCode's package of this name. "
-            f"Remove or rename it, then reinstall {dependent} with the packages that it needs",
+            f"Remove or rename it, then reinstall {dependent} with its dependencies",
             name=package.__name__,
             path=package.__file__,
         )
@@ -59,7 +64,7 @@ def check_package(package: ModuleType, dependent: str, file: str) -> None:
 def check_upper_package(name: str) -> None:
     """Refuse an upper package of another project or another version, without running its code.
 
-    A missing package passes: its import fails by itself.
+    A missing package passes: importing the package raises an error anyway.
 
     Args:
         name: One of `intercode_sandbox.lazy_imports.UPPER_PACKAGES`.
@@ -72,8 +77,8 @@ def check_upper_package(name: str) -> None:
     file = spec.origin or str(spec.submodule_search_locations)  # folders of a namespace package
     if not _declares_origin(Path(file)):
         raise PackageError(
-            f"{name} ({file}) is not InterCode's package of this name. "
-            f"Remove or rename it; pip install {name.replace('_', '-')} brings InterCode's",
+            f"{name} ({file}) is not InterCode's package of this name. Remove or rename it; pip "
+            f"install {name.replace('_', '-')} installs InterCode's",
             name=name,
             path=file,
         )
@@ -94,7 +99,15 @@ def _declares_origin(file: Path) -> bool:
 
 
 def _metadata_of_other_version(file: str, distribution: str, version: str) -> Path | None:
-    """Return the metadata of another version beside a package; None if `version` is installed."""
+    """Return the metadata folder of another version of a distribution, in a package's site folder.
+
+    None: `version` is installed there, or no version.
+
+    Args:
+        file: A file in the package's own folder.
+        distribution: The distribution's name.
+        version: The expected version.
+    """
     site = Path(file).parents[1]
     if (site / f"{distribution}-{version}.dist-info").exists():
         return None

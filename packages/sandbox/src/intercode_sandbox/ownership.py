@@ -1,7 +1,7 @@
-"""Ownership: sandboxes and their files belong to the process that created them, never to its forks.
+"""Ownership of sandboxes and their files: the process that created them owns them, not its forks.
 
-A lease is a name that identifies the owner of a resource. A sweep removes the resources whose lease
-belongs to a process that has ended.
+Part of a resource's name is a lease, a text that identifies the process that owns the resource.
+Clean-up code removes the resources whose owner has ended: see `is_gone`.
 """
 
 from __future__ import annotations
@@ -22,53 +22,59 @@ from intercode_sandbox.interruption import is_callers
 
 
 class SupportsDisown(Protocol):
-    """A resource that a forked process must not use in place of its parent."""
+    """A resource, such as a socket, that a forked process inherits but must not use."""
 
     def disown(self) -> None:
-        """Release the fork's copy, without any effect on the parent's resource."""
+        """Release the copy of the resource in a forked process, without any effect on the parent's.
+
+        This process's fork calls the method, not the parent.
+        """
 
 
 class SupportsClose(Protocol):
-    """A provider, reduced to its `close`."""
+    """A provider of sandboxes: `close_at_exit` needs only its method `close`."""
 
     def close(self) -> None:
-        """End everything that the provider has started. Idempotent."""
+        """End all sandboxes that the provider has started. Idempotent."""
 
 
 _owned_resources: weakref.WeakSet[SupportsDisown] = weakref.WeakSet()
 
 
-def disown_in_forks(thing: SupportsDisown) -> None:
-    """Register a resource that every forked process must release.
+def disown_in_forks(resource: SupportsDisown) -> None:
+    """Register a resource that every fork of this process must release.
 
-    A fork that kept descriptors would also hide the end of this process from its peers.
+    A fork that kept inherited sockets open would also prevent the peers of this process from
+    noticing its end.
     """
-    _owned_resources.add(thing)
+    _owned_resources.add(resource)
 
 
 def _disown_all() -> None:
-    for thing in list(_owned_resources):
-        thing.disown()
+    for resource in list(_owned_resources):
+        resource.disown()
     _owned_resources.clear()
 
 
 os.register_at_fork(after_in_child=_disown_all)
 
 
-class OneCaller:
-    """A guard that admits one call at a time, and only of the process that created the guard.
+class CallGuard:
+    """A guard of an object: one call at a time, and only in the process that created the guard.
 
-    The call's frame holds the guard, not a lock: Ctrl-C can strike during entry or exit, and would
-    leave a lock locked forever. A frame that has ended holds nothing.
+    Each call runs in a ``with`` block of the guard. The guard remembers the frame of the running
+    call. A lock would not do: Ctrl-C may strike while the block is entered or left, and the lock
+    would stay locked forever. The guard counts a frame that has ended as no call.
 
     Args:
-        subject: Names the guarded object, for messages.
+        subject: The name of the guarded object, for messages.
         release: A method that frees the object's resources after a call that `cut` has marked.
     """
 
     def __init__(self, subject: str, release: Callable[[], object] | None = None) -> None:
         self._subject = subject
-        # Weak: an abandoned object is freed at once, not by the cycle collector.
+        # A strong reference would create a cycle, and only the garbage collector would then free
+        # an abandoned object.
         self._release = None if release is None else weakref.WeakMethod(release)
         self._is_cut = False
         self._owner = os.getpid()
@@ -85,20 +91,20 @@ class OneCaller:
         """Begin a call.
 
         Raises:
-            EnvironmentStateError: This is another process, or another call is running.
+            EnvironmentStateError: This process is not the guard's, or another call is running.
         """
         if self.forked:
             raise EnvironmentStateError(
-                f"{self._subject} was made by process {self._owner}, and this is its fork, process "
-                f"{os.getpid()}: sandboxes are not shared. Make the environment here, in the child"
+                f"{self._subject} was made by process {self._owner}, and this is its forked child "
+                f"{os.getpid()}: sandboxes are not shared. Make the environment in the child"
             )
-        with self._lock:  # held briefly: an exception never leaves it locked
+        with self._lock:  # this lock is never held during a call, only for these few lines
             if self._holder is None or not _is_executing(self._holder):
                 self._holder, self._is_cut = sys._getframe(1), False
                 return
         raise EnvironmentStateError(
-            f"another call of {self._subject} is running: it serves one thread at a time. Make "
-            "one environment for each thread, or use intercode.make_vec"
+            f"another call of {self._subject} is running: only one thread at a time may use it. "
+            "Make one environment for each thread, or use intercode.make_vec"
         )
 
     def __exit__(
@@ -107,7 +113,8 @@ class OneCaller:
         """End a call.
 
         Raises:
-            EnvironmentStateError: `cut` has marked the call, whatever its result.
+            EnvironmentStateError: `cut` has marked the call. An exception of the caller, such as
+                Ctrl-C, is raised instead.
         """
         with self._lock:
             is_cut, self._holder, self._is_cut = self._is_cut, None, False
@@ -119,57 +126,79 @@ class OneCaller:
             raise EnvironmentStateError(f"{self._subject} was closed during an action") from error
 
     def cut(self) -> bool:
-        """Mark the running call as closed during its run; return whether a call is running.
+        """Mark the running call, if any, as one during which the object was closed.
 
-        The marked call fails at its end, and frees its resources, which the closing thread cannot
-        do.
+        The marked call raises an error at its end, and frees the object's resources. The closing
+        thread cannot free them, because the call still uses them.
+
+        Returns:
+            Whether a call is running.
         """
         with self._lock:
-            holder = None if self.forked else self._holder
-            self._is_cut = self._is_cut or (holder is not None and _is_executing(holder))
+            running_frame = None if self.forked else self._holder
+            self._is_cut = self._is_cut or (
+                running_frame is not None and _is_executing(running_frame)
+            )
             return self._is_cut
 
 
 def _is_executing(frame: FrameType) -> bool:
-    """Return whether a frame is still executing; clear a frame that has ended."""
+    """Return whether a frame is still executing; clear a frame that has ended.
+
+    Python refuses to clear an executing frame, and offers no other test.
+    """
     try:
         frame.clear()
-    except RuntimeError:  # Python offers no other test
+    except RuntimeError:
         return True
     return False
 
 
 def register_finalizer(
-    thing: object, work: Callable[..., object], *arguments: Any
+    owner: object, callback: Callable[..., object], *arguments: Any
 ) -> weakref.finalize[..., Any]:
-    """Register work for an object's end or this process's exit; a fork never does the work."""
-    return weakref.finalize(thing, _if_owner, os.getpid(), work, arguments)
+    """Register a function to be called when an object is freed, or when this process exits.
+
+    A fork of this process never calls the function.
+
+    Args:
+        owner: The object.
+        callback: The function.
+        *arguments: Arguments of the function.
+    """
+    return weakref.finalize(owner, _call_if_owner, os.getpid(), callback, arguments)
 
 
 def register_release(
-    thing: object, work: Callable[..., object], *arguments: Any
+    owner: object, callback: Callable[..., object], *arguments: Any
 ) -> weakref.finalize[..., Any]:
-    """Register the release of an object's resources, for an owner who drops it without `close`.
+    """Register the release of an object's resources, in case the object is freed without `close`.
 
-    The work may run in any thread, at any line: `work` takes no lock that is not reentrant, and
-    never waits. At the exit of this process the kernel releases the resources. A fork does the
-    work, too: its descriptors are separate.
+    Python may call the function in any thread, at any line. Therefore `callback` must not wait, and
+    must not take a lock, unless the lock is reentrant. At the exit of this process the kernel
+    releases the resources. A fork calls the function, too, because the descriptors of a fork are
+    separate.
+
+    Args:
+        owner: The object.
+        callback: The function that releases the resources.
+        *arguments: Arguments of the function.
 
     Returns:
-        The finalizer. `close` of the object calls it, so the work is done once.
+        The finalizer. `close` of the object calls it, so the function is called only once.
     """
-    finalizer = weakref.finalize(thing, work, *arguments)
+    finalizer = weakref.finalize(owner, callback, *arguments)
     finalizer.atexit = False
     return finalizer
 
 
-def _if_owner(pid: int, work: Callable[..., object], arguments: tuple[Any, ...]) -> None:
+def _call_if_owner(pid: int, callback: Callable[..., object], arguments: tuple[Any, ...]) -> None:
     if os.getpid() == pid:
-        work(*arguments)
+        callback(*arguments)
 
 
 def close_at_exit(provider: SupportsClose) -> None:
-    """Register a provider to be closed at this process's exit, if the provider still exists."""
+    """Close a provider at this process's exit, unless the provider was freed before."""
     atexit.register(_close, weakref.ref(provider))
 
 
@@ -180,15 +209,20 @@ def _close(provider: weakref.ref[SupportsClose]) -> None:
 
 
 def new_lease() -> str:
-    """Return a new lease of this process: its pid, start time, pid namespace, and a random part."""
+    """Return a new lease of this process.
+
+    The lease consists of the process's pid, start time and pid namespace, and a random part.
+    """
     pid = os.getpid()
     return f"{pid}-{start_time(pid)}-{_pid_namespace()}-{os.urandom(3).hex()}"
 
 
 def is_gone(lease: str) -> bool:
-    """Return whether a lease's process has ended.
+    """Return whether the process that owns a lease has ended.
 
-    Return False for a process of another pid namespace (another container): its state is unknown.
+    Args:
+        lease: A text from `new_lease`. The owner's state is unknown if it ran in another pid
+            namespace (another container); the result is then False.
     """
     fields = lease.split("-")
     if len(fields) != 4 or not fields[0].isdigit() or fields[2] != _pid_namespace():
@@ -199,12 +233,13 @@ def is_gone(lease: str) -> bool:
 def has_ended(pid: int, expected_start: int | None) -> bool:
     """Return whether a process has ended: its pid is unused, or has another start time.
 
-    A process that `/proc` does not show may still run: `/proc` hides other users' processes
-    (`hidepid`). From a process that has given up root, it hides even the process itself.
+    A process that `/proc` does not show may still run. With the mount option ``hidepid`` the file
+    system hides the processes of other users. A process that has given up root then does not see
+    even itself.
 
     Args:
-        pid: The pid, in this process's namespace.
-        expected_start: The start time, in the kernel's ticks; None: unknown.
+        pid: The pid, in the pid namespace of this process.
+        expected_start: The start time of the process, in the kernel's ticks; None: unknown.
     """
     actual_start = start_time(pid)
     if actual_start is not None and expected_start is not None:
@@ -213,7 +248,7 @@ def has_ended(pid: int, expected_start: int | None) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return True
-    except (PermissionError, OverflowError):  # another user's process; or not a valid pid
+    except (PermissionError, OverflowError):  # the process is another user's; the pid is invalid
         return False
     return False
 

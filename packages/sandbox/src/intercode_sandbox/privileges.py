@@ -1,4 +1,8 @@
-"""The privileges of the current process over the machine, and the user that owns sandboxes' files.
+"""The privileges of this process over the machine, and the user that owns the files of sandboxes.
+
+A process with all privileges of the machine's root gives each sandbox unique user ids. Root with
+fewer privileges runs all sandboxes as one unused id, the stand-in user. Any other user runs
+sandboxes with the user's own id.
 
 This module imports the standard library only, because the spawner loads it.
 """
@@ -14,8 +18,9 @@ from functools import cache
 from pathlib import Path
 
 STAND_IN_ID = 0x7000_FFFF
-"""The user id of sandboxes if root cannot map ranges of ids. No account has it: the number lies
-between systemd's ranges for containers and for foreign ids."""
+"""The id of the stand-in user: the machine's user id of all sandboxes if root cannot map ranges of
+ids. No account has this id: the number lies between systemd's ranges for containers and for foreign
+ids."""
 
 _CONTAINER = (
     "a container (docker run --security-opt seccomp=unconfined "
@@ -31,18 +36,21 @@ _ROOT_CAPABILITIES = {
     **{"dac_override": 1, "fowner": 3, "kill": 5},
     **{"net_admin": 12, "sys_ptrace": 19, "sys_admin": 21, "mknod": 27},
 }
-"""The capabilities that a sandbox of the stand-in user, or of root, needs: name → bit."""
+"""The capabilities that this process needs to start sandboxes with unique ids: name → bit.
+
+`_STAND_IN_CAPABILITIES` are those that sandboxes of the stand-in user need.
+"""
 
 
 def unsupported_system() -> str:
-    """Return the alternative for a system that cannot run sandboxes; "" on Linux."""
+    """Return a sentence on a system that cannot run sandboxes, and alternatives; "" on Linux."""
     if sys.platform == "linux":
         return ""
     system, alternative = _SYSTEMS.get(sys.platform, (sys.platform, "a virtual machine with Linux"))
     return f"sandboxes need Linux, and this is {system}. InterCode works in {alternative}"
 
 
-def permitted() -> int:
+def read_permitted_capabilities() -> int:
     """Return the capabilities that this process is permitted to use, as a bit mask."""
     with Path("/proc/self/status").open() as file:
         for line in file:
@@ -67,18 +75,23 @@ def _has_root_privileges() -> bool:
 
 
 def missing_capabilities(stand_in: bool = False) -> list[str]:
-    """List the capabilities that root, or the stand-in user, needs and this process lacks."""
-    permitted_mask = permitted()
-    required_bits = _STAND_IN_CAPABILITIES if stand_in else _ROOT_CAPABILITIES
+    """Return the names of required capabilities that this process lacks, such as ``CAP_CHOWN``.
+
+    Args:
+        stand_in: Whether sandboxes are to run as the stand-in user, which requires fewer
+            capabilities than sandboxes with unique ids.
+    """
+    permitted_mask = read_permitted_capabilities()
+    required_capabilities = _STAND_IN_CAPABILITIES if stand_in else _ROOT_CAPABILITIES
     return [
         f"CAP_{name.upper()}"
-        for name, bit in required_bits.items()
+        for name, bit in required_capabilities.items()
         if not permitted_mask >> bit & 1
     ]
 
 
 def cache_folder() -> Path:
-    """Return the cache folder, configured by the environment or in the user's home.
+    """Return the cache folder that the environment configures, or else one in the user's home.
 
     Raises:
         SandboxUnavailableError: The environment names no folder, and this user has no home.
@@ -103,28 +116,36 @@ def cache_folder() -> Path:
 
 
 def _on_overlay(folder: Path) -> bool:
-    """Return whether a folder is on an overlay, whose ids cannot be mapped (a container's root)."""
-    place = next(place for place in (folder, *folder.parents) if os.access(place, os.F_OK))
-    return _file_system(place)[1] == "overlay"
+    """Return whether a folder lies on an overlay file system, such as the root of a container.
 
-
-def _file_system(place: Path) -> tuple[str, str]:
-    """Return the folder of the file system mounted at a path, and the file system's type.
-
-    Both are "" on btrfs, whose subvolumes have device numbers that no mount has.
+    The kernel cannot map the user ids of files on an overlay.
     """
-    number = place.stat().st_dev
+    existing_folder = next(
+        existing_folder
+        for existing_folder in (folder, *folder.parents)
+        if os.access(existing_folder, os.F_OK)
+    )
+    return _mounted_file_system(existing_folder)[1] == "overlay"
+
+
+def _mounted_file_system(path: Path) -> tuple[str, str]:
+    """Return two facts on the mount that holds a path: its root folder, and its type.
+
+    The root folder is the folder of the file system that the mount shows. Both facts are "" on
+    btrfs, because no mount has the device numbers of btrfs's subvolumes.
+    """
+    device = path.stat().st_dev
     with Path("/proc/self/mountinfo").open() as file:
         for line in file:
             fields = line.split()
-            if fields[2] == f"{os.major(number)}:{os.minor(number)}":
+            if fields[2] == f"{os.major(device)}:{os.minor(device)}":
                 return fields[3], fields[fields.index("-") + 1]
     return "", ""
 
 
 @cache
 def in_pod() -> bool:
-    """Return whether this is a container of a Kubernetes pod, with any engine."""
+    """Return whether this process runs in a container of a Kubernetes pod, with any engine."""
     if "KUBERNETES_SERVICE_HOST" in os.environ:
         return True
     marks = {"/proc/self/cgroup": "kubepods", "/proc/self/mountinfo": "/kubelet/pods/"}
@@ -137,25 +158,30 @@ def in_pod() -> bool:
 
 @cache
 def in_container() -> bool:
-    """Return whether this is a container of Docker, Podman or a pod."""
+    """Return whether this process runs in a container of Docker, Podman or a Kubernetes pod."""
     if in_pod():
         return True
     if not (Path("/.dockerenv").exists() or Path("/run/.containerenv").exists()):
         return False
-    # A virtual machine created from an image has its own root file system.
-    folder, kind = _file_system(Path("/"))
+    # A virtual machine may be created from a container's image, with these files. Its root is a
+    # whole file system, and no overlay.
+    folder, kind = _mounted_file_system(Path("/"))
     return kind == "overlay" or folder != "/"
 
 
 def as_root(command: str) -> str:
-    """Return the command by which this user runs another command as the machine's root."""
+    """Return a command line that runs `command` as root: by sudo, su, or unchanged for root."""
     if os.geteuid() == 0:
         return command
     return f"sudo {command}" if _has_program("sudo") else f"su -c '{command}'"
 
 
 def install_command(package: str) -> str:
-    """Return the command that installs a system package, by its Debian name."""
+    """Return the command that installs a system package; other systems than Debian get a sentence.
+
+    Args:
+        package: The package's name in Debian.
+    """
     if _has_program("apt-get"):
         return as_root(f"apt-get install {package}")
     return f"install the system's package of {package}"
@@ -167,21 +193,25 @@ def _has_program(program: str) -> bool:
 
 
 def has_machines_id() -> bool:
-    """Return whether this process runs as the machine's user 0, by any number in its namespace.
+    """Return whether this process runs as the machine's user 0, also from a user namespace.
 
-    The owner of /proc is the machine's user 0. A sandbox must never have this id: it could then
-    access the machine's files that only root may access.
+    The process's own number may differ in the namespace. The owner of /proc is always the machine's
+    user 0. A sandbox must never run with this id, because the sandbox could then access files that
+    only the machine's root may access.
     """
     return Path("/proc").stat().st_uid == os.geteuid()
 
 
 def needs_stand_in() -> bool:
-    """Return whether this process runs as the machine's user 0, but `is_root` is False."""
+    """Return whether sandboxes must run as the stand-in user.
+
+    True if this process runs as the machine's user 0, but lacks a part of root's privileges.
+    """
     return has_machines_id() and not is_root()
 
 
 def stand_in_reason() -> str:
-    """Return the reason why `needs_stand_in` is true."""
+    """Return the reason why `needs_stand_in` is True, as a phrase."""
     if missing_names := missing_capabilities():
         return f"root has no {', '.join(missing_names)} here"
     return f"{cache_folder()} is on an overlay, whose ids cannot be mapped"
@@ -189,19 +219,19 @@ def stand_in_reason() -> str:
 
 @cache
 def sandboxes_user() -> int | None:
-    """Return the user that must own sandboxes' files; None: this process's user."""
+    """Return the id of the user that must own the files of sandboxes; None: this process's user."""
     return STAND_IN_ID if needs_stand_in() else None
 
 
 def has_single_user() -> bool:
-    """Whether a sandbox has a single user."""
+    """Return whether a sandbox has only one user id, rather than a range of ids."""
     return not is_root()
 
 
 def make_private(folder: Path) -> None:
-    """Create a folder, if missing, that no other user of the machine can enter.
+    """Make a folder inaccessible to other users of the machine; create the folder if missing.
 
-    If sandboxes run as the stand-in user, its group may pass through the folder.
+    If sandboxes run as the stand-in user, the group of that user may pass through the folder.
 
     Raises:
         OSError: The folder cannot be created, or belongs to another user.
@@ -214,13 +244,15 @@ def make_private(folder: Path) -> None:
         raise PermissionError(errno.EPERM, "it belongs to another user", str(folder))
     if stat.S_IMODE(status.st_mode) != mode or user not in (None, status.st_gid):
         if user is not None:
-            with suppress(OSError):  # an unmapped id: sandboxes are refused later, with the reason
+            # The call fails if this namespace does not map the id. The start of a sandbox then
+            # raises an error with the reason.
+            with suppress(OSError):
                 os.chown(folder, -1, user)
         folder.chmod(mode)
 
 
-def hand_over(folder: Path) -> None:
-    """Give a folder and its content to the user of sandboxes, if that is another user."""
+def transfer_ownership(folder: Path) -> None:
+    """Give a folder and its content to the stand-in user, if sandboxes run as the stand-in user."""
     user = sandboxes_user()
     if user is None:
         return

@@ -1,4 +1,4 @@
-"""Registry of sandbox providers, and the process-wide instances of `get_provider`."""
+"""The registry of sandbox providers, and `get_provider`, which creates one instance per process."""
 
 from __future__ import annotations
 
@@ -20,19 +20,22 @@ PROVIDERS = Registry(
     },
     "intercode.sandboxes",
 )
-"""Name → a function or class that creates a `Provider`; with arguments ``preload`` and ``path``
-if its sandboxes run modules."""
+"""A provider's name → a function or class that creates the `Provider`.
+
+`get_provider` passes the arguments ``preload`` and ``path`` only if the caller preloads modules.
+"""
 
 _shared_providers: dict[tuple[str, tuple[str, ...], tuple[str, ...]], Provider] = {}
+"""The name, the preloaded modules, and their folders → the provider that this process uses."""
 _lock = threading.Lock()
 
 
 def get_provider(
     name: str = "native", preload: Sequence[str] = (), path: Sequence[str | os.PathLike[str]] = ()
 ) -> Provider:
-    """Return the process-wide provider of a name: all environments share its state.
+    """Return the provider of a name: all environments of this process share one instance.
 
-    Each list of modules to preload has its own instance.
+    Calls with different `preload` or `path` get different instances.
 
     Args:
         name: ``native`` or ``docker``; or your own provider, by ``path/to/file.py:name`` or an
@@ -46,7 +49,7 @@ def get_provider(
     """
     for option, value in {"preload": preload, "path": path}.items():
         if isinstance(value, str | os.PathLike):
-            raise UsageError(f"{option} is a list, as [{os.fspath(value)!r}]")
+            raise UsageError(f"{option} must be a list, such as [{os.fspath(value)!r}]")
     folders = tuple(str(Path(folder).absolute()) for folder in path)
     key = (absolute(name), tuple(preload), folders)
     with _lock:

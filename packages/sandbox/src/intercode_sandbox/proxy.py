@@ -1,7 +1,8 @@
-"""An HTTP proxy for one sandbox: CONNECT and plain HTTP, to the hosts that its gate allows.
+"""An HTTP proxy for one sandbox, with CONNECT and plain HTTP.
 
-The request's host decides, even if the connection later carries another name (SNI). An allowed
-host is allowed with everything that its server serves under any name.
+The sandbox's `NetworkGate` decides by the host that the request names. The proxy does not inspect
+the relayed stream, in which TLS may name another host (SNI). So a program that may reach a server
+may use everything that the server offers, under any name.
 """
 
 from __future__ import annotations
@@ -15,28 +16,28 @@ from urllib.parse import urlsplit
 
 from intercode_sandbox.errors import UsageError
 from intercode_sandbox.forwarding import address, join
-from intercode_sandbox.network import Gate, RefusedError
+from intercode_sandbox.network import NetworkGate, RefusedError
 
 _LONGEST_HEAD = 65_536
 _HEAD_SECONDS = 30.0
-"""Time limit for a complete request head, even if its bytes arrive slowly."""
+"""Time limit for the whole head of a request, even if its bytes arrive slowly."""
 _REQUEST = re.compile(rb"([A-Z]{1,20}) ([\x21-\x7e]+) HTTP/1\.[01]")
 _FIELD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[\t\x20-\x7e\x80-\xff]*")
 _DROPPED_FIELDS = {b"host", b"connection", b"keep-alive", b"upgrade", b"te", b"proxy-connection"}
 _DROPPED_FIELDS |= {b"proxy-authorization"}
-"""Header fields that the proxy removes, or writes itself."""
+"""Header fields that the proxy does not pass on. The proxy writes Host and Connection itself."""
 
 
 class _BadRequestError(Exception):
-    """A request that is not a valid HTTP request to a proxy."""
+    """A request that the proxy cannot parse, or that is incomplete."""
 
 
-def serve(gate: Gate, client: socket.socket) -> None:
-    """Serve one connection of a sandbox: one request, then the relayed stream.
+def serve(gate: NetworkGate, client: socket.socket) -> None:
+    """Serve one connection of a sandbox: read one request, then relay the stream.
 
     Args:
-        gate: Decides on the host, and connects to it.
-        client: The connection.
+        gate: The sandbox's gate, which connects to the requested host if the policy allows it.
+        client: The socket of the connection.
     """
     try:
         head, remaining_data = _read_head(client)
@@ -57,7 +58,7 @@ def serve(gate: Gate, client: socket.socket) -> None:
 
 
 def _read_head(client: socket.socket) -> tuple[bytes, bytes]:
-    """Return a request's head, and the bytes after it."""
+    """Return the head of a request, and the received bytes that follow the head."""
     deadline = time.monotonic() + _HEAD_SECONDS
     data = bytearray()
     while (end := data.find(b"\r\n\r\n")) < 0:
@@ -85,7 +86,7 @@ def _read_request(head: bytes) -> tuple[bytes, str, int, bytes]:
     method, target = match[1], match[2].decode("ascii")
     url = urlsplit(f"//{target}" if method == b"CONNECT" else target)
     if method != b"CONNECT" and url.scheme.lower() != "http":
-        raise _BadRequestError("give a proxy the whole URL, which begins with http://")
+        raise _BadRequestError("a request to a proxy needs the whole URL, beginning with http://")
     try:
         default = "" if method == b"CONNECT" else ":80"
         host, port = address(url.netloc if _has_port(url.netloc) else url.netloc + default)

@@ -1,7 +1,7 @@
-"""`Sandbox`: the public class over the sandboxes of any provider.
+"""`Sandbox`: the public class of sandboxes, the same for all providers.
 
 `Sandbox` validates options and delegates all work to `Sandbox.backend`, the `SandboxBackend` that
-the provider starts. The event-loop twin is `intercode_sandbox.async_sandbox`.
+the provider starts. `intercode_sandbox.async_sandbox` has a class for programs with an event loop.
 """
 
 from __future__ import annotations
@@ -17,25 +17,31 @@ from typing import Any, Literal, Self, TypeVar
 from intercode_sandbox.base import (
     Change,
     Completed,
-    CountsMemory,
     FreeSpace,
-    Freezes,
-    HasTerminals,
     Limits,
     Process,
     Program,
     Provider,
+    ResultT,
     SandboxBackend,
-    Seen,
     Snapshot,
+    SupportsFork,
     SupportsFreeSpace,
+    SupportsMemoryPeak,
+    SupportsTerminals,
     Worker,
 )
 from intercode_sandbox.errors import UsageError
-from intercode_sandbox.forwarding import CONNECTIONS, IDLE_SECONDS, Forward, Forwards, Handler
+from intercode_sandbox.forwarding import (
+    CONNECTIONS,
+    IDLE_SECONDS,
+    Forward,
+    Handler,
+    SupportsForwarding,
+)
 from intercode_sandbox.network import Network, Policy
 from intercode_sandbox.providers import get_provider
-from intercode_sandbox.suggestions import hint_text
+from intercode_sandbox.spelling_suggestions import hint_text
 from intercode_sandbox.units import MIB, seconds, size
 
 Value = TypeVar("Value")
@@ -44,7 +50,7 @@ Data = bytes | bytearray | memoryview | str
 
 @dataclass(frozen=True, slots=True)
 class StartRequest:
-    """The validated options of a sandbox, before its start.
+    """A request to start a sandbox: validated options.
 
     Raises:
         UsageError: An option does not exist, or its value is invalid.
@@ -56,7 +62,7 @@ class StartRequest:
     network: Network
 
     @classmethod
-    def of(
+    def from_options(
         cls,
         image: str | Snapshot = "host",
         *,
@@ -67,22 +73,32 @@ class StartRequest:
         path: Sequence[str | os.PathLike[str]] = (),
         **options: Any,
     ) -> Self:
-        """Validate a sandbox's options and return their request: see `Sandbox`."""
+        """Validate the options of a sandbox, and return them as a request to start the sandbox.
+
+        `Sandbox` describes the options.
+        """
         if not image or not isinstance(image, str | Snapshot):
-            raise UsageError(f"an image is a name or a snapshot, not {image!r}")
+            raise UsageError(f"an image must be a name or a snapshot, not {image!r}")
         for name in options:
             if name not in OPTIONS:
                 raise UsageError(f"a sandbox has no option {name!r}{hint_text(name, OPTIONS)}")
-        checked_limits = Limits.of(limits, **options)
+        checked_limits = Limits.merge(limits, **options)
         if not isinstance(network, bool | str | Sequence):
-            raise UsageError(f"network is True, False, a host or a list of hosts, not {network!r}")
-        Policy.of(network)
+            raise UsageError(
+                f"network must be True, False, a host or a list of hosts, not {network!r}"
+            )
+        Policy.parse(network)
         if isinstance(provider, str):
             provider = get_provider(provider, preload, path)
         elif not hasattr(provider, "start"):
-            raise UsageError(f"a provider is a name or an object with `start`, not {provider!r}")
+            raise UsageError(
+                f"a provider must be a name or an object with `start`, not {provider!r}"
+            )
         elif preload or path:
-            raise UsageError("preload and path belong to a provider by name: give them to yours")
+            raise UsageError(
+                "preload and path are options of a named provider: pass them to your provider "
+                "itself"
+            )
         return cls(image, provider, checked_limits, network)
 
     def start(self) -> SandboxBackend:
@@ -98,17 +114,19 @@ class StartRequest:
 class Sandbox:
     """A started sandbox: an image's files, and programs that see nothing else of this machine.
 
-    ``with`` closes the sandbox, and so do `close`, the end of this process, and the last reference.
-    Not thread-safe, except `close`; use one sandbox per thread.
+    The end of a ``with`` block closes the sandbox. So do `close`, the end of this process, and the
+    end of the last reference to this object. Only `close` is thread-safe; use one sandbox per
+    thread.
 
     Args:
-        image: The files of its programs: an image's name, or a snapshot of the same provider.
+        image: The files that the sandbox's programs see: an image's name, or a snapshot of the
+            same provider.
         provider: ``native``, ``docker``, or your own provider or its name.
-        network: False: no host. True: all hosts that this machine reaches. Else hosts:
-            ``"pypi.org"``, ``["pypi.org", "*.example.org"]``, or one endpoint,
-            ``"127.0.0.1:8000"``.
+        network: The hosts that programs may reach. False: no host. True: all hosts that this
+            machine reaches. A text or a list names hosts: ``"pypi.org"``,
+            ``["pypi.org", "*.example.org"]``, or one endpoint, ``"127.0.0.1:8000"``.
         limits: Limits, or a mapping of names to values.
-        preload: The modules that `worker` starts.
+        preload: Names of the Python modules that `worker` can start.
         path: Folders with these modules.
         **options: Limits by name, such as ``memory="512M"``, ``timeout="30s"`` or
             ``processes=64``: the fields of `Limits`.
@@ -121,7 +139,8 @@ class Sandbox:
     """
 
     backend: SandboxBackend
-    """The provider's object, which does the work, with its optional abilities."""
+    """The provider's object for this sandbox. Optional abilities, such as `SupportsFork`, are
+    methods of this object."""
 
     def __init__(
         self,
@@ -134,7 +153,7 @@ class Sandbox:
         path: Sequence[str | os.PathLike[str]] = (),
         **options: Any,
     ) -> None:
-        request = StartRequest.of(
+        request = StartRequest.from_options(
             image,
             provider=provider,
             network=network,
@@ -147,7 +166,7 @@ class Sandbox:
 
     @classmethod
     def from_backend(cls, backend: SandboxBackend) -> Self:
-        """Return a sandbox that owns, and later closes, a backend that already runs."""
+        """Return a `Sandbox` for a backend that already runs. `close` also closes the backend."""
         sandbox = cls.__new__(cls)
         sandbox.backend = backend
         return sandbox
@@ -159,12 +178,12 @@ class Sandbox:
 
     @property
     def env(self) -> Mapping[str, str]:
-        """The environment variables at the start of its programs."""
+        """The environment variables that the sandbox's programs start with."""
         return self.backend.env
 
     @property
     def cwd(self) -> str:
-        """The working directory at the start of its programs."""
+        """The working directory that the sandbox's programs start in."""
         return self.backend.cwd
 
     # -- programs --------------------------------------------------------------------------------
@@ -182,20 +201,22 @@ class Sandbox:
         merge_stderr: bool = False,
         stop: int | None = None,
     ) -> Completed:
-        """Run a program to its end, and return then, even if its children hold its output open.
+        """Run a program, and return its result as soon as the program ends.
+
+        The call does not wait for children of the program that still hold its output open.
 
         Args:
-            argv: The program and its arguments; the program is resolved by the image's ``PATH``.
-            stdin: The whole input, a text as UTF-8; None is ``/dev/null``.
+            argv: The program and its arguments; the image's ``PATH`` is searched for the program.
+            stdin: The whole input; a text is encoded as UTF-8; None is ``/dev/null``.
             cwd: Absolute, or relative to the image's working directory (the default).
             env: Environment variables added to the image's.
             user: A user's name in the sandbox, or ``uid`` / ``uid:gid``; default: the image's.
-            timeout: Seconds; default: ``limits.timeout``. Then the program and all its descendants
-                are killed, and the result holds the output until then, with ``timed_out``.
+            timeout: Seconds after which the program and all its descendants are killed; default:
+                ``limits.timeout``. The result then has the output so far, and ``timed_out``.
             output_limit: Bytes retained of each stream; default: ``limits.output``.
-            merge_stderr: Both streams arrive as stdout, in the order of their writes.
-            stop: Your descriptor. As soon as another thread makes it readable, the program and all
-                its descendants are killed.
+            merge_stderr: Whether the result's stdout has both streams, in the order of the writes.
+            stop: A descriptor of the caller. As soon as another thread makes it readable, the
+                program and all its descendants are killed.
 
         Raises:
             UsageError: An argument is invalid, such as a text for `argv`.
@@ -232,9 +253,10 @@ class Sandbox:
 
         Args:
             argv: See `exec`.
-            channels: Descriptor inside → its kind: see `SandboxBackend.popen`. Default: the program
-                reads 0 and writes 1.
-            merge_stderr: Descriptor 2 is the same stream as 1, in order; else request 2 as "w".
+            channels: The program's descriptor → its kind: see `SandboxBackend.popen`. Default: the
+                program reads descriptor 0 and writes descriptor 1.
+            merge_stderr: Whether descriptor 2 is the same stream as 1. If False, `channels` must
+                name descriptor 2 to make it readable.
             cwd: See `exec`.
             env: See `exec`.
             user: See `exec`.
@@ -253,7 +275,9 @@ class Sandbox:
         )
 
     def worker(self, module: str) -> Worker:
-        """Start a module of `preload` by its ``main(socket)``, within a millisecond.
+        """Start a process that calls ``main(socket)`` of a module that `preload` has named.
+
+        The start takes less than a millisecond.
 
         Raises:
             LookupError: The module was not preloaded.
@@ -262,11 +286,15 @@ class Sandbox:
         return self.backend.worker(module)
 
     def kill(self, keep: Sequence[int] = ()) -> int:
-        """Kill all processes except the pids (numbered inside) in `keep`; return their number."""
+        """Kill all processes of the sandbox, and return the number of killed processes.
+
+        Args:
+            keep: The pids of processes to spare, as numbered in the sandbox.
+        """
         return self.backend.kill(keep)
 
     def processes(self) -> list[int]:
-        """Return the pids (numbered inside) of all running processes except process 1."""
+        """Return the pids of all running processes but process 1, as numbered in the sandbox."""
         return self.backend.processes()
 
     def programs(self) -> list[Program]:
@@ -275,17 +303,19 @@ class Sandbox:
         Raises:
             UsageError: This provider's sandboxes cannot list programs.
         """
-        if not isinstance(self.backend, Freezes):
+        if not isinstance(self.backend, SupportsFork):
             raise _unsupported_error("list programs")
         return self.backend.programs()
 
     def terminal(self) -> int:
-        """Create a terminal; return the descriptor of its master's end.
+        """Create a terminal in the sandbox; return a descriptor of its master end.
+
+        `SupportsTerminals.terminal` has the details.
 
         Raises:
             UsageError: This provider's sandboxes cannot create terminals.
         """
-        if not isinstance(self.backend, HasTerminals):
+        if not isinstance(self.backend, SupportsTerminals):
             raise _unsupported_error("make terminals")
         return self.backend.terminal()
 
@@ -305,7 +335,7 @@ class Sandbox:
             port: From 1 to 65535.
             to: ``host:port``, the absolute path of a Unix socket, or a function that a new thread
                 calls with the socket of each connection.
-            connections: The number of simultaneous connections, at least 1. Others wait.
+            connections: Maximum of simultaneous connections, at least 1. Further connections wait.
             idle: Seconds without a byte after which a connection to an address is closed.
 
         Raises:
@@ -313,7 +343,7 @@ class Sandbox:
                 network, or this provider's sandboxes cannot forward ports.
             CausedInsideError: The port is in use inside the sandbox.
         """
-        if not isinstance(self.backend, Forwards):
+        if not isinstance(self.backend, SupportsForwarding):
             raise _unsupported_error("forward ports")
         return self.backend.forward(port, to, connections=connections, idle=idle)
 
@@ -342,10 +372,12 @@ class Sandbox:
         """Copy a regular file of this machine, with its permissions, to a path in the sandbox.
 
         Raises:
-            OSError: The file cannot be read; or see `write_file`.
+            OSError: The file cannot be read. Or the file in the sandbox cannot be written: see
+                `write_file`.
         """
         with Path(source).open("rb") as file:
-            # A setuid bit would take effect for the sandbox's users.
+            # Setuid and setgid bits are dropped, because they would take effect for the sandbox's
+            # users.
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o777
             self.backend.write_file(path, file.read(), mode)
 
@@ -369,56 +401,63 @@ class Sandbox:
 
     # -- copies ----------------------------------------------------------------------------------
 
-    def at_rest(self, look: Callable[[], Seen]) -> Seen:
-        """Return the result of `look`, called while no program changes a file."""
+    def at_rest(self, look: Callable[[], ResultT]) -> ResultT:
+        """Return the result of `look`, called while no program changes a file.
+
+        `SandboxBackend.at_rest` has the details.
+        """
         return self.backend.at_rest(look)
 
     def snapshot(self) -> Snapshot:
         """Save the present file system: an image for ``Sandbox(snapshot)``.
 
-        Processes are not saved, and run on. The snapshot's storage is freed with its object.
+        Processes are not saved, and continue to run. The storage is freed when the snapshot object
+        is.
         """
         return self.backend.snapshot()
 
     def freeze(self) -> Snapshot:
-        """Save the files for many forks, mostly without a copy; all processes are ended.
+        """Save the present files as a snapshot from which many sandboxes can start.
 
-        `changes` of sandboxes started from the snapshot lists differences from this sandbox's
-        image.
+        The call ends all processes of the sandbox, and mostly needs no copy of the files. `changes`
+        of sandboxes started from the snapshot lists differences from this sandbox's image.
 
         Raises:
             UsageError: This provider's sandboxes cannot be frozen.
         """
-        if not isinstance(self.backend, Freezes):
+        if not isinstance(self.backend, SupportsFork):
             raise _unsupported_error("be frozen")
         return self.backend.freeze()
 
     def fork(self) -> Self:
-        """Start a second sandbox with the same files, limits and network; its own processes run on.
+        """Start a second sandbox with the same files, limits and network.
 
-        `changes` of the second sandbox lists differences from this sandbox's image, so both
-        sandboxes start with equal changes.
+        The processes of this sandbox continue to run, and are not copied. `changes` of the second
+        sandbox lists differences from this sandbox's image. So both sandboxes start with equal
+        changes.
 
         Raises:
             UsageError: This provider's sandboxes cannot be forked.
         """
-        if not isinstance(self.backend, Freezes):
+        if not isinstance(self.backend, SupportsFork):
             raise _unsupported_error("be forked")
         snapshot = self.backend.save_copy()
         try:
             return type(self).from_backend(self.backend.start_sibling(snapshot))
         finally:
-            snapshot.delete()  # the second sandbox keeps the storage for as long as it needs it
+            snapshot.delete()  # the storage remains as long as the second sandbox needs it
 
     # -- facts and end ---------------------------------------------------------------------------
 
     def memory_peak(self) -> int | None:
-        """Return the peak of memory in bytes, files included; None: this machine cannot measure it.
+        """Return the highest use of memory so far, in bytes, including the sandbox's files.
+
+        None: this machine cannot measure the memory of a sandbox.
 
         Raises:
             UsageError: This provider's sandboxes cannot count memory.
         """
-        if not isinstance(self.backend, CountsMemory):
+        if not isinstance(self.backend, SupportsMemoryPeak):
             raise _unsupported_error("count memory")
         return self.backend.memory_peak()
 
@@ -443,7 +482,7 @@ class Sandbox:
         self.close()
 
 
-_PARAMETERS = signature(StartRequest.of).parameters
+_PARAMETERS = signature(StartRequest.from_options).parameters
 _EXPLICIT_PARAMETERS = [
     parameter for parameter in _PARAMETERS.values() if parameter.kind is not Parameter.VAR_KEYWORD
 ]
@@ -454,7 +493,7 @@ _LIMITS = [
 ]
 OPTIONS = frozenset(parameter.name for parameter in (*_EXPLICIT_PARAMETERS, *_LIMITS))
 """The names of all options of a sandbox."""
-# For help(), and editors that complete from a running Python.
+# ``help()``, and editors that complete from a running Python, show this signature.
 Sandbox.__signature__ = Signature([*_EXPLICIT_PARAMETERS, *_LIMITS])  # type: ignore[attr-defined]
 
 
@@ -463,13 +502,15 @@ def _unsupported_error(verb: str) -> UsageError:
 
 
 def _checked_argv(argv: Sequence[str | bytes]) -> Sequence[str | bytes]:
-    """Return a program's arguments. Refuse a bare string: it would pass as a list of characters.
+    """Validate and return a program's arguments.
+
+    A bare string is refused, because Python would treat the string as a list of characters.
 
     Raises:
         UsageError: The arguments are not a list of strings.
     """
     if isinstance(argv, str | bytes) or not isinstance(argv, Sequence):
-        raise UsageError(f'argv is a list, as ["bash", "-c", "echo hello"], not {argv!r}')
+        raise UsageError(f'argv must be a list, such as ["bash", "-c", "echo hello"], not {argv!r}')
     for argument in argv:
         if not isinstance(argument, str | bytes | os.PathLike):
             raise UsageError(f"argv: each argument must be a string, not {argument!r}")
@@ -483,10 +524,10 @@ def _checked_env(env: Mapping[str, str] | None) -> Mapping[str, str] | None:
         UsageError: A name or a value is invalid.
     """
     if not isinstance(env, Mapping | None):
-        raise UsageError(f"env has names and values, not {env!r}")
+        raise UsageError(f"env must be a mapping of names to values, not {env!r}")
     for name, value in (env or {}).items():
         if not isinstance(name, str) or not name or "=" in name or "\0" in name:
-            raise UsageError(f"env: {name!r} cannot be the name of a variable")
+            raise UsageError(f"env: {name!r} is not the name of an environment variable")
         if not isinstance(value, str) or "\0" in value:
             raise UsageError(f"env: {name} must be a string without NUL, not {value!r}")
     return env
@@ -504,7 +545,11 @@ def _checked_user(user: str | None) -> str | None:
 
 
 def _as_bytes(data: Data, name: str) -> bytes:
-    """Return data as bytes, a string as UTF-8.
+    """Return data as bytes; encode a string as UTF-8.
+
+    Args:
+        data: The data.
+        name: The name of the caller's argument, for the error message.
 
     Raises:
         UsageError: The data is neither a string nor bytes.
@@ -512,12 +557,17 @@ def _as_bytes(data: Data, name: str) -> bytes:
     if isinstance(data, str):
         return data.encode("utf-8", "surrogateescape")
     if not isinstance(data, bytes | bytearray | memoryview):
-        raise UsageError(f"{name} is bytes or a text, not {type(data).__name__}")
+        raise UsageError(f"{name} must be bytes or a text, not {type(data).__name__}")
     return bytes(data)
 
 
 def _parse_value(parse: Callable[[object], Value], name: str, value: object) -> Value:
-    """Return a value with a unit as a number.
+    """Return the number that a caller's value means, such as ``"512M"`` or ``"30s"``.
+
+    Args:
+        parse: The parser, which raises ValueError for an invalid value.
+        name: The name of the caller's argument, for the error message.
+        value: The value.
 
     Raises:
         UsageError: The value is invalid.

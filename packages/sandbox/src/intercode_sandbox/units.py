@@ -1,7 +1,7 @@
-"""Sizes, times and counts in the notation of people, and the parsers of limits.
+"""Formats and parsers of sizes, times and counts, such as ``512M`` and ``30s``.
 
-`LIMITS` defines the valid values of each limit of `intercode.Limits` once for all sources (Python,
-``intercode.toml``, a task, the command line). This module imports the standard library only.
+`LIMITS` defines the valid values of each limit of `intercode.Limits`. All sources of limits use it:
+Python, ``intercode.toml``, a task, the command line. This module imports the standard library only.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import partial
 from numbers import Integral, Real
 from typing import Any
 
-from intercode_sandbox.capabilities import parse_capabilities
+from intercode_sandbox.linux_capabilities import parse_capabilities
 
 LONGEST_SECONDS = 1e6
 """The longest possible time limit, in seconds."""
@@ -33,7 +33,7 @@ def format_count(count: int, noun: str) -> str:
 
 
 def format_names(names: Sequence[str], max_names: int) -> str:
-    """Return the first names, and the number of the remaining names.
+    """Return the first `max_names` names as a text, with the number of the remaining names.
 
     >>> format_names(["a", "b", "c"], 2)
     'a, b and 1 more'
@@ -63,7 +63,7 @@ def size(value: object, minimum: int = 1) -> int:
 
 
 def format_size(count: int) -> str:
-    """Return a number of bytes in the largest unit that divides it: ``32M``."""
+    """Return a number of bytes as a text in the largest unit that divides it, such as ``32M``."""
     unit = next(unit for unit in "TGMK " if count % _UNITS[unit.strip()] == 0)
     return f"{count // _UNITS[unit.strip()]}{unit}".strip()
 
@@ -107,7 +107,7 @@ LIMITS: Mapping[str, Callable[[object], Any]] = {
     "output": size,
     "processes": whole_number,
     "files": partial(whole_number, minimum=64),
-    "open_files": partial(whole_number, minimum=512),  # a shell needs that many
+    "open_files": partial(whole_number, minimum=512),  # a shell needs 512 descriptors
     "capabilities": parse_capabilities,
 }
-"""Limit → the function that parses and validates its value."""
+"""Name of a limit → the function that parses and validates its value."""

@@ -1,4 +1,7 @@
-"""User code: an object in a Python file, named by a reference, ``path/to/file.py:name``."""
+"""User code: the execution of a user's Python file, and objects that the file defines.
+
+A reference names such an object: ``path/to/file.py:name``.
+"""
 
 from __future__ import annotations
 
@@ -14,37 +17,48 @@ from typing import Any
 
 from intercode_sandbox.errors import UsageError
 from intercode_sandbox.interruption import is_handlers
-from intercode_sandbox.suggestions import hint_text
+from intercode_sandbox.spelling_suggestions import hint_text
 
 INSTALLED = ("site-packages", "dist-packages")
+"""Names of the folders in which package managers install Python packages."""
 _NON_USER_MODULES = sys.stdlib_module_names | {"intercode", "intercode_sandbox"}
 _lock = threading.RLock()
-"""Held while a file is executed: two threads would create two classes from one definition."""
+"""A lock that is held while a file is executed. Without the lock two threads could execute one file
+twice, and its classes would exist twice."""
 _PREFIX = "intercode_file_"
+"""Beginning of the module names under which users' files are executed."""
 
 
 def is_reference(name: str) -> bool:
-    """Return whether a name refers to an object in a file, rather than to a registered object."""
+    """Return whether a name is a reference to an object in a file, not the name of a registry."""
     return ".py:" in name
 
 
 def split(text: str, separator: str) -> tuple[str, str]:
-    """Split a name or reference from its suffix: ``my.py:make/NAME`` at ``/``."""
+    """Split a text into a name or reference and the suffix after a separator.
+
+    For instance ``my.py:make/NAME`` is split into ``my.py:make`` and ``NAME`` at ``/``. A separator
+    in the path of the file is ignored.
+    """
     start = text.index(".py:") + 4 if is_reference(text) else 0
     name, _, suffix = text[start:].partition(separator)
     return text[:start] + name, suffix
 
 
 def absolute(text: str) -> str:
-    """Return a name that is valid in any working directory."""
+    """Return a reference with an absolute path, valid in any working directory.
+
+    Any text but a reference is returned unchanged.
+    """
     if not is_reference(text):
         return text
     file, _, suffix = text.partition(".py:")
-    return f"{_place(f'{file}.py')}:{suffix}"
+    return f"{_absolute_path(f'{file}.py')}:{suffix}"
 
 
-_places: dict[str, Path] = {}
-"""Relative path of an executed file → its absolute path, by the working directory at that time."""
+_absolute_paths: dict[str, Path] = {}
+"""Relative path of a user's file → its absolute path in the working directory at the time of its
+first use."""
 
 
 def remember(reference: str) -> None:
@@ -57,17 +71,24 @@ def remember(reference: str) -> None:
         file = f"{reference.partition('.py:')[0]}.py"
         path = Path(file).expanduser().absolute()
         if path.exists():
-            _places[file] = path
+            _absolute_paths[file] = path
 
 
-def _place(file: str) -> Path:
-    """Return the absolute path of a file, even if its code has changed the working directory."""
+def _absolute_path(file: str) -> Path:
+    """Return the absolute path of a user's file.
+
+    If the file does not exist in the present working directory, the path that `_absolute_paths`
+    remembers is returned. The user's code may have changed the working directory.
+    """
     path = Path(file).expanduser().absolute()
-    return path if path.exists() else _places.get(file, path)
+    return path if path.exists() else _absolute_paths.get(file, path)
 
 
 def target_reference(target: object) -> str:
-    """Return the reference of a user file's class or function; empty for any other object."""
+    """Return the reference to a class or function that a user's file defines.
+
+    The text is empty for any other object.
+    """
     module = getattr(target, "__module__", None) or ""
     if not module.startswith(_PREFIX):
         return ""
@@ -75,7 +96,9 @@ def target_reference(target: object) -> str:
 
 
 def load(kind: str, reference: str) -> Any:
-    """Return the object of a reference. The file is executed once, and again after each change.
+    """Return the object that a reference names.
+
+    The first call executes the file. A later call executes the file again only if it has changed.
 
     Args:
         kind: The kind of object, for messages: ``"agent"``.
@@ -86,10 +109,10 @@ def load(kind: str, reference: str) -> Any:
             name.
     """
     file, _, attribute = reference.rpartition(":")
-    path = _place(file)
+    path = _absolute_path(file)
     if path.exists():
-        _places[file] = path
-    module = _module(kind, reference, path if file in _places else Path(file).expanduser())
+        _absolute_paths[file] = path
+    module = _module(kind, reference, path if file in _absolute_paths else Path(file).expanduser())
     target = getattr(module, attribute, None)
     if not callable(target):
         names = (name for name, value in vars(module).items() if callable(value))
@@ -99,7 +122,10 @@ def load(kind: str, reference: str) -> Any:
 
 
 def digest(reference: str) -> str:
-    """Return a BLAKE2b-128 digest of the code, for a run's record; empty for a registered name.
+    """Return the BLAKE2b-128 digest of a user's file, in hexadecimal, for a run's record.
+
+    Args:
+        reference: ``path/to/file.py:name``. For any other text the digest is empty.
 
     Raises:
         UsageError: The file cannot be read.
@@ -108,13 +134,16 @@ def digest(reference: str) -> str:
         return ""
     file = f"{reference.partition('.py:')[0]}.py"
     try:
-        return hashlib.blake2b(_place(file).read_bytes(), digest_size=16).hexdigest()
+        return hashlib.blake2b(_absolute_path(file).read_bytes(), digest_size=16).hexdigest()
     except OSError as error:
         raise UsageError(f"{reference}: cannot read {file}: {error.strerror}") from None
 
 
 def error_location(error: BaseException, file: str) -> str:
-    """Return an error's location in a file, ``file, line N``; empty if raised in another file."""
+    """Return the text ``file, line N`` for the line of a file at which an error was raised.
+
+    The text is empty if the error's traceback does not contain the file.
+    """
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if frame.filename == file:
             return f"{file}, line {frame.lineno}"
@@ -126,17 +155,18 @@ def error_location(error: BaseException, file: str) -> str:
 def describe_error(error: BaseException) -> str:
     """Return a description of an error in a user's code: ``file, line N: TypeError: …``.
 
-    The line is the innermost line outside InterCode and outside installed packages.
+    The line is the innermost one of the traceback that belongs neither to InterCode, nor to the
+    standard library, nor to an installed package.
     """
-    places = []
+    locations = []
     for frame, line in traceback.walk_tb(error.__traceback__):
         file = frame.f_code.co_filename
-        module = str(frame.f_globals.get("__name__", ""))
-        is_installed = any(part in INSTALLED for part in Path(file).parts)
-        if module.partition(".")[0] not in _NON_USER_MODULES and not is_installed:
-            places.append(f"{file}, line {line}: ")
+        frame_module = str(frame.f_globals.get("__name__", ""))
+        is_installed = any(component in INSTALLED for component in Path(file).parts)
+        if frame_module.partition(".")[0] not in _NON_USER_MODULES and not is_installed:
+            locations.append(f"{file}, line {line}: ")
     text = f"{type(error).__name__}: {error}".removesuffix(": ")
-    return f"{places[-1] if places else ''}{text}"
+    return f"{locations[-1] if locations else ''}{text}"
 
 
 def _module(kind: str, reference: str, path: Path) -> ModuleType:
@@ -146,9 +176,9 @@ def _module(kind: str, reference: str, path: Path) -> ModuleType:
         reason = f": {error.strerror}" if path.exists() else ""
         message = f"cannot read {path}" if reason else f"there is no file {path}"
         raise UsageError(f"{kind} {reference}: {message}{reason}") from None
-    # Files with equal names in two folders are two modules.
-    mark = hashlib.blake2b(str(path.resolve()).encode(), digest_size=4).hexdigest()
-    name = f"{_PREFIX}{path.stem}_{mark}"
+    # The digest of the path distinguishes files with equal names in two folders.
+    path_digest = hashlib.blake2b(str(path.resolve()).encode(), digest_size=4).hexdigest()
+    name = f"{_PREFIX}{path.stem}_{path_digest}"
     with _lock:
         module = sys.modules.get(name)
         if module is not None and module.__dict__["__source__"] == source:
@@ -157,18 +187,27 @@ def _module(kind: str, reference: str, path: Path) -> ModuleType:
 
 
 def _run(label: str, name: str, path: Path, source: bytes) -> ModuleType:
-    """Execute a file's source as a module of this name."""
+    """Execute a file as a module, and return the module.
+
+    Args:
+        label: The kind and the reference, for messages.
+        name: The module's name.
+        path: The path of the file.
+        source: The content of the file.
+    """
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and isinstance(spec.loader, SourceLoader)  # true for all .py files
     module = importlib.util.module_from_spec(spec)
     module.__dict__["__source__"] = source
     previous_module = sys.modules.get(name)
     sys.modules[name] = module  # dataclasses and pickle look up a class's module in this table
-    # A script's folder is importable; appended last, the folder shadows no other module.
+    # The file may import its neighbours, as a script may. The folder is appended last: so its files
+    # shadow no other module.
     if (folder := str(path.parent.resolve())) not in sys.path:
         sys.path.append(folder)
     try:
-        # Not exec_module: its cache confuses files of the same second and size.
+        # The loader's exec_module would use Python's bytecode cache. The cache takes a changed file
+        # of the same size for the old one, if both were written in the same second.
         exec(spec.loader.source_to_code(source, str(spec.origin)), module.__dict__)
     except BaseException as error:
         sys.modules.pop(name)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from intercode_sandbox import Completed, Limits, Provider, SandboxBackend, get_provider
-from intercode_sandbox.base import Freezes
+from intercode_sandbox.base import SupportsFork
 from intercode_sandbox.docker.provider import DockerProvider
 from intercode_sandbox.images import host
 from intercode_sandbox.images.cache import ImageCache
@@ -158,7 +158,7 @@ def start(provider: Provider, origin: str) -> Iterator[Start]:
         if (image, limits) not in frozen:
             source = provider.start(image, limits)  # type: ignore[arg-type]
             started.append(source)
-            assert isinstance(source, Freezes)
+            assert isinstance(source, SupportsFork)
             assert source.exec(["cp", "-r", "/etc", "/var/frozen"]).exit_code is not None
             frozen[image, limits] = source.freeze()
         return frozen[image, limits]

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from intercode_sandbox import Limits, Provider, SandboxBackend
-from intercode_sandbox.capabilities import CAPABILITIES, mask
 from intercode_sandbox.docker.provider import DockerProvider
 from intercode_sandbox.errors import UsageError
+from intercode_sandbox.linux_capabilities import CAPABILITIES, mask
 from waiting import becomes_readable
 
 from . import Start, not_for_docker

@@ -116,7 +116,7 @@ def test_a_program_that_is_stopped_before_it_begins(sandbox: SandboxBackend) -> 
 def test_no_cgroup_outlives_a_spawner_that_was_killed() -> None:
     with closing(NativeProvider()) as provider:
         sandboxes = [provider.start() for _ in range(3)]
-        spawner = provider._running()
+        spawner = provider._running_spawner()
         folders = [Path(parent, cgroup.PREFIX + spawner.name) for parent in cgroup.parents()]
         assert not is_root() or any(folder.is_dir() for folder in folders)
         spawner.process.kill()

@@ -164,7 +164,7 @@ def test_a_cache_for_reading_only(cache: Path) -> None:
         capture_output=True,
         text=True,
     )
-    assert "told: cannot keep images in" in done.stdout, done.stderr
+    assert "told: cannot store images in" in done.stdout, done.stderr
 
 
 # -- who walks over it ---------------------------------------------------------------------------
@@ -342,7 +342,7 @@ def test_whatever_fails_a_snapshot_is_not_whole(
 
     sandbox = start()
     sandbox.write_file("/x", b"")
-    monkeypatch.setattr("intercode_sandbox.native.archive._LayerWriter.set", fail)
+    monkeypatch.setattr("intercode_sandbox.native.archive._LayerExtractor.set", fail)
     with pytest.raises(SandboxError, match="could not be saved"):
         sandbox.snapshot()
 
@@ -359,7 +359,7 @@ def test_more_names_than_a_disk_can_hold(
     sandbox = start()
     assert sandbox.exec(["bash", "-c", "echo x > /root/a; ln /root/a /root/b"]).ok
     monkeypatch.setattr(os, "link", full)
-    with pytest.raises(OutputLimitError, match="names"):
+    with pytest.raises(OutputLimitError, match="more hard links"):
         sandbox.snapshot()
 
 

@@ -18,7 +18,7 @@ import pytest
 
 from intercode_sandbox import Limits
 from intercode_sandbox.docker import provider as providers
-from intercode_sandbox.docker.engine import LEASE, Engine
+from intercode_sandbox.docker.engine import LEASE, DockerEngine
 from intercode_sandbox.docker.images import prune
 from intercode_sandbox.docker.provider import DockerProvider, sweep
 from intercode_sandbox.docker.runtime_mounts import SHARED_ROOT
@@ -167,7 +167,7 @@ def test_what_the_engine_lacks(engine: PrivateEngine, provider: DockerProvider) 
 def test_an_engine_that_does_not_see_our_files(engine: PrivateEngine) -> None:
     with closing(DockerProvider()) as provider:
         provider._prepare_runtime().mounts["code"] = Path("/only/here")
-        with pytest.raises(SandboxUnavailableError, match="does not see this machine's files"):
+        with pytest.raises(SandboxUnavailableError, match="cannot see this machine's files"):
             provider.start("host")
 
 
@@ -190,7 +190,7 @@ def test_nothing_is_left_of_a_caller_that_ends(
         "p = get_provider('docker'); boxes = [p.start('host') for _ in range(3)]; "
         "boxes[0].changes(); boxes[1].snapshot()\n"
         # One that the engine is just making would stay, to be found by its label.
-        "while any(p._pool._coming.values()): time.sleep(0.01)\n"
+        "while any(p._pool._starting_counts.values()): time.sleep(0.01)\n"
         f"child = 0\n{fork}\n"
         "print(p._home.lease, child, flush=True)\n"
         "for _ in range(600): time.sleep(0.1)"  # a long one may miss an interrupt
@@ -207,7 +207,7 @@ def test_nothing_is_left_of_a_caller_that_ends(
     finally:
         if fork:
             os.kill(int(child), signal.SIGKILL)
-    with closing(Engine()) as own:
+    with closing(DockerEngine()) as own:
         sweep(own)
     assert not list(Path.home().glob(f".cache/intercode/docker/run-{lease}"))
 
@@ -233,7 +233,7 @@ def test_what_is_begun_ahead_is_waited_for(
     pool = provider._pool
     assert going_on.wait(60)
     provider.close()
-    assert not any(pool._coming.values()), sandboxes
+    assert not any(pool._starting_counts.values()), sandboxes
     assert not api.containers(all=True, filters={"label": [label]})
 
 

@@ -157,7 +157,7 @@ def test_what_is_laid_over_it(provider: DockerProvider, own_image: str, tmp_path
             assert sandbox.changes() == []
             sandbox.write_file("/srv/task/mine", b"")
             assert [change.path for change in sandbox.changes()] == ["/srv/task/mine"]
-    with pytest.raises(ImageError, match="have its Dockerfile run it"):
+    with pytest.raises(ImageError, match="engine: run it"):
         provider.start(f"{own_image}+{script}")
     with pytest.raises(ImageError, match="cannot read"):
         provider.start(f"{own_image}+{tmp_path}/none.tar")

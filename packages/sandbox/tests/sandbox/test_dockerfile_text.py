@@ -155,7 +155,7 @@ def test_lines_are_told(tmp_path: Path, text: str) -> None:
         (b"# escape=`\n# escape=`\nFROM a", ":2: only one escape parser directive"),
         (b"# syntax=x/y\nFROM a", ":1: the syntax 'x/y' is not Docker's own"),
         (b"FROM a\nRUN " + b"x" * 65536, ":2: a line is longer than 65535 bytes"),
-        (b"\xff", "is no UTF-8 text"),
+        (b"\xff", "is not UTF-8 text"),
         (None, "cannot read the Dockerfile .*: No such file"),
     ],
 )

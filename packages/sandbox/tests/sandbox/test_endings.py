@@ -15,7 +15,7 @@ import pytest
 
 from intercode_sandbox import SandboxBackend
 from intercode_sandbox.doctor import check_native
-from intercode_sandbox.files import cache_root
+from intercode_sandbox.host_files import cache_root
 from intercode_sandbox.native import cgroup, process
 from intercode_sandbox.native.exit_ledger import (
     LEDGERS,
@@ -77,7 +77,7 @@ def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[NativeProvider]:
 
 
 def of(provider: NativeProvider) -> list[Ending]:
-    lease = provider._running().name
+    lease = provider._running_spawner().name
     return [ending for ending in endings() if ending.lease == lease]
 
 
@@ -123,7 +123,7 @@ def test_its_ids_are_nobody_elses(provider: NativeProvider) -> None:
 def test_a_provider_does_not_wait(provider: NativeProvider) -> None:
     """Its spawner stays until the end, with the sandboxes' cgroups, which no sweep removes."""
     sandbox = provider.start()
-    spawner = provider._running()
+    spawner = provider._running_spawner()
     with kept_from_ending(sandbox):
         provider.close()
         assert spawner.process.poll() is None
@@ -144,7 +144,7 @@ from intercode_sandbox.native.provider import NativeProvider
 provider = NativeProvider()
 sandbox = provider.start()
 sandbox.popen(["sleep", sys.argv[1]], channels={})
-print(provider._running().name, flush=True)
+print(provider._running_spawner().name, flush=True)
 sys.stdin.read()
 """
 
@@ -188,7 +188,7 @@ def test_a_ledger_goes_with_its_spawner(tmp_path: Path) -> None:
 
 
 def test_no_ledger_is_left(provider: NativeProvider) -> None:
-    name = provider._running().name
+    name = provider._running_spawner().name
     assert (cache_root() / LEDGERS / name).exists()
     provider.start().close()
     provider.close()

@@ -11,7 +11,7 @@ import pytest
 from intercode_sandbox import Provider, SandboxBackend
 from intercode_sandbox.base import Evidence, was_caused_inside
 from intercode_sandbox.docker import sandbox as docker_sandbox
-from intercode_sandbox.docker.engine import Engine
+from intercode_sandbox.docker.engine import DockerEngine
 from intercode_sandbox.docker.sandbox import DockerSandbox
 from intercode_sandbox.errors import (
     CausedInsideError,
@@ -122,7 +122,7 @@ def test_process_1_fails(sandbox: SandboxBackend) -> None:
 
 def test_its_keeper_is_gone(sandbox: SandboxBackend, provider: Provider) -> None:
     if isinstance(sandbox, DockerSandbox):
-        sandbox.container.engine = Engine("unix:///nowhere")
+        sandbox.container.engine = DockerEngine("unix:///nowhere")
         os.kill(process_1(sandbox), signal.SIGKILL)
     else:
         assert isinstance(sandbox, NativeSandbox) and isinstance(provider, NativeProvider)

@@ -13,9 +13,9 @@ import pytest
 
 from forks import in_a_fork
 from intercode_sandbox import Provider, SandboxBackend, forwarding as forwards, get_provider
-from intercode_sandbox.base import Freezes
+from intercode_sandbox.base import SupportsFork
 from intercode_sandbox.errors import CausedInsideError, SandboxError, UsageError
-from intercode_sandbox.forwarding import Forward, Forwards, adopt_socket
+from intercode_sandbox.forwarding import Forward, SupportsForwarding, adopt_socket
 from waiting import PATIENCE, becomes_readable, eventually
 
 from . import Run, Start, not_for_docker
@@ -27,7 +27,7 @@ HOLD = SAY.format(4000) + " > /dev/null"
 
 
 def forward(sandbox: SandboxBackend, port: int, to: Any, **limits: Any) -> Forward:
-    assert isinstance(sandbox, Forwards)
+    assert isinstance(sandbox, SupportsForwarding)
     return sandbox.forward(port, to, **limits)
 
 
@@ -124,7 +124,7 @@ def test_small_parts_are_not_held_back(
 
 def test_it_follows_a_sandbox_that_was_frozen(sandbox: SandboxBackend, sh: Run) -> None:
     """What is started from the snapshot has no part in it."""
-    assert isinstance(sandbox, Freezes)
+    assert isinstance(sandbox, SupportsFork)
     forward(sandbox, 4000, says("here"))
     forward(sandbox, 4001, says("closed")).close()
     sandbox.freeze().delete()
@@ -232,7 +232,7 @@ def test_a_port_that_is_in_use(sandbox: SandboxBackend, sh: Run) -> None:
         (0, "127.0.0.1:80", "from 1 to 65535, not 0"),
         (True, "127.0.0.1:80", "not True"),
         (70_000, "127.0.0.1:80", "not 70000"),
-        (4000, "localhost", "not an address, as 127.0.0.1:8000"),
+        (4000, "localhost", "not an address such as 127.0.0.1:8000"),
         (4000, "::1:80", "not an address"),
         (4000, "localhost:http", "not an address"),
         (4000, "localhost:0", "from 1 to 65535, not 0"),

@@ -8,7 +8,7 @@ import weakref
 import pytest
 
 from intercode_sandbox import SandboxBackend
-from intercode_sandbox.base import Freezes
+from intercode_sandbox.base import SupportsFork
 from intercode_sandbox.docker.sandbox import DockerSandbox
 from intercode_sandbox.errors import SandboxError
 from intercode_sandbox.native import frozen_layers as frozen_layers
@@ -27,8 +27,8 @@ def box(start: Start, image: str) -> SandboxBackend:  # noqa: F811 - the fixture
     return start(image)
 
 
-def frozen(sandbox: SandboxBackend) -> Freezes:
-    assert isinstance(sandbox, Freezes)
+def frozen(sandbox: SandboxBackend) -> SupportsFork:
+    assert isinstance(sandbox, SupportsFork)
     return sandbox
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from intercode_sandbox import SandboxBackend
-from intercode_sandbox.base import Freezes, Snapshot
-from intercode_sandbox.capabilities import CAPABILITIES
-from intercode_sandbox.files import cache_root
+from intercode_sandbox.base import Snapshot, SupportsFork
+from intercode_sandbox.host_files import cache_root
+from intercode_sandbox.linux_capabilities import CAPABILITIES
 from intercode_sandbox.native.provider import NativeProvider
 from intercode_sandbox.privileges import is_root
 from waiting import becomes_readable
@@ -116,7 +116,7 @@ def python(sandbox: SandboxBackend, script: str) -> str:
 def furnished(start: Start, **limits: object) -> tuple[SandboxBackend, Snapshot]:
     source = native(start, **limits)
     assert source.exec(["bash", "-c", SOURCE]).ok
-    assert isinstance(source, Freezes)
+    assert isinstance(source, SupportsFork)
     return source, source.freeze()
 
 

@@ -329,7 +329,7 @@ def test_processes_of_others_do_not_count(start: Start) -> None:
 def test_few_identities_are_kept() -> None:
     with closing(NativeProvider()) as provider:
         sandboxes = [provider.start("host") for _ in range(identity._MAX_IDLE_IDENTITIES + 8)]
-        spawner = provider._running().process.pid
+        spawner = provider._running_spawner().process.pid
 
         def kept() -> int:
             found = 0
@@ -346,7 +346,7 @@ def test_few_identities_are_kept() -> None:
 
 
 @as_root  # of an ordinary user only a process without threads can have namespaces
-@pytest.mark.parametrize("when", ["write_maps", "_hear"])
+@pytest.mark.parametrize("when", ["write_maps", "_await_helper"])
 def test_nothing_is_left_of_a_spawner_that_is_killed_meanwhile(when: str) -> None:
     script = f"""
 import os

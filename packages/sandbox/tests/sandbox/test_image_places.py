@@ -133,7 +133,7 @@ def test_a_place_that_is_no_folder_is_refused(
     fill(image.layers[-1], victim)
     before = facts(victim)
     if not looks:
-        monkeypatch.setattr(native, "_check_places", lambda layers: None)
+        monkeypatch.setattr(native, "_check_mount_points", lambda layers: None)
     for _ in range(2):  # also where a child is ready
         with pytest.raises(ImageError, match=f"no folder {path},"):
             provider.start(image, Limits(private=private)).close()

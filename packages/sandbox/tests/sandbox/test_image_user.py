@@ -14,9 +14,9 @@ from typing import Any, cast
 import pytest
 
 from intercode_sandbox import Limits, Provider, SandboxBackend
-from intercode_sandbox.capabilities import CAPABILITIES
 from intercode_sandbox.errors import SandboxClosedError
 from intercode_sandbox.images import Image, resolve
+from intercode_sandbox.linux_capabilities import CAPABILITIES
 from intercode_sandbox.native.provider import NativeProvider
 
 pytestmark = pytest.mark.skipif(

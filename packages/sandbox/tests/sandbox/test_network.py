@@ -15,8 +15,8 @@ from intercode_sandbox import Provider, SandboxBackend, network
 from intercode_sandbox.errors import UsageError
 from intercode_sandbox.native.sandbox import NativeSandbox
 from intercode_sandbox.network import (
-    Gate,
     Host,
+    NetworkGate,
     Policy,
     RefusedError,
     forbidden_reason,
@@ -84,9 +84,9 @@ def internet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network, "non_public_reason", lambda a: "" if str(a) == PUBLIC else real(a))
 
 
-def admit(sandbox: SandboxBackend, *hosts: str, names: Names | None = None) -> Gate:
+def admit(sandbox: SandboxBackend, *hosts: str, names: Names | None = None) -> NetworkGate:
     assert isinstance(sandbox, NativeSandbox)  # Docker's, too
-    sandbox.admit(Policy.of(list(hosts)), names or Names())
+    sandbox.admit(Policy.parse(list(hosts)), names or Names())
     assert sandbox.gate is not None
     return sandbox.gate
 
@@ -174,14 +174,14 @@ def test_hostile_requests(sandbox: SandboxBackend, sh: Run, sent: str, said: str
         raise socket.gaierror(-2, "Name or service not known")
 
     assert isinstance(sandbox, NativeSandbox)
-    sandbox.admit(Policy.of("a.org,*.b.org"), resolve)
+    sandbox.admit(Policy.parse("a.org,*.b.org"), resolve)
     sandbox.write_file("/tmp/sent", sent.replace("\\r", "\r").replace("\\n", "\n").encode())
     done = sh("exec 3<>/dev/tcp/127.0.0.1/3128; cat /tmp/sent >&3 & timeout 60 head -n 1 <&3")
     assert said in done.stdout.decode()
 
 
 def test_a_flood_of_names_is_counted_together() -> None:
-    gate = Gate(Policy.of(["a.org"]))
+    gate = NetworkGate(Policy.parse(["a.org"]))
     for number in range(500):
         with pytest.raises(RefusedError):
             gate.connect_to_host(f"{number}\n\x1b.evil.org", 443)
@@ -253,8 +253,8 @@ def test_an_address_of_this_machine_is_not_public(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("many", [True, False])
 def test_some_addresses_cannot_be_listed(text: str, many: bool) -> None:
     assert forbidden_reason(ipaddress.ip_address(text.rpartition(":")[0].strip("[]")))
-    with pytest.raises(UsageError, match="no sandbox may reach"):
-        Policy.of([text, "a.org"] if many else text)
+    with pytest.raises(UsageError, match="sandboxes must not reach"):
+        Policy.parse([text, "a.org"] if many else text)
 
 
 @pytest.mark.parametrize(
@@ -275,14 +275,14 @@ def test_some_addresses_cannot_be_listed(text: str, many: bool) -> None:
     ],
 )
 def test_policies(given: Any, policy: Policy) -> None:
-    assert Policy.of(given) == policy
+    assert Policy.parse(given) == policy
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
         ("", "not the name of a host"),
-        ("bash", "'bash' is not a host: give HOST:PORT, a URL, or names"),
+        ("bash", "'bash' is not a host: give HOST:PORT, a URL, or comma-separated names"),
         ("*", "not the name"),
         ("*.org", "too wide"),
         ("a..org", "not the name"),
@@ -290,8 +290,8 @@ def test_policies(given: Any, policy: Policy) -> None:
         ("bücher.example", "not the name"),
         ("10.0.0.1", "give the port of an address, as 10.0.0.1:443"),
         ("a.org:99999", "from 1 to 65535"),
-        ("ftp://a.org", "begins with http"),
-        ("http://me:secret@a.org", "begins with http"),
+        ("ftp://a.org", "a URL begins with http:// or https://"),
+        ("http://me:secret@a.org", "a URL begins with http:// or https://"),
         (["a.org", 5], "a host is a text, not 5"),
         ("localhost:8000,127.0.0.1:8000", "two endpoints have the port 8000"),
     ],

@@ -117,7 +117,7 @@ def test_a_cache_that_cannot_map_ids(tmp_path: Path) -> None:
 
 @needs_root
 def test_too_few_open_files(user: OrdinaryUser) -> None:
-    may_raise = bool(privileges.permitted() >> preflight._CAP_SYS_RESOURCE & 1)
+    may_raise = bool(privileges.read_permitted_capabilities() >> preflight._CAP_SYS_RESOURCE & 1)
     few = f"ulimit -n 512; {FOLLOW}"
     said = as_root("sh", "-c", few, sys.executable, ASK)
     assert said.endswith("\nstarted\n") if may_raise else "fix: \n" in said, said
@@ -164,7 +164,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     for module in (preflight, restrictions):
         monkeypatch.setattr(module, "read_if_there", lambda path: files.get(path, ""))
     for module in (preflight, restrictions):
-        monkeypatch.setattr(module, "permitted", lambda: 0)
+        monkeypatch.setattr(module, "read_permitted_capabilities", lambda: 0)
         monkeypatch.setattr(module, "in_container", lambda: bool(files.get("container")))
     monkeypatch.setattr(restrictions, "in_pod", lambda: files.get("container") == "pod")
     monkeypatch.setattr(privileges.os, "geteuid", lambda: 1000)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import pytest
 
 from intercode_sandbox import Limits, Provider, SandboxBackend
-from intercode_sandbox.capabilities import CAPABILITIES, mask
+from intercode_sandbox.linux_capabilities import CAPABILITIES, mask
 from sandbox.fixtures import of_both_origins as pytest_generate_tests  # noqa: F401 - a hook
 from waiting import PATIENCE
 

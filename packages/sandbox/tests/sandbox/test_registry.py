@@ -70,8 +70,8 @@ def test_from_a_registry(tmp_path: Path, system: Path, registry: str) -> None:
             r"^cannot pull 127.0.0.1:1/some:2: its registry cannot be reached from here; "
             r"`docker save` it .* \(connection refused\)$",
         ),
-        ("docker://-x", "is not a name of an image in a registry"),
-        ("docker:x", "docker://x is pulled"),
+        ("docker://-x", "is not the name of an image in a registry"),
+        ("docker:x", "docker://x names an image of a registry"),
     ],
 )
 def test_what_no_registry_has(registry: str, name: str, message: str) -> None:

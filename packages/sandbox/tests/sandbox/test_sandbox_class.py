@@ -151,12 +151,12 @@ def test_a_network_policy_and_a_port(provider: Provider) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"image": ""}, "an image is a name or a snapshot"),
-        ({"image": None}, "an image is a name or a snapshot"),
+        ({"image": ""}, "an image must be a name or a snapshot"),
+        ({"image": None}, "an image must be a name or a snapshot"),
         ({"provider": "natve"}, "did you mean 'native'"),
-        ({"provider": 3}, "a provider is a name or an object"),
-        ({"provider": get_provider(), "preload": ["x"]}, "belong to a provider by name"),
-        ({"preload": "json"}, "preload is a list"),
+        ({"provider": 3}, "a provider must be a name or an object"),
+        ({"provider": get_provider(), "preload": ["x"]}, "are options of a named provider: pass"),
+        ({"preload": "json"}, "preload must be a list"),
         ({"memroy": "1G"}, "a sandbox has no option 'memroy'; did you mean 'memory'"),
         ({"overrides": frozenset()}, "a sandbox has no option 'overrides'"),
         ({"memory": "1Q"}, "'memory' must be a size"),
@@ -164,7 +164,7 @@ def test_a_network_policy_and_a_port(provider: Provider) -> None:
         ({"processes": "many"}, "'processes' must be a whole number"),
         ({"timeout": 0}, "'timeout' must be a number of seconds"),
         ({"limits": 5}, "limits must be Limits"),
-        ({"network": 5}, "network is True, False"),
+        ({"network": 5}, "network must be True, False"),
         ({"network": "http://"}, "network"),
     ],
 )
@@ -177,14 +177,14 @@ def test_bad_options_start_nothing(options: dict[str, Any], message: str) -> Non
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("echo hi",), "argv is a list"),
-        ((b"echo",), "argv is a list"),
+        (("echo hi",), "argv must be a list"),
+        ((b"echo",), "argv must be a list"),
         ((["echo", 1],), "argv: each argument must be a string, not 1"),
-        ((None,), "argv is a list"),
-        ((["cat"], {"stdin": 5}), "stdin is bytes or a text, not int"),
+        ((None,), "argv must be a list"),
+        ((["cat"], {"stdin": 5}), "stdin must be bytes or a text, not int"),
         ((["cat"], {"env": {"A": 1}}), "env: A must be a string"),
-        ((["cat"], {"env": {"A=B": "1"}}), "cannot be the name"),
-        ((["cat"], {"env": ["A=B"]}), "env has names and values"),
+        ((["cat"], {"env": {"A=B": "1"}}), "is not the name"),
+        ((["cat"], {"env": ["A=B"]}), "env must be a mapping of names to values"),
         ((["cat"], {"user": 0}), "user must be a string"),
         ((["cat"], {"timeout": -1}), "timeout must be a number of seconds"),
         ((["cat"], {"output_limit": "big"}), "output_limit must be a size"),
@@ -199,7 +199,7 @@ def test_bad_arguments_of_a_command_run_nothing(arguments: tuple[Any, ...], mess
                     start(argv, **options)
         with pytest.raises(ActionError):
             box.exec([])
-        with pytest.raises(UsageError, match="data is bytes or a text"):
+        with pytest.raises(UsageError, match="data must be bytes or a text"):
             box.write_file("/tmp/a", 5)  # type: ignore[arg-type]
         assert box.changes() == []
 

@@ -6,7 +6,7 @@ from contextlib import closing
 
 from intercode_sandbox import Limits, Provider
 from intercode_sandbox.base import SupportsPrivacy
-from intercode_sandbox.scripts import script
+from intercode_sandbox.script_arguments import script
 
 
 def test_a_script_of_any_length_is_the_same_script(provider: Provider) -> None:

@@ -59,7 +59,7 @@ def test_every_system_call_has_its_answer(machine: str, debugger: bool) -> None:
         expected |= dict.fromkeys(tables[f"_DEBUGGER_{name}"].values(), errno.EPERM)
     for number in [*tables["_ENOSYS"].values(), *tables[f"_ENOSYS_{name}"].values()]:
         expected[number] = errno.ENOSYS
-    by_argument = set(tables["_BY_ARGUMENT"][machine].values())
+    by_argument = set(tables["_ARGUMENT_RULES"][machine].values())
     assert by_argument & set(expected) <= set(tables[f"_DEBUGGER_{name}"].values())
     by_argument -= set(expected)
     program = seccomp.build(debugger, machine=machine)
@@ -83,7 +83,7 @@ def test_other_abis(number: int, machine: str) -> None:
 @given(st.integers(0, 1 << 33), st.integers(0, 1 << 33), st.integers(0, 1 << 33))
 def test_by_arguments(first: int, second: int, third: int) -> None:
     program, machine = seccomp.build(machine="x86_64"), MACHINES["x86_64"]
-    calls = vars(seccomp)["_BY_ARGUMENT"]["x86_64"]
+    calls = vars(seccomp)["_ARGUMENT_RULES"]["x86_64"]
 
     def asked(name: str, *arguments: int) -> int:
         return answer(program, machine, calls[name], *arguments)
@@ -132,7 +132,7 @@ GROUPS = {0: (35, 38, 39, 41, 42, 43, 46, 48), 41: (20, 27, 42, 43, 46, 48)}
 @pytest.mark.parametrize("level", GROUPS)
 def test_no_group_is_joined(machine: str, level: int) -> None:
     """Of all other options of the two levels only that for flow labels is refused."""
-    number = vars(seccomp)["_BY_ARGUMENT"][machine]["setsockopt"]
+    number = vars(seccomp)["_ARGUMENT_RULES"][machine]["setsockopt"]
     program = seccomp.build(machine=machine)
     refused = [
         name for name in range(300) if answer(program, MACHINES[machine], number, 3, level, name)
@@ -143,7 +143,7 @@ def test_no_group_is_joined(machine: str, level: int) -> None:
 @pytest.mark.parametrize("machine", MACHINES)
 def test_locks_and_watches_of_descriptors(machine: str) -> None:
     """Leases, F_NOTIFY, and locks of open files; locks of processes are left."""
-    number = vars(seccomp)["_BY_ARGUMENT"][machine]["fcntl"]
+    number = vars(seccomp)["_ARGUMENT_RULES"][machine]["fcntl"]
     program = seccomp.build(machine=machine)
     answers = {
         command: refusal
@@ -179,6 +179,6 @@ def test_locks_and_watches_of_descriptors(machine: str) -> None:
     ],
 )
 def test_without_effect(machine: str, name: str, arguments: tuple[int, ...], allowed: bool) -> None:
-    number = vars(seccomp)["_BY_ARGUMENT"][machine][name]
+    number = vars(seccomp)["_ARGUMENT_RULES"][machine][name]
     program = seccomp.build(machine=machine)
     assert verdict(program, MACHINES[machine], number, *arguments) == (ALLOW if allowed else ERRNO)

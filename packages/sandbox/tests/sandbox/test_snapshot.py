@@ -15,11 +15,11 @@ from typing import Any, cast
 import pytest
 
 from intercode_sandbox import Provider, SandboxBackend, Snapshot
-from intercode_sandbox.base import Freezes
+from intercode_sandbox.base import SupportsFork
 from intercode_sandbox.docker.provider import DockerProvider
 from intercode_sandbox.docker.sandbox import DockerSnapshot
 from intercode_sandbox.errors import InterCodeError, SandboxError
-from intercode_sandbox.files import cache_root
+from intercode_sandbox.host_files import cache_root
 from intercode_sandbox.native import archive, wire
 from intercode_sandbox.native.provider import NativeProvider
 from intercode_sandbox.native.snapshot import NativeSnapshot
@@ -119,7 +119,7 @@ def test_files_that_an_engine_mounts(start: Start) -> None:
     assert again.changes() == []
     changes = sandbox.changes()
     assert [change.path for change in changes] == ["/etc/hosts"]
-    assert isinstance(sandbox, Freezes)
+    assert isinstance(sandbox, SupportsFork)
     sandbox.freeze()
     assert sandbox.changes() == changes
 

@@ -29,7 +29,7 @@ from waiting import PATIENCE, eventually
 from .test_static_walk import COMMON, OWN, SANITIZERS, STATIC
 
 EXAMPLES = int(os.environ.get("INTERCODE_SOAK_EPISODES", "150"))
-MODULES = (STATIC / name for name in ("wire.c", "process.c", "sys.c"))
+MODULES = (STATIC / name for name in ("wire.c", "process.c", "sys.c", "text.c"))
 SOURCES = (Path(__file__).parent / "static/messages.c", *MODULES)
 
 leaves = (
@@ -86,7 +86,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     objects = []
     for source in SOURCES:
         made = str(folder / f"{source.stem}.o")
-        own = OWN if source.name == "sys.c" else ()
+        own = OWN if source.name == "text.c" else ()
         flags = (*COMMON, "-O1", *SANITIZERS, *own)
         subprocess.run(["gcc", *flags, "-c", "-o", made, str(source)], check=True)
         objects.append(made)

@@ -32,7 +32,7 @@ from . import walk_oracle
 EXAMPLES = int(os.environ.get("INTERCODE_SOAK_EPISODES", "60"))
 STATIC = Path(archive.__file__).parent / "static"
 DRIVER = Path(__file__).parent / "static" / "driver.c"
-MODULES = ("walk.c", "archive.c", "container.c", "blake2b.c", "wire.c", "sys.c")
+MODULES = ("walk.c", "archive.c", "container.c", "blake2b.c", "wire.c", "sys.c", "text.c")
 COMMON = ("-std=c11", "-Wall", "-Wextra", "-Werror", "-Wno-sign-conversion", f"-I{STATIC}")
 TRAPS = ("-ffreestanding", "-fsanitize=undefined", "-fsanitize-undefined-trap-on-error")
 # The checked copies must be the C library's, which the sanitizer watches.
@@ -86,11 +86,11 @@ class Driver:
             return failure or out.read()
 
 
-def build(folder: Path, name: str, flags: Sequence[str], sys_flags: Sequence[str] = ()) -> Driver:
+def build(folder: Path, name: str, flags: Sequence[str], text_flags: Sequence[str] = ()) -> Driver:
     objects = []
     for source in (DRIVER, *(STATIC / module for module in MODULES)):
         made = folder / f"{name}-{source.stem}.o"
-        more = sys_flags if source.name == "sys.c" else ()
+        more = text_flags if source.name == "text.c" else ()
         run = ["gcc", *COMMON, *flags, *more, "-c", "-o", str(made), str(source)]
         subprocess.run(run, check=True)
         objects.append(str(made))

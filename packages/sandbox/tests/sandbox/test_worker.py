@@ -231,7 +231,7 @@ def test_a_worker_of_the_process_wide_provider() -> None:
 
 @pytest.mark.parametrize("option", ["preload", "path"])
 def test_one_text_is_no_list(option: str) -> None:
-    with pytest.raises(UsageError, match=f"{option} is a list"):
+    with pytest.raises(UsageError, match=f"{option} must be a list"):
         get_provider(**{option: "worker"})  # type: ignore[arg-type]
 
 

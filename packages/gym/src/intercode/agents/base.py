@@ -1,8 +1,9 @@
-"""Interfaces of agents: `Agent`, `EpisodeAgent`, and the factories that make them.
+"""Interfaces of agents: `Agent`, `WholeEpisodeAgent`, and the factories that make them.
 
 An `AgentFactory` makes a fresh agent for each episode. The ``Supports…`` protocols are optional
-abilities of factories and agents, which the run detects by their methods. `make` makes an agent
-without access to gold, unless its factory `sees_gold`.
+abilities of factories and agents. The run detects an ability by the methods that the protocol
+defines. `make` makes an agent without access to gold, unless the factory asks for gold
+(`sees_gold`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from intercode.episode import Episode, Turn
 from intercode.errors import InterCodeError, UsageError
 
 if TYPE_CHECKING:
-    from intercode.agents.guarded_env import HeldEnv
+    from intercode.agents.guarded_env import GuardedEnv
     from intercode.task import Task
 
 
@@ -42,25 +43,26 @@ class Agent(Protocol):
 
 
 @runtime_checkable
-class EpisodeAgent(Protocol):
+class WholeEpisodeAgent(Protocol):
     """An agent that controls the environment and plays the whole episode itself.
 
-    The interface serves search over forks, and programs that act in the sandbox by themselves.
+    Agents that search over forks use this interface, and so do external agents, which are programs
+    that act in the sandbox by themselves.
     """
 
-    def run(self, env: HeldEnv) -> Episode | None:
+    def run(self, env: GuardedEnv) -> Episode | None:
         """Play the running episode.
 
         Args:
             env: The environment, without access to gold or reward.
 
         Returns:
-            The episode to score: that of `env`, or of one of its forks; None: that of `env`. An
-            episode that is still running is submitted in its current state.
+            The episode to score: the episode of `env`, or the episode of a fork. None: the episode
+            of `env`. An episode that is still running is submitted in its current state.
         """
 
 
-AgentFactory = Callable[["Task"], Agent | EpisodeAgent]
+AgentFactory = Callable[["Task"], Agent | WholeEpisodeAgent]
 """A function or class that makes the agent of one episode from its task."""
 
 
@@ -93,7 +95,7 @@ class SupportsRunCheck(Protocol):
 
 
 @runtime_checkable
-class SupportsFacts(Protocol):
+class SupportsAgentFacts(Protocol):
     """A factory that identifies its agents, for a run's record. Optional."""
 
     name: str
@@ -107,7 +109,7 @@ class SupportsMetadata(Protocol):
     """An agent that adds facts to its episode's record. Optional."""
 
     def episode_metadata(self) -> Mapping[str, Any]:
-        """Return facts in plain JSON types. The run calls this once, when the episode has ended."""
+        """Return facts in plain JSON types. The run calls this method once, after the episode."""
 
 
 @runtime_checkable
@@ -120,13 +122,14 @@ class SupportsWaitExclusion(Protocol):
 
 @runtime_checkable
 class SupportsPermits(Protocol):
-    """A factory whose agents call a model, with a limit on concurrent calls. Optional."""
+    """A factory whose agents call a model. The run can limit concurrent calls. Optional."""
 
-    def calling(self, permits: AbstractContextManager[float]) -> AgentFactory:
-        """Return a copy whose model calls each hold a permit.
+    def bind_permits(self, permits: AbstractContextManager[float]) -> AgentFactory:
+        """Return a copy of the factory, whose agents enter `permits` for each call to the model.
 
         Args:
-            permits: A context manager that yields the seconds of waiting for the permit.
+            permits: A context manager that limits concurrent calls. Its ``__enter__`` waits for a
+                permit, and returns the seconds of waiting.
         """
 
 
@@ -134,17 +137,19 @@ class SupportsPermits(Protocol):
 class SupportsEnvironment(Protocol):
     """A factory that uses the environment, in addition to the task. Optional."""
 
-    def within(self, env: object, task: Task) -> Agent | EpisodeAgent:
+    def make_agent(self, env: object, task: Task) -> Agent | WholeEpisodeAgent:
         """Make the agent of one episode in this environment.
 
         Args:
-            env: A `Surroundings`; the environment itself for a factory that `sees_gold`.
-            task: The task without gold (`Task.shown`); the whole task if the factory `sees_gold`.
+            env: An `AgentContext`. If the factory asks for gold (`sees_gold`), the environment
+                itself.
+            task: The task without gold (`Task.shown`). If the factory asks for gold, the whole
+                task.
         """
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class AgentContext:
     """The facts of an environment that an agent may see."""
 
     name: str
@@ -156,14 +161,14 @@ class Surroundings:
     max_turns: int
     reward_every_turn: bool
     episode: Episode
-    """The starting episode: its seed and epoch, its task's id and query."""
+    """The episode that starts, with its seed and epoch, and the id and query of its task."""
     setting: Callable[[], str]
     """Returns the name of the task's setting: see `InterCodeEnv.setting`."""
     overview: Callable[[], str]
     """Returns an overview of the task's files or tables: see `InterCodeEnv.overview`."""
 
     @classmethod
-    def of(cls, env: Any) -> Surroundings:
+    def from_env(cls, env: Any) -> AgentContext:
         """Collect the facts of an environment, or of an object with a similar interface."""
         traits = resolve_traits(env)
         return cls(
@@ -179,32 +184,41 @@ class Surroundings:
 
 
 def _bound_method(env: Any, name: str, default: Callable[[], str]) -> Callable[[], str]:
-    """Return an environment's method, or `default`: a user's attribute may not be callable."""
+    """Return an environment's method in a form that returns text.
+
+    A user-defined environment may lack the method, or have an attribute of that name that is not
+    callable. The result is then `default`.
+    """
     method = getattr(env, name, None)
     return (lambda: str(method())) if callable(method) else default
 
 
 def _no_overview() -> NoReturn:
-    raise UsageError("nothing shows what there is in this environment")
+    raise UsageError("this environment has no commands that list its contents")
 
 
 def sees_gold(factory: object) -> bool:
-    """Return whether a factory declares ``needs_gold = True``: its agents see the whole task.
+    """Return whether a factory declares ``needs_gold = True``.
 
-    Agents of other factories get `Task.shown`. A run's record states which case applied.
+    Agents of such a factory receive the whole task with gold. Agents of other factories receive
+    `Task.shown`, which lacks gold. A run's record states which case applied.
     """
     return getattr(factory, "needs_gold", False) is True
 
 
-def make(factory: AgentFactory, env: Any, task: Task) -> Agent | EpisodeAgent:
-    """Make the agent of a running episode, without gold unless its factory `sees_gold`.
+def make(factory: AgentFactory, env: Any, task: Task) -> Agent | WholeEpisodeAgent:
+    """Make the agent of a running episode.
+
+    The agent receives no gold, unless the factory asks for gold (`sees_gold`).
 
     Raises:
         UsageError: The agent has no usable `act` or `run`.
     """
     if not sees_gold(factory):
-        env, task = Surroundings.of(env), task.shown()
-    agent = factory.within(env, task) if isinstance(factory, SupportsEnvironment) else factory(task)
+        env, task = AgentContext.from_env(env), task.shown()
+    agent = (
+        factory.make_agent(env, task) if isinstance(factory, SupportsEnvironment) else factory(task)
+    )
     _check_methods(agent)
     return agent
 
@@ -219,12 +233,14 @@ def check_factory(factory: object) -> None:
         return
     if not callable(factory):
         raise UsageError(
-            f"an agent is made by a function or a class that takes a task: {_qualified_name(factory)} is "
+            "an agent is made by a function or a class that takes a task: "
+            f"{_qualified_name(factory)} is "
             "neither"
         )
     if not _accepts_arguments(factory, 1):
         raise UsageError(
-            f"an agent is made for each task: {_qualified_name(factory)} has to take one argument, the task"
+            f"an agent is made for each task: {_qualified_name(factory)} has to take one "
+            "argument, the task"
         )
     if inspect.iscoroutinefunction(factory):
         raise UsageError(
@@ -233,7 +249,10 @@ def check_factory(factory: object) -> None:
 
 
 def _check_methods(agent: object) -> None:
-    """Refuse an agent without a usable `act` or `run`: each episode would end in the same error."""
+    """Refuse an agent without a usable method `act` or `run`.
+
+    Without this check, each episode would end in the same error.
+    """
     run, act = getattr(agent, "run", None), getattr(agent, "act", None)
     method, count, signature_text = (
         (run, 1, "run(env)") if run else (act, 2, "act(observation, history)")

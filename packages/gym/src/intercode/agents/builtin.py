@@ -1,4 +1,4 @@
-"""Agents without a model: oracle, noop, replay, random and predictions."""
+"""The built-in agents that call no model: oracle, noop, replay, random and predictions."""
 
 from __future__ import annotations
 
@@ -43,24 +43,25 @@ class Oracle:
         """Refuse a run in which no task has gold; return a warning about tasks without gold."""
         task_ids = [task.task_id for task in tasks if not task.gold]
         if len(task_ids) == len(tasks):
-            raise UsageError(
-                "agent oracle runs gold, and none of the tasks has any: name another agent"
-            )
+            raise UsageError("agent oracle runs gold, but no task has gold: name another agent")
         names = format_names(task_ids, 3)
         return f"no gold for {names}: there the oracle does nothing but submit" if names else ""
 
     def __call__(self, task: Task) -> ScriptedAgent:
-        """Make the agent of one episode whose gold is an action."""
+        """Make the agent of one episode in an environment whose gold is an action."""
         return ScriptedAgent(task.gold[:1])
 
-    def within(self, env: object, task: Task) -> ScriptedAgent:
-        """Make the agent of one episode from the environment's form of gold: action or answer."""
+    def make_agent(self, env: object, task: Task) -> ScriptedAgent:
+        """Make the agent of one episode, whose actions are those of the environment's `solution`.
+
+        In some environments gold is an action, in others an answer or a patch.
+        """
         solution = getattr(env, "solution", None)
         return self(task) if solution is None else ScriptedAgent(solution(task))
 
 
 def noop() -> AgentFactory:
-    """Return a factory of agents that submit at once: the baseline score without any action."""
+    """Return a factory of agents that submit at once, to measure the score without any action."""
     return lambda task: ScriptedAgent()
 
 
@@ -71,9 +72,9 @@ class Replay:
         """Read the recording.
 
         Args:
-            recording: A run's folder, its ``episodes.jsonl``, a JSON file (an object task id →
-                list of actions, or the 2023 results), or such a mapping. Of several epochs the
-                first counts.
+            recording: The folder of a run, the file ``episodes.jsonl`` in that folder, a JSON file,
+                or a mapping of task id → list of actions. A JSON file holds such a mapping, or
+                results of 2023. If a run has several epochs, the actions of the first are used.
 
         Raises:
             RecordError: The recording cannot be read.
@@ -103,7 +104,7 @@ class Replay:
 
 
 def _name_missing_tasks(tasks: Sequence[Task], available_ids: Container[str]) -> str:
-    """Return the ids of tasks that are not available, at most five; empty if all are."""
+    """Return the ids of tasks without a recording, at most five; empty if no task lacks one."""
     return format_names([task.task_id for task in tasks if task.task_id not in available_ids], 5)
 
 
@@ -120,20 +121,20 @@ class RandomAgent:
         self._generator = random.Random(seed)
 
     def act(self, observation: str, history: Sequence[Turn]) -> str:
-        """Draw an action: after the first turn, ``submit`` with probability 0.25."""
+        """Draw the next action; after the first turn, ``submit`` with probability 0.25."""
         if history and self._generator.random() < 0.25:
             return "submit"
         return self._generator.choice(self._actions)
 
 
 class RandomAgents:
-    """A factory of random agents, seeded by their episodes."""
+    """A factory of random agents. The seed of an agent is its episode's seed."""
 
     def __call__(self, task: Task) -> RandomAgent:
         """Make the agent of one episode in a shell, with the seed 0."""
-        return self.within(None, task)
+        return self.make_agent(None, task)
 
-    def within(self, env: Any, task: Task) -> RandomAgent:
+    def make_agent(self, env: Any, task: Task) -> RandomAgent:
         """Make the agent of one episode in this environment."""
         actions = resolve_traits(env).random_actions or SHELL.random_actions
         return RandomAgent(actions, 0 if env is None else env.episode.seed or 0)
@@ -147,8 +148,8 @@ class Predictions:
     """A factory of agents that run a prediction from a file, and submit.
 
     Args:
-        recording: JSON Lines: objects with ``task_id`` and ``prediction`` (or, as in SWE-bench,
-            ``instance_id`` and ``model_patch``).
+        recording: The path of a JSON Lines file. Each line is an object with the fields ``task_id``
+            and ``prediction``, or with SWE-bench's fields ``instance_id`` and ``model_patch``.
 
     Raises:
         RecordError: The file cannot be read; the message names file and line.
@@ -172,30 +173,35 @@ class Predictions:
 
     def __call__(self, task: Task) -> ScriptedAgent:
         """Make the agent of one episode, in a shell."""
-        return self.within(None, task)
+        return self.make_agent(None, task)
 
-    def within(self, env: object, task: Task) -> ScriptedAgent:
+    def make_agent(self, env: object, task: Task) -> ScriptedAgent:
         """Make the agent of one episode in this environment."""
         self.check([task])
         text = self.texts[task.task_id]
         return ScriptedAgent([action_for(resolve_traits(env), text)] if text.strip() else [])
 
 
-def action_for(traits: Traits, text: str) -> str:
-    """Return the action for a prediction: its code, or the environment's form for flag or patch."""
+def action_for(traits: Traits, prediction_text: str) -> str:
+    """Return the action for a prediction.
+
+    The action is the code in the prediction, unless the environment's traits define another form.
+    Other forms are the submission of a flag or the application of a patch.
+    """
     if traits.prediction is not None:
-        return traits.prediction(text)
-    return find_code(text, traits.language) or text
+        return traits.prediction(prediction_text)
+    return find_code(prediction_text, traits.language) or prediction_text
 
 
 def read_predictions(path: Path) -> dict[str, str]:
     """Read predictions: task id → text.
 
     Raises:
-        RecordError: The file cannot be read, holds no predictions, or two for a task.
+        RecordError: The file cannot be read, holds no predictions, or holds two for one task.
     """
     try:
-        # Not splitlines(): JSON strings may hold U+2028 and similar characters unescaped.
+        # The method splitlines() would also split at U+2028 and similar characters, which JSON
+        # strings may hold unescaped.
         lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeError) as error:
         raise RecordError(f"cannot read {path}: {error}") from error
@@ -208,7 +214,7 @@ def read_predictions(path: Path) -> dict[str, str]:
             raise RecordError(f"{path}:{line_number}: task {task_id!r} has two predictions")
         predictions[task_id] = text
     if not predictions:
-        raise RecordError(f"{path} holds no prediction")
+        raise RecordError(f"{path} contains no predictions")
     return predictions
 
 

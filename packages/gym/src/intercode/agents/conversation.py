@@ -1,7 +1,7 @@
 """The conversation of one episode with a model: prompts, replies, and the actions in replies.
 
-A `Talk` renders the blocks of a `Prompt` with the facts of a `Scene`. Its `Dialogue` keeps the
-messages within the model's context length.
+A `Conversation` renders the blocks of a `Prompt` with the facts of a `PromptContext`. The
+conversation's `Dialogue` keeps the messages within the model's context length.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from intercode.agents.examples import Example, Step
+from intercode.agents.examples import Example, ExampleStep
 from intercode.agents.parser import find_code, strip_thoughts
 from intercode.envs.tools import sendable
 from intercode.envs.traits import Traits, resolve_traits
@@ -22,7 +22,7 @@ from intercode.episode import NoAction, Turn
 from intercode.errors import ContextLengthError, UsageError
 from intercode.failure_modes import is_repeat, shows_all_columns, shows_schema
 from intercode.models.base import Message, Model, Reply, Role, Settings, Tool
-from intercode.models.transcript import Transcript
+from intercode.models.transcript import RecordingModel
 
 if TYPE_CHECKING:
     from jinja2 import Environment, Template
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 NO_CODE = "no {language} code in your reply: give it in one block fenced by ```{language} and ```"
 CUT_OFF = "your reply was cut off before its code was complete: be shorter"
 MAX_RECAP_ACTIONS = 10
-"""The number of actions in a recap, unless the dialogue has its own limit."""
+"""The maximum number of actions that a recap lists, unless the dialogue has a limit of messages."""
 LEFT_OUT = "\n[… {} characters are left out here …]\n"
 
 
@@ -42,9 +42,9 @@ class Clip:
     """An excerpt function for observations in prompts.
 
     Attributes:
-        limit: The maximum of characters, without the notice of the omission.
-        tail: Whether the excerpt has head and tail with the number of omitted characters between
-            them; else the head only.
+        limit: The maximum number of characters, without the notice of the omission.
+        tail: Whether the excerpt consists of head and tail, with the number of omitted characters
+            between both. If False, the excerpt is the head only.
     """
 
     limit: int = 10_000
@@ -87,19 +87,19 @@ def find_action(text: str, language: str, *, cut_off: bool = False) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Talk:
-    """A strategy's interface to the model: send prompts, request replies, note facts."""
+class Conversation:
+    """A strategy's interface to the model: send prompts, request replies, record facts."""
 
     dialogue: Dialogue
     prompt: Prompt
-    scene: Scene
-    transcript: Transcript
+    scene: PromptContext
+    transcript: RecordingModel
     clip: Clip = Clip()
     sees_reward: bool = False
     recaps: bool = False
-    """Whether recaps are on: see `intercode.agents.language.Options.recap`."""
+    """Whether recaps are used: see `intercode.agents.language.StrategyOptions.recap`."""
 
-    def branch(self, seed: int | None) -> Talk:
+    def branch(self, seed: int | None) -> Conversation:
         """Return a copy that continues the conversation independently.
 
         Args:
@@ -111,12 +111,12 @@ class Talk:
             self, dialogue=replace(dialogue, messages=[*dialogue.messages], settings=settings)
         )
 
-    def begin(self, write: Callable[[Step], Reply] | None = None, **values: Any) -> None:
+    def begin(self, write: Callable[[ExampleStep], Reply] | None = None, **values: Any) -> None:
         """Add the system prompt, the worked examples and the task to the dialogue.
 
         Args:
-            write: Formats a step of a worked example as a reply of the model. The scene's examples
-                precede the task, as dialogues; None: no examples.
+            write: Formats a step of a worked example as a reply of the model. The prompt context's
+                worked examples precede the task, each as a dialogue. None: no examples.
             **values: Further values for the templates.
         """
         system_texts = [self._text("system", **values), self.scene.skills]
@@ -130,7 +130,7 @@ class Talk:
                     self._show(step, write(step), is_done=step is example.steps[-2])
         self.dialogue.add_message("user", self._text("task", **values))
 
-    def _show(self, step: Step, reply: Reply, *, is_done: bool) -> None:
+    def _show(self, step: ExampleStep, reply: Reply, *, is_done: bool) -> None:
         self.dialogue.answer(reply)
         if step.observation is not None:
             turn = Turn(step.action, step.observation, ok=not step.failed, reward=float(is_done))
@@ -158,7 +158,7 @@ class Talk:
     ) -> str | None:
         """Replace the dialogue by the task and a recap of previous actions, and request an action.
 
-        The recap omits the model's own replies: a small model tends to repeat them.
+        The recap omits the model's own replies, because a small model tends to repeat its replies.
 
         Args:
             turns: All turns so far.
@@ -185,7 +185,7 @@ class Talk:
         previous_messages = self.dialogue.begin_again(text)
         try:
             action = self.ask(read)
-        except ContextLengthError:  # the caller falls back to the previous reply's action
+        except ContextLengthError:  # the caller then uses the action of the previous reply
             self.dialogue.messages = previous_messages
             return None
         last_call["discarded"] = True
@@ -196,7 +196,7 @@ class Talk:
         return {"code": code, "observation": self.clip(turn.observation.rstrip("\n"))}
 
     def ask(self, read: Callable[[str], str] | None = None) -> str:
-        """Request a reply, and return its action; a `NoAction` if the reply has none.
+        """Request a reply, and return the reply's action; a `NoAction` if the reply has no action.
 
         Args:
             read: Returns the part of the reply that holds the action; None: the whole reply.
@@ -219,7 +219,7 @@ class Talk:
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class PromptContext:
     """The facts of an episode that prompts can contain."""
 
     env: str
@@ -229,7 +229,7 @@ class Scene:
     query: str
     max_turns: int
     schema: str = ""
-    """For SQL: tables and their columns, if prompts show them (2023's "handicap")."""
+    """The tables and columns of an SQL task, if prompts show them (the "handicap" of 2023)."""
     skills: str = ""
     """The text about skills, at the end of the system prompt."""
     overview: str = ""
@@ -240,10 +240,10 @@ class Scene:
     """The episode's seed."""
 
     @classmethod
-    def of(
+    def from_env(
         cls, env: object, task: Task, *, setting: str = "", schema: bool = False, skills: str = ""
-    ) -> Scene:
-        """Collect the scene of an episode.
+    ) -> PromptContext:
+        """Collect the facts of an episode for prompts.
 
         Args:
             env: The environment; None: no environment, with the traits of Bash.
@@ -293,11 +293,11 @@ def read_overview(env: object) -> str:
     """Return an overview of the files or tables of an episode's sandbox or database.
 
     Raises:
-        UsageError: The environment has no action for an overview, or is external.
+        UsageError: The environment has no action for an overview, or runs on another system.
     """
     overview = getattr(env, "overview", None)
     if not callable(overview):
-        raise UsageError("nothing shows what there is where no environment is known")
+        raise UsageError("without an environment, no commands list its contents")
     return str(overview())
 
 
@@ -310,8 +310,8 @@ def describe_tables(task: Task) -> str:
     tables = task.metadata.get("db_tables")
     if not isinstance(tables, Mapping):
         raise UsageError(
-            f"task {task.task_id!r} does not say which tables its database has "
-            "(metadata.db_tables): leave --schema away"
+            f"task {task.task_id!r} does not list the tables of its database "
+            "(metadata.db_tables): omit --schema"
         )
     return "\n".join(
         f"- {name}: {', '.join(map(str, columns))}" for name, columns in tables.items()
@@ -320,10 +320,11 @@ def describe_tables(task: Task) -> str:
 
 @dataclass
 class Dialogue:
-    """The messages of a conversation. Every request contains the messages before the first reply.
+    """The messages of a conversation, and the choice of the messages that each request contains.
 
-    Of the later messages, a request contains the last `limit`. If these exceed the model's context
-    length, the dialogue halves `limit` for all following requests, repeatedly if necessary.
+    Every request contains the messages before the model's first reply. Of the later messages, a
+    request contains the last `limit`. If a request exceeds the model's context length, the dialogue
+    halves `limit` for all following requests, repeatedly if necessary.
     """
 
     model: Model
@@ -343,7 +344,7 @@ class Dialogue:
         Returns:
             The previous messages.
         """
-        assert self._head is not None  # callers have received a reply
+        assert self._head is not None  # the dialogue has a reply, so `ask` has set the head
         previous_messages = self.messages
         self.messages = previous_messages[: self._head - 1]
         self.add_message("user", content)
@@ -354,7 +355,7 @@ class Dialogue:
         self.messages.append(Message("assistant", sendable(reply.text), reply.tool_calls))
 
     def keep(self) -> None:
-        """Include all messages so far in every request."""
+        """Include all messages so far in every later request."""
         self._head = len(self.messages)
 
     def ask(self) -> Reply:
@@ -384,7 +385,7 @@ class Dialogue:
         head, tail = self.messages[: self._head], self.messages[self._head :]
         if self.limit is not None:
             tail = tail[-self.limit :]
-            # APIs refuse a tool result whose call is omitted.
+            # The models' APIs refuse a tool result whose tool call the request omits.
             while tail and tail[0].role == "tool":
                 del tail[0]
         return [*head, *tail]
@@ -411,7 +412,7 @@ VALUES = frozenset(
         *("repeats", "failed", "looked", "seen", "shown", "failures"),
     )
 )
-"""The names of values in templates; each block supports a part of them."""
+"""The names of all values that templates may use. Each block supports some of these values."""
 
 
 class Prompt:
@@ -419,7 +420,7 @@ class Prompt:
 
     Args:
         name: The strategy's template in ``prompts/``, without its suffix.
-        custom_path: A user's template; its blocks replace the strategy's.
+        custom_path: A user's template, whose blocks replace the strategy's blocks of the same name.
 
     Raises:
         UsageError: The file cannot be read, is not a template, or has an unknown block.
@@ -437,7 +438,7 @@ class Prompt:
         return _template_digest(self._custom_path)
 
     def render(self, block: str, **values: Any) -> str:
-        """Render one block with these values.
+        """Render one block of the prompt.
 
         Raises:
             UsageError: The template uses an unknown value, or fails.
@@ -465,7 +466,9 @@ def _load(path: Path, builtin_template: Template) -> Template:
     template.filename = str(path)
     block_names = ", ".join(builtin_template.blocks)
     if not template.blocks:
-        raise UsageError(f"prompt {path}: it has no block; this agent's are {block_names}")
+        raise UsageError(
+            f"prompt {path}: the file has no block; the blocks of this agent: {block_names}"
+        )
     if unknown := sorted(template.blocks.keys() - builtin_template.blocks.keys()):
         raise UsageError(f"prompt {path}: block {unknown[0]!r} is unknown; known: {block_names}")
     if names:
@@ -476,7 +479,7 @@ def _load(path: Path, builtin_template: Template) -> Template:
 @lru_cache(maxsize=1)
 def _environment() -> Environment:
     from jinja2 import FileSystemLoader, StrictUndefined
-    from jinja2.sandbox import SandboxedEnvironment  # a prompt's file may be untrusted
+    from jinja2.sandbox import SandboxedEnvironment  # a template in a prompt file may be untrusted
 
     return SandboxedEnvironment(
         loader=FileSystemLoader(FOLDER),

@@ -1,4 +1,4 @@
-"""Worked examples for prompts, about tasks of no benchmark.
+"""Worked examples for prompts. Their tasks belong to no benchmark.
 
 The examples show exploration, an action, an error, its correction, and a submission.
 """
@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ExampleStep:
     """A turn of a worked example."""
 
     thought: str
     action: str
     observation: str | None = None
-    """None: the action ends the episode."""
+    """The output of the action; None: the action ends the episode."""
     failed: bool = False
 
 
@@ -25,39 +25,39 @@ class Example:
     """A worked example: a task, and the turns that solve the task."""
 
     task: str
-    steps: tuple[Step, ...]
+    steps: tuple[ExampleStep, ...]
 
 
 _BASH = (
     Example(
         "In /srv there is a list of clients. How many of them live in Rome? Print only the number.",
         (
-            Step(
+            ExampleStep(
                 "I count the lines with Rome.",
                 "grep -c Rome /srv/clients",
                 "grep: /srv/clients: No such file or directory",
                 failed=True,
             ),
-            Step("It has another name. I look.", "ls /srv", "clients.txt\nreports"),
-            Step(
+            ExampleStep("It has another name. I look.", "ls /srv", "clients.txt\nreports"),
+            ExampleStep(
                 "It is clients.txt.",
                 "grep Rome /srv/clients.txt",
                 "Ada Bianchi, Rome\nLeo Conti, Rome",
             ),
-            Step(
+            ExampleStep(
                 "These are the lines, but only their number is asked for. I print just that.",
                 "grep -c Rome /srv/clients.txt",
                 "2",
             ),
-            Step("That is the number, and nothing else.", "submit"),
+            ExampleStep("That is the number, and nothing else.", "submit"),
         ),
     ),
     Example(
         "Copy the report in /srv/reports to /srv, with the name last.txt.",
         (
-            Step("I do not know its name. I look.", "ls /srv/reports", "march.txt"),
-            Step("It is march.txt.", "cp /srv/reports/march.txt /srv/last.txt", ""),
-            Step("It succeeded. The task is done.", "submit"),
+            ExampleStep("I do not know its name. I look.", "ls /srv/reports", "march.txt"),
+            ExampleStep("It is march.txt.", "cp /srv/reports/march.txt /srv/last.txt", ""),
+            ExampleStep("It succeeded. The task is done.", "submit"),
         ),
     ),
 )
@@ -65,10 +65,10 @@ _CTF = (
     Example(
         "A note was encoded before it was left here. What does it say?",
         (
-            Step("I look at what there is.", "ls -la", "-rw-r--r-- 1 root root 33 note.txt"),
-            Step("One file. I read it.", "cat note.txt", "ZmxhZ3t0ZWFfYXRfZml2ZX0="),
-            Step("This looks like base64.", "base64 -d note.txt", "flag{tea_at_five}"),
-            Step("That is a flag.", "submit flag{tea_at_five}"),
+            ExampleStep("I look at what there is.", "ls -la", "-rw-r--r-- 1 root root 33 note.txt"),
+            ExampleStep("One file. I read it.", "cat note.txt", "ZmxhZ3t0ZWFfYXRfZml2ZX0="),
+            ExampleStep("This looks like base64.", "base64 -d note.txt", "flag{tea_at_five}"),
+            ExampleStep("That is a flag.", "submit flag{tea_at_five}"),
         ),
     ),
 )
@@ -76,23 +76,23 @@ _SWE = (
     Example(
         "area() of a circle gives the circumference.",
         (
-            Step(
+            ExampleStep(
                 "I look for the function.",
                 "grep -rn 'def area' .",
                 "./shapes/circle.py:12:def area(radius):",
             ),
-            Step(
+            ExampleStep(
                 "I read it.",
                 "sed -n 10,16p shapes/circle.py",
                 "def area(radius):\n    return 2 * math.pi * radius",
             ),
-            Step(
+            ExampleStep(
                 "The formula is wrong. I correct it and try it.",
                 "sed -i '13s/.*/    return math.pi * radius ** 2/' shapes/circle.py\n"
                 "python3 -c 'from shapes.circle import area; print(area(2))'",
                 "12.566370614359172",
             ),
-            Step("That is right.", "submit"),
+            ExampleStep("That is right.", "submit"),
         ),
     ),
 )
@@ -104,31 +104,31 @@ _SQL = (
     Example(
         "How many oaks are in the park?",
         (
-            Step(
+            ExampleStep(
                 "There may be a table of trees.",
                 "SELECT COUNT(*) FROM trees WHERE kind = 'oak'",
                 "Error SQLITE_ERROR: no such column: kind",
                 failed=True,
             ),
-            Step("I look what the columns are called.", ".schema", _TREES),
-            Step(
+            ExampleStep("I look what the columns are called.", ".schema", _TREES),
+            ExampleStep(
                 "The column is called species.",
                 "SELECT COUNT(*) FROM trees WHERE species = 'oak'",
                 "COUNT(*)\n--------\n      17\n(1 row)",
             ),
-            Step("That is what was asked for, and it is the last query.", "submit"),
+            ExampleStep("That is what was asked for, and it is the last query.", "submit"),
         ),
     ),
     Example(
         "Which species was planted last?",
         (
-            Step("I do not know the tables. I look at them.", ".schema", _TREES),
-            Step(
+            ExampleStep("I do not know the tables. I look at them.", ".schema", _TREES),
+            ExampleStep(
                 "The year is in planted_in; only the species is asked for.",
                 "SELECT species FROM trees ORDER BY planted_in DESC LIMIT 1",
                 "species\n-------\nbirch\n(1 row)",
             ),
-            Step("That is it.", "submit"),
+            ExampleStep("That is it.", "submit"),
         ),
     ),
 )
@@ -136,20 +136,20 @@ _PYTHON = (
     Example(
         "Write initials(name): the first letters of all words of a name, in capitals.",
         (
-            Step(
+            ExampleStep(
                 "I write the function and try it at once.",
                 'def initials(name):\n    return "".join(word[0].upper() for word in '
                 'name.split(" "))\n\ninitials("ada  lovelace")',
                 "Traceback (most recent call last):\n  …\nIndexError: string index out of range",
                 failed=True,
             ),
-            Step(
+            ExampleStep(
                 "Two blanks give an empty word. split() without an argument leaves none.",
                 'def initials(name):\n    return "".join(word[0].upper() for word in '
                 'name.split())\n\ninitials("ada  lovelace")',
                 "'AL'",
             ),
-            Step("It works.", "submit"),
+            ExampleStep("It works.", "submit"),
         ),
     ),
 )
@@ -162,5 +162,5 @@ _EXAMPLES_BY_LANGUAGE: Mapping[str, tuple[Example, ...]] = {
 
 
 def find_examples(env: str, language: str) -> tuple[Example, ...]:
-    """Return the worked examples for an environment; empty for a user's language."""
+    """Return the worked examples for an environment; empty for a user-defined language."""
     return _EXAMPLES_BY_ENVIRONMENT.get(env) or _EXAMPLES_BY_LANGUAGE.get(language, ())

@@ -1,8 +1,8 @@
-"""Environment handles for agents, which can act and fork but reveal neither gold nor reward.
+"""Environment handles for agents, which permit acting and forking but reveal no gold and no reward.
 
-No attribute of a `HeldEnv` or `HeldSnapshot` leads to gold or reward: the environments and
-snapshots themselves are in tables of this module. Scoring waits until the agent has returned, so
-not even the duration of a step reveals a score. Submissions are counted over all forks.
+No attribute of a `GuardedEnv` or `GuardedSnapshot` leads to gold or reward, because the
+environments and snapshots are in tables of this module. Scoring waits until the agent has returned,
+so not even the duration of a step reveals a score. Submissions are counted over all forks.
 """
 
 from __future__ import annotations
@@ -24,31 +24,34 @@ T = TypeVar("T")
 Result = tuple[str, float, bool, bool, dict[str, Any]]
 """Observation, reward, terminated, truncated, info: the result of Gymnasium's `step`."""
 _AGENT_ERRORS = (ActionError, EnvironmentStateError, ForkError, UsageError)
-"""Errors that an agent causes itself, and may catch."""
+"""The errors that an agent causes by mistakes, and may catch."""
 _REWARD_FACTS = ("success", "parts", "outcome")
 """Facts of an `info` that reveal the reward."""
 
 
 @dataclass(slots=True)
-class AttemptContext:
+class SharedAttemptState:
     """The state that an environment handle and its forks share during an attempt."""
 
     working: Callable[[], AbstractContextManager[object]] = nullcontext
-    """Makes the context that is entered while an environment works, such as a permit."""
+    """Returns a context manager, such as a permit, that is entered while an environment works."""
     on_action: Callable[[str], None] = lambda action: None
     """Called with each action before its execution."""
-    held: list[HeldEnv] = field(default_factory=list)
+    held: list[GuardedEnv] = field(default_factory=list)
     """The handles of the environment and of all its forks."""
     failure: Exception | None = None
     """The first failure that the agent did not cause, even if the agent caught the exception."""
 
     def perform(self, operation: Callable[[], T]) -> T:
-        """Run a function of the environment within `working`, like `run_guarded`."""
+        """Run a function of the environment, within a context of `working`.
+
+        Failures are recorded in the same way as by `run_guarded`.
+        """
         with self.working():
             return self.run_guarded(operation)
 
     def run_guarded(self, operation: Callable[[], T]) -> T:
-        """Run a function, and record a failure that the agent did not cause."""
+        """Run a function, and record a failure that the agent did not cause in `failure`."""
         try:
             return operation()
         except _AGENT_ERRORS:
@@ -58,17 +61,17 @@ class AttemptContext:
             raise
 
 
-class HeldSnapshot:
+class GuardedSnapshot:
     """An agent's handle of a saved episode: see `EpisodeSnapshot`. The handle reveals no gold."""
 
     def __init__(self, snapshot: EpisodeSnapshot) -> None:
         _snapshots[self] = snapshot
-        self.how = snapshot.how
+        self.mode = snapshot.mode
         self.carried, self.lost = snapshot.carried, snapshot.lost
         self.task_id, self.turns = snapshot.task_id, snapshot.turns
 
     def close(self) -> None:
-        """Free the snapshot, once no fork needs it. Idempotent."""
+        """Free the snapshot as soon as no fork needs it. Idempotent."""
         _snapshots[self].close()
 
     def __enter__(self) -> Self:
@@ -78,19 +81,20 @@ class HeldSnapshot:
         self.close()
 
 
-class HeldEnv:
+class GuardedEnv:
     """An agent's handle of an environment, or of a fork of the environment.
 
-    The handle hides the reward of an episode's end, unless every turn is rewarded: an agent that
-    forks could otherwise try several ends and choose the best.
+    The handle hides the reward at the end of an episode, unless every turn is rewarded. With the
+    reward, an agent that forks could try several ends and choose the best.
 
     Args:
         env: The environment, whose episode is running.
-        attempt_context: The shared state of the attempt, to which the handle adds itself.
+        attempt_context: The shared state of the attempt. The constructor adds the handle to
+            `AttemptContext.held`.
         observation: The agent's first observation.
     """
 
-    def __init__(self, env: Any, attempt_context: AttemptContext, observation: str) -> None:
+    def __init__(self, env: Any, attempt_context: SharedAttemptState, observation: str) -> None:
         _environments[self] = env, attempt_context
         self._observation = observation
         self._public_copy: tuple[Episode, Episode] | None = None
@@ -146,14 +150,14 @@ class HeldEnv:
 
     @property
     def directory(self) -> str:
-        """The working directory of actions in the sandbox, relative to the image's directory."""
+        """The initial working directory of actions, relative to the image's working directory."""
         return str(_env(self).directory)
 
     def run_guarded(self, operation: Callable[[Any], T]) -> T:
-        """Call a function with the sandbox; a failure of the sandbox counts as the run's error.
+        """Call a function with the sandbox. A failure of the sandbox makes the episode an error.
 
-        Unlike `step`, the call takes none of the run's permits for busy sandboxes: a program that
-        acts by itself waits for its model most of the time.
+        The call, unlike `step`, takes none of the run's permits for busy sandboxes. The function
+        may run an external agent, which mostly waits for its model.
         """
         sandbox = self.sandbox
         return _attempt_context(self).run_guarded(lambda: operation(sandbox))
@@ -172,17 +176,19 @@ class HeldEnv:
     def step(self, action: str) -> Result:
         """Execute an action, like `InterCodeEnv.step`, but with the reward 0.0 at the end.
 
-        The reward is real if every turn is rewarded (``reward_every_turn``).
+        If every turn is rewarded (``reward_every_turn``), the result has the real reward.
 
         Raises:
-            ActionError, EnvironmentStateError: The action is not a text; the episode has ended.
+            ActionError: The action is not a text.
+            EnvironmentStateError: The episode has ended.
             ForkError: The handle is a fork, whose sandbox cannot be started.
-            SandboxError: The sandbox was lost. The attempt fails even if the agent catches this.
+            SandboxError: The sandbox was lost. The attempt fails even if the agent catches this
+                error.
         """
         if not isinstance(action, str):
             raise ActionError(f"the agent's action is not a text but {type(action).__name__}")
         if not self.running:
-            raise EnvironmentStateError("the episode has ended: it takes no more actions")
+            raise EnvironmentStateError("the episode has ended: no more actions are possible")
         _attempt_context(self).on_action(action)
         step_result = _attempt_context(self).perform(lambda: _env(self).step(action))
         self._observation, reward, terminated, truncated, info = step_result
@@ -192,29 +198,33 @@ class HeldEnv:
         return self._observation, float(reward), terminated, truncated, info
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> Result:
-        """Execute the action of a tool call; otherwise like `step`."""
+        """Execute the action that a tool call stands for; see `step`."""
         return self.step(read_action(ToolCall("", name, arguments), self.traits))
 
-    def fork(self, n: int = 1, how: str = "auto", lossy: bool = False) -> list[HeldEnv]:
-        """Fork the running episode, like `InterCodeEnv.fork`. The attempt's end closes all forks.
+    def fork(self, n: int = 1, mode: str = "auto", lossy: bool = False) -> list[GuardedEnv]:
+        """Fork the running episode, like `InterCodeEnv.fork`.
+
+        At the end of the attempt, the run closes all forks.
 
         Raises:
             ForkError: The episode cannot be forked in this way, or not at all.
         """
         if not hasattr(_env(self), "fork"):
             raise ForkError(f"environment {self.name!r} cannot be forked")
-        forks = _attempt_context(self).perform(lambda: _env(self).fork(n, how, lossy))
-        return [HeldEnv(fork, _attempt_context(self), self._observation) for fork in forks]
+        forks = _attempt_context(self).perform(lambda: _env(self).fork(n, mode, lossy))
+        return [GuardedEnv(fork, _attempt_context(self), self._observation) for fork in forks]
 
-    def snapshot(self, how: str = "auto", lossy: bool = False) -> HeldSnapshot:
+    def snapshot(self, mode: str = "auto", lossy: bool = False) -> GuardedSnapshot:
         """Save the running episode, like `InterCodeEnv.snapshot`.
 
         Raises:
             ForkError: The episode cannot be saved in this way.
         """
-        return HeldSnapshot(_attempt_context(self).perform(lambda: _env(self).snapshot(how, lossy)))
+        return GuardedSnapshot(
+            _attempt_context(self).perform(lambda: _env(self).snapshot(mode, lossy))
+        )
 
-    def restore(self, snapshot: HeldSnapshot) -> str:
+    def restore(self, snapshot: GuardedSnapshot) -> str:
         """Replace the running episode by a fork of a snapshot's episode.
 
         Returns:
@@ -226,7 +236,11 @@ class HeldEnv:
         return self._observation
 
     def close(self) -> None:
-        """Close a running fork. The run's own environment and ended episodes stay, for scoring."""
+        """Close a fork whose episode is running.
+
+        The method does not close the run's own environment, or a fork whose episode has ended,
+        because the run may score these later.
+        """
         if not self._is_first and self.running:
             _env(self).close()
 
@@ -235,15 +249,15 @@ class HeldEnv:
         return bool(getattr(_env(self), "reward_every_turn", False))
 
 
-_environments: WeakKeyDictionary[HeldEnv, tuple[Any, AttemptContext]] = WeakKeyDictionary()
-_snapshots: WeakKeyDictionary[HeldSnapshot, EpisodeSnapshot] = WeakKeyDictionary()
+_environments: WeakKeyDictionary[GuardedEnv, tuple[Any, SharedAttemptState]] = WeakKeyDictionary()
+_snapshots: WeakKeyDictionary[GuardedSnapshot, EpisodeSnapshot] = WeakKeyDictionary()
 
 
-def _env(held_env: HeldEnv) -> Any:
+def _env(held_env: GuardedEnv) -> Any:
     return _environments[held_env][0]
 
 
-def _attempt_context(held_env: HeldEnv) -> AttemptContext:
+def _attempt_context(held_env: GuardedEnv) -> SharedAttemptState:
     return _environments[held_env][1]
 
 
@@ -251,7 +265,7 @@ def _attempt_context(held_env: HeldEnv) -> AttemptContext:
 def defer_scores(env: Any) -> Iterator[None]:
     """Defer the scoring of an environment's episode and its forks to `settle`."""
     if not hasattr(env, "settle"):
-        yield  # an external environment, which scores by itself
+        yield  # the environment runs on another system, which scores the episode
         return
     env.scores_later = True
     try:
@@ -260,11 +274,12 @@ def defer_scores(env: Any) -> Iterator[None]:
         env.scores_later = False
 
 
-def settle(held_env: HeldEnv) -> dict[str, Any]:
-    """Score the episode that an agent has chosen; return facts about its forks, for the record.
+def settle(held_env: GuardedEnv) -> dict[str, Any]:
+    """Score the episode that an agent has chosen, and return facts for the episode's record.
 
     Returns:
-        ``submissions`` over all forks, if greater than those of the episode's own branch.
+        ``submissions``, the number of submissions over all forks, if that number is greater than
+        the number in the chosen episode's own branch.
 
     Raises:
         RewardError, SandboxError: The episode cannot be scored.
@@ -280,12 +295,12 @@ def settle(held_env: HeldEnv) -> dict[str, Any]:
     return {"submissions": env.submissions} if env.submissions > branch_submissions else {}
 
 
-def free_forks(attempt_context: AttemptContext) -> None:
-    """Close all forks of a finished attempt, and detach its handles from their environments."""
+def free_forks(attempt_context: SharedAttemptState) -> None:
+    """Close all forks of a finished attempt, and detach all handles from the environments."""
     for fork in attempt_context.held:
         if not fork._is_first:
             _env(fork).close()
-        _environments[fork] = _ClosedEnvironment(), AttemptContext()
+        _environments[fork] = _ClosedEnvironment(), SharedAttemptState()
     attempt_context.held.clear()
 
 
@@ -293,4 +308,6 @@ class _ClosedEnvironment:
     """A stand-in for the environment of a finished attempt, which refuses every access."""
 
     def __getattr__(self, name: str) -> Any:
-        raise EnvironmentStateError("the attempt is over: the environment is its run's again")
+        raise EnvironmentStateError(
+            "the episode is over: the agent can no longer use its environment"
+        )

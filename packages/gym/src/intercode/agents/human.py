@@ -1,6 +1,7 @@
-"""The human agent: a person at a terminal, with observations as output and actions as input.
+"""The human agent: a person at a terminal, who reads observations and types actions.
 
-`TaskConsole` is the terminal's dialogue about one task, `HumanAgent` the agent of an episode.
+`HumanAgents` makes the agents, and `HumanAgent` is the agent of one episode. `TaskConsole` shows
+observations of one task on the terminal, and reads actions.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class HumanAgent:
     """An agent that shows observations to a person, and takes the person's input as actions."""
 
     def __init__(self, show: Callable[[str], None], ask: Callable[[], str | None]) -> None:
-        """Create an agent on two functions for output and input.
+        """Create an agent that uses two functions for output and input.
 
         Args:
             show: Shows an observation.
@@ -43,8 +44,9 @@ class HumanAgent:
 class HumanAgents:
     """A factory of agents for the person at the terminal, one task after the other.
 
-    The person sees no reward, like any agent. The dialogue uses standard error, because standard
-    output belongs to the run. Leaving ends the run, without a record of the current task.
+    The person sees no reward, like any agent. Observations and prompts go to standard error,
+    because the run writes its results to standard output. If the person leaves, the run ends,
+    without a record of the current task.
     """
 
     def check_run(self, tasks: Sequence[Task], workers: int) -> str:
@@ -54,7 +56,7 @@ class HumanAgents:
             UsageError: The run has more than one worker.
         """
         if workers > 1:
-            raise UsageError("agent human does one task at a time: it takes no --workers above 1")
+            raise UsageError("agent human plays one task at a time: --workers must be 1")
         return ""
 
     def check(self, tasks: Sequence[Task]) -> None:
@@ -65,15 +67,15 @@ class HumanAgents:
         """
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise UsageError(
-                "agent human is a person at a terminal, and there is none: standard input and "
-                "standard error must be one"
+                "agent human needs a person at a terminal: standard input and standard error "
+                "must be a terminal"
             )
 
     def __call__(self, task: Task) -> HumanAgent:
-        """Make the agent of one episode, in an environment without known facts."""
-        return self.within(None, task)
+        """Make the agent of one episode, for a caller that passes no environment."""
+        return self.make_agent(None, task)
 
-    def within(self, env: object, task: Task) -> HumanAgent:
+    def make_agent(self, env: object, task: Task) -> HumanAgent:
         """Make the agent of one episode in this environment."""
         terminal = TaskConsole(
             task.query,
@@ -86,7 +88,8 @@ class HumanAgents:
         def ask() -> str:
             action = terminal.ask()
             if action is None:
-                raise KeyboardInterrupt  # stops the run, and is not an error of the episode
+                # The exception stops the run, and does not count as an error of the episode.
+                raise KeyboardInterrupt
             return action
 
         terminal.show(f"\n── {task.task_id} ── :help for help")
@@ -96,8 +99,8 @@ class HumanAgents:
 def _read_line(prompt: str) -> str:
     """Read a line from standard input, in any thread.
 
-    The function polls for input before it reads: a thread that blocks in a read while Python exits
-    crashes the process.
+    The function polls for input before it reads, because a thread that blocks in a read while
+    Python exits crashes the process.
 
     Raises:
         EOFError: Standard input has ended.
@@ -129,17 +132,20 @@ def _ends_in_backslash(text: str) -> bool:
 
 
 def _is_open_python(text: str) -> bool:
-    """Return whether Python's prompt would request another line: in a block, until a blank one."""
+    """Return whether Python's prompt would request another line.
+
+    A statement with a block, for example, is complete only after a blank line.
+    """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the sandbox shows the warnings of the source
+            warnings.simplefilter("ignore")  # the Python process in the sandbox shows the warnings
             return codeop.compile_command(text) is None
     except (SyntaxError, ValueError, OverflowError):
         return False
 
 
 def escape_controls(text: str) -> str:
-    """Escape control characters, which a terminal would execute instead of display."""
+    """Escape control characters, which a terminal would execute instead of displaying them."""
     return "".join(c if c in "\n\t" or c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
@@ -181,7 +187,7 @@ class TaskConsole:
         while True:
             try:
                 line = self._read("> " if lines else self._prompt)
-            except KeyboardInterrupt:  # as in a shell: drop the line
+            except KeyboardInterrupt:  # Ctrl-C drops the typed line, as in a shell
                 self.show("^C")
                 lines = []
                 continue

@@ -1,8 +1,9 @@
-"""Agents that call a language model: a `Strategy`, its prompts and a model, one agent per episode.
+"""Agents that call a language model, in the way that a `Strategy` defines.
 
-`LanguageAgents` is the factory. `LimitedAgent` wraps a strategy's agent to enforce the limits of an
-episode. `SelfConsistency` and `BestOfSampler` wrap the model to choose among several replies. Both
-work with any strategy: the dialogue continues with the chosen reply as if it were the only reply.
+`LanguageAgents` is the factory of such agents. `LimitedAgent` wraps a strategy's agent to enforce
+the limits of an episode. `SelfConsistency` and `BestOfSampler` wrap the model to choose among
+several replies. Both work with any strategy: the dialogue continues with the chosen reply as if it
+were the only reply.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from intercode.agents.base import Agent, EpisodeAgent
+from intercode.agents.base import Agent, WholeEpisodeAgent
 from intercode.agents.conversation import (
     Clip,
+    Conversation,
     Dialogue,
     Prompt,
-    Scene,
-    Talk,
+    PromptContext,
     describe_tables,
     find_setting,
     read_overview,
@@ -34,7 +35,7 @@ from intercode.episode import Turn
 from intercode.errors import ContextLengthError, UsageError
 from intercode.models.base import Message, Model, Reply, Settings, Tool
 from intercode.models.local import PROVIDER as LOCAL
-from intercode.models.transcript import Transcript
+from intercode.models.transcript import RecordingModel
 
 if TYPE_CHECKING:
     from intercode.task import Task
@@ -53,7 +54,7 @@ class EpisodeLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class SearchOptions:
     """The options of a search over forks of an episode.
 
     Raises:
@@ -61,17 +62,19 @@ class Search:
     """
 
     order: Literal["beam", "best-first"] = "beam"
-    """The order of expansion: all states of a turn together, or the best state of all next."""
+    """The order in which states are expanded. ``beam``: all kept states of a turn together.
+    ``best-first``: the best state of all turns next."""
     width: int = 2
     """The number of states that a beam keeps at each turn."""
     depth: int | None = None
-    """Turns of a branch, after which its state is submitted; None: the environment's limit."""
+    """The number of turns after which a branch's state is submitted; None: the environment's turn
+    limit."""
     budget: int = 40
     """The maximum number of actions tried in an episode, over all branches."""
     test: str | None = None
     """An action that tests a state in a separate fork; None: the model judges."""
     start: int = 0
-    """The turn from which best-of-n branches."""
+    """The number of turns after which best-of-n forks the episode."""
 
     def __post_init__(self) -> None:
         if min(self.width, self.budget, self.depth or 1) < 1 or self.start < 0:
@@ -79,7 +82,7 @@ class Search:
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class StrategyOptions:
     """The options of any strategy.
 
     Raises:
@@ -87,63 +90,64 @@ class Options:
     """
 
     settings: Settings = field(default_factory=Settings)
-    """The model's sampling. Above temperature 0 each episode gets its own seed."""
+    """The model's sampling settings. Above temperature 0 each episode gets another seed."""
     prompt: Path | None = None
-    """A template whose blocks replace the strategy's."""
+    """A template whose blocks replace the strategy's blocks."""
     setting: str = ""
-    """The name of the setting in prompts; empty: the environment's."""
+    """The name of the setting in prompts; empty: the name that the environment reports."""
     schema: bool = False
-    """For SQL: show tables and columns in the prompt (2023's "handicap")."""
+    """Whether prompts show the tables and columns of an SQL task (the "handicap" of 2023)."""
     context: Literal["schema"] | None = None
-    """``schema``: show the environment's overview in the first prompt, without a turn."""
+    """``schema``: the first prompt shows the environment's overview, which costs no turn."""
     examples: bool | None = None
     """Whether prompts include worked examples; None: the default of `Strategy.examples`."""
     recap: bool | None = None
-    """Whether to ask the model once more when its action failed before, or submits after a failure.
-    A recap of the task and the previous attempts then replaces the dialogue. For try-again and
-    react. None: only for models of this machine, since small models tend to repeat themselves."""
+    """Whether to ask the model once more if it repeats a failed action, or submits after a failure.
+    A recap of the task and the previous actions then replaces the dialogue. Only the strategies
+    try-again and react support recaps. None: recaps only for models on this machine, because small
+    models tend to repeat their replies."""
     observation_limit: int = 10_000
-    """Characters of an observation in the prompt."""
+    """Maximum characters of an observation in the prompt."""
     observation_tail: bool = True
-    """Whether an excerpt has the observation's head and tail, or only its head, as in 2023."""
+    """Whether an excerpt has the observation's head and tail. If False, only the head, as in
+    2023."""
     dialogue_limit: int | None = None
-    """The number of messages sent after the first messages; None: all."""
+    """The number of most recent messages that each request contains, in addition to the messages
+    before the first reply; None: all messages."""
     samples: int = 1
-    """Replies for each turn, of which one is chosen."""
+    """The number of replies that are requested for each turn, and of which one is chosen."""
     choose: Literal["vote", "judge"] = "vote"
-    """The choice: self-consistency, or best-of-n by the model's own judgement."""
+    """The way to choose a reply. ``vote``: self-consistency. ``judge``: the model judges."""
     skills: str = ""
     """The prompt's text about skills: see `intercode.agents.skills.offer`."""
     limits: EpisodeLimits = field(default_factory=EpisodeLimits)
-    search: Search | None = None
+    search: SearchOptions | None = None
     """The search of a strategy that searches; None for every other strategy."""
 
     def __post_init__(self) -> None:
         if self.samples < 1 or self.observation_limit < 1 or (self.dialogue_limit or 1) < 1:
             raise UsageError("samples and limits must be at least 1")
         if self.samples > 1 and not self.settings.temperature:
-            raise UsageError(
-                "several samples of a model at temperature 0 are one and the same: "
-                "give a temperature"
-            )
+            raise UsageError("several samples at temperature 0 are identical: set --temperature")
 
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """A named prompting strategy. Calling the strategy with a model makes the agents' factory."""
+    """A named prompting strategy. A call with a model returns a factory of agents."""
 
     name: str
     template: str
     """The name of the prompt's template in ``prompts/``."""
-    make: Callable[[Talk], Agent]
+    make: Callable[[Conversation], Agent]
     sees_reward: bool = False
-    """Whether the agent sees the true reward of every turn: oracle feedback, stated in its name."""
+    """Whether the agent sees the true reward of every turn, which only an oracle can give. The
+    names of such strategies end in ``-oracle``."""
     examples: Literal["cannot", "local", "always"] = "cannot"
-    """The models whose prompts include worked examples by default: models of this machine
-    (``local``), for which measurements show a benefit, or all. ``cannot``: the prompt has no slot
-    for examples."""
+    """The models whose prompts include worked examples by default. ``local``: models on this
+    machine, for which measurements show a benefit. ``always``: all models. ``cannot``: none,
+    because the prompt has no slot for examples."""
     recaps: bool = False
-    """Whether the strategy supports recaps: see `Options.recap`."""
+    """Whether the strategy supports recaps: see `StrategyOptions.recap`."""
     searches: ClassVar[bool] = False
     """Whether the strategy tries several replies in forks, instead of choosing one of them."""
 
@@ -158,12 +162,14 @@ class Strategy:
             UsageError: The option requests examples, and the strategy supports none.
         """
         if self.examples == "cannot" and option:
-            raise UsageError(f"agent {self.name} shows no worked examples: leave them out")
+            raise UsageError(f"agent {self.name} has no worked examples: omit --examples")
         if option is not None:
             return option
         return self.examples == "always" or (self.examples == "local" and is_local(model))
 
-    def agent(self, talk: Talk, options: Options, allowance: Allowance) -> Agent | EpisodeAgent:
+    def agent(
+        self, talk: Conversation, options: StrategyOptions, allowance: Allowance
+    ) -> Agent | WholeEpisodeAgent:
         """Make the agent of one episode."""
         agent = self.make(talk)
         return LimitedAgent(SuccessSubmitter(agent) if self.sees_reward else agent, allowance)
@@ -173,13 +179,13 @@ class Strategy:
 
         Args:
             model: A model, or a name that `intercode.models.get_model` resolves.
-            options: See `Options`.
+            options: See `StrategyOptions`.
 
         Raises:
             UsageError: An option or the model is unknown.
         """
         if unknown := sorted(
-            options.keys() - {option_field.name for option_field in fields(Options)}
+            options.keys() - {option_field.name for option_field in fields(StrategyOptions)}
         ):
             raise UsageError(f"agent {self.name} takes no option {unknown[0]}")
         if options.get("search") is not None and not self.searches:
@@ -188,7 +194,7 @@ class Strategy:
             from intercode.models import get_model
 
             model = get_model(model)
-        return LanguageAgents(self, model, Options(**options))
+        return LanguageAgents(self, model, StrategyOptions(**options))
 
 
 def is_local(model: str) -> bool:
@@ -205,7 +211,7 @@ class LanguageAgents:
         options: The strategy's options.
     """
 
-    def __init__(self, strategy: Strategy, model: Model, options: Options) -> None:
+    def __init__(self, strategy: Strategy, model: Model, options: StrategyOptions) -> None:
         is_single = options.samples == 1 or strategy.searches
         suffix = "" if is_single else f"+{options.choose}{options.samples}"
         self.name = strategy.name + suffix
@@ -215,16 +221,15 @@ class LanguageAgents:
         self._model = model
         examples = strategy.shows_examples(options.examples, model.name)
         has_recap = options.recap if options.recap is not None else is_local(model.name)
-        has_recap = (
-            has_recap and strategy.recaps and not strategy.sees_reward
-        )  # as in 2023: no recaps
+        # Strategies that see the reward repeat the experiments of 2023, which had no recaps.
+        has_recap = has_recap and strategy.recaps and not strategy.sees_reward
         self._options = options = replace(options, examples=examples, recap=has_recap)
         self._permits: AbstractContextManager[float] | None = None
         self._prompt = Prompt(strategy.template, options.prompt)
 
     def facts(self) -> dict[str, Any]:
         """Return the identity of these agents, for a run's record."""
-        excluded_names = ("prompt", "skills")  # recorded by their digests
+        excluded_names = ("prompt", "skills")  # digests of both are recorded instead
         options = {
             key: value for key, value in asdict(self._options).items() if key not in excluded_names
         }
@@ -239,7 +244,7 @@ class LanguageAgents:
         return {**identity, **options, "prompt": self._prompt.digest}
 
     def check(self, tasks: Sequence[Task]) -> None:
-        """Refuse tasks without the schema that prompts are to show.
+        """Refuse tasks without a schema, if prompts should show the schema.
 
         Raises:
             UsageError: A task has no schema; the message names the first such task.
@@ -248,17 +253,17 @@ class LanguageAgents:
             for task in tasks:
                 describe_tables(task)
 
-    def calling(self, permits: AbstractContextManager[float]) -> LanguageAgents:
-        """Return a copy whose calls to the model hold a permit each."""
+    def bind_permits(self, permits: AbstractContextManager[float]) -> LanguageAgents:
+        """Return a copy of the factory, whose agents enter `permits` for each call to the model."""
         clone = copy(self)
         clone._permits = permits
         return clone
 
-    def __call__(self, task: Task) -> Agent | EpisodeAgent:
-        """Make the agent of one episode, for a shell without further facts."""
-        return self.within(None, task)
+    def __call__(self, task: Task) -> Agent | WholeEpisodeAgent:
+        """Make the agent of one episode in a shell, for a caller that passes no environment."""
+        return self.make_agent(None, task)
 
-    def within(self, env: object, task: Task) -> Agent | EpisodeAgent:
+    def make_agent(self, env: object, task: Task) -> Agent | WholeEpisodeAgent:
         """Make the agent of one episode in this environment.
 
         Raises:
@@ -272,13 +277,15 @@ class LanguageAgents:
         options = self._options
         clip = Clip(options.observation_limit, options.observation_tail)
         setting = options.setting or find_setting(env)
-        scene = Scene.of(env, task, setting=setting, schema=options.schema, skills=options.skills)
+        scene = PromptContext.from_env(
+            env, task, setting=setting, schema=options.schema, skills=options.skills
+        )
         if options.examples:
             scene = replace(scene, examples=find_examples(scene.env, scene.language))
         if options.context is not None:
             scene = replace(scene, overview=clip(read_overview(env)))
-        transcript = Transcript(self._model, self._permits)
-        talk = Talk(
+        transcript = RecordingModel(self._model, self._permits)
+        talk = Conversation(
             Dialogue(
                 self._make_sampler(transcript, scene),
                 _add_seed(options.settings, scene),
@@ -293,7 +300,7 @@ class LanguageAgents:
         )
         return self._strategy.agent(talk, options, Allowance(transcript, options.limits))
 
-    def _make_sampler(self, transcript: Transcript, scene: Scene) -> Model:
+    def _make_sampler(self, transcript: RecordingModel, scene: PromptContext) -> Model:
         if self._options.samples == 1 or self._strategy.searches:
             return transcript
         if self._options.choose == "vote":
@@ -301,18 +308,21 @@ class LanguageAgents:
         return BestOfSampler(transcript, self._options.samples)
 
 
-def _add_seed(settings: Settings, scene: Scene) -> Settings:
-    """Add the episode's seed: attempts then differ even if replies come from a cache."""
+def _add_seed(settings: Settings, scene: PromptContext) -> Settings:
+    """Add the episode's seed to the sampling settings.
+
+    With different seeds, several attempts at a task differ even if a cache stores replies.
+    """
     if not settings.temperature or settings.seed is not None or scene.seed is None:
         return settings
-    return replace(settings, seed=scene.seed % 2**31)  # the range that all servers accept
+    return replace(settings, seed=scene.seed % 2**31)  # all servers accept seeds of this range
 
 
 class SuccessSubmitter:
     """An agent that submits when the true reward of the last turn is 1, as in 2023's experiments.
 
     Args:
-        agent: The agent that acts until then.
+        agent: The agent that acts until that turn.
     """
 
     def __init__(self, agent: Agent) -> None:
@@ -333,12 +343,13 @@ class Allowance:
         limits: The limits.
     """
 
-    def __init__(self, transcript: Transcript, limits: EpisodeLimits) -> None:
+    def __init__(self, transcript: RecordingModel, limits: EpisodeLimits) -> None:
         self.transcript = transcript
         self._limits = limits
         self._start_time = time.monotonic()
         self.reached_limit: str | None = None
-        """The limit that ended the episode, including ``context``; None before."""
+        """The name of the limit that ended the episode; ``context`` is the model's context length.
+        None: no limit reached."""
 
     def leave_out(self, seconds: float) -> None:
         """Exclude seconds of waiting from the time limit."""
@@ -359,7 +370,7 @@ class Allowance:
         return {"model": self.transcript.to_dict(), **limit_facts}
 
     def _find_reached_limit(self) -> str | None:
-        """Return the first limit that is reached now; None without any."""
+        """Return the name of the first limit that is reached now; None: no limit is reached."""
         limits, transcript = self._limits, self.transcript
         elapsed_seconds = time.monotonic() - self._start_time - transcript.wait_seconds
         if limits.seconds is not None and elapsed_seconds >= limits.seconds:
@@ -370,7 +381,7 @@ class Allowance:
             return None
         if transcript.cost is None:
             raise UsageError(
-                f"the price of {transcript.name} is unknown: no limit of cost can be kept"
+                f"the price of {transcript.name} is unknown: its cost cannot be limited"
             )
         return "cost" if transcript.cost >= limits.cost else None
 
@@ -395,7 +406,9 @@ class LimitedAgent:
                 return self._agent.act(observation, history)
             except ContextLengthError:
                 if not history:
-                    raise  # an agent that never acted made no attempt: an error, not a reward of 0
+                    # Without any action, the agent made no attempt. The episode is then an error,
+                    # and must not count as a reward of 0.
+                    raise
                 self._allowance.reached_limit = "context"
         return "submit"
 
@@ -416,7 +429,7 @@ class Sampler:
         samples: The number of calls; each call has its own seed.
     """
 
-    def __init__(self, model: Transcript, samples: int) -> None:
+    def __init__(self, model: RecordingModel, samples: int) -> None:
         self.name = model.name
         self._model = model
         self._samples = samples
@@ -450,10 +463,11 @@ class SelfConsistency(Sampler):
     Args:
         model: The model to call.
         samples: The number of calls.
-        language: The language of the compared actions; blanks at their ends do not count.
+        language: The language of the compared actions. The comparison ignores whitespace at the
+            ends of actions.
     """
 
-    def __init__(self, model: Transcript, samples: int, language: str) -> None:
+    def __init__(self, model: RecordingModel, samples: int, language: str) -> None:
         super().__init__(model, samples)
         self._language = language
 
@@ -461,7 +475,7 @@ class SelfConsistency(Sampler):
         self, replies: Sequence[Reply], messages: Sequence[Message], settings: Settings
     ) -> int:
         votes = [self._vote(reply) for reply in replies]
-        # A reply without an action (None) wins only if no reply has an action.
+        # A reply without an action (a vote of None) wins only if no reply has an action.
         counts = Counter(vote for vote in votes if vote is not None)
         return votes.index(counts.most_common(1)[0][0]) if counts else 0
 

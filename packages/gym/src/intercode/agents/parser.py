@@ -1,19 +1,20 @@
-"""The parser of model replies: `find_code` extracts the code, without changing it.
+"""The parser of model replies: `find_code` extracts the code, and returns the code unchanged.
 
-The first match in this order counts:
+The parser returns the first match in this order:
 
-1. The first fenced block in the requested language; else the first block without a language.
+1. The first fenced block in the requested language; otherwise the first block without a language.
    (A block in another language may be output or configuration, which must not be executed.)
    In a text without fences, ``<bash>…</bash>`` and ``<execute_bash>…</execute_bash>`` are blocks.
 2. Outside of fences, a last line that is ``submit``, ``submit ANSWER`` or ``skip``.
-3. The whole text, if it reads as code; else the text after a label such as ``Command:``; else the
-   only paragraph that is an SQL statement up to its semicolon.
-4. The only piece of `inline code`, if it reads as code.
+3. The whole text, if the text reads as code. Otherwise the text after a label such as
+   ``Command:``. Otherwise the only paragraph that is an SQL statement up to the semicolon.
+4. The only piece of inline code (between single backticks), if it reads as code.
 
-A model's reasoning (`strip_thoughts`) does not count. An unclosed block reaches to the text's end;
-in a truncated reply it is not code. A fence within a here-document or a multi-line string belongs
-to the code if a later fence closes the block: a README has fences. In a session with prompts the
-code is the text after the prompts.
+The parser ignores a model's reasoning (`strip_thoughts`). A block without a closing fence extends
+to the end of the text. In a truncated reply, such a block is not code. Code that writes a README,
+for example, contains fences. A fence within a here-document or a multi-line string therefore
+belongs to the code, if a later fence closes the block. In a copied terminal session, only the text
+after the prompts is code.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import dedent
 
-from intercode.syntax import parse
+from intercode.python_source import parse
 
 __all__ = ["TAGS", "Block", "blocks", "find_code", "strip_thoughts"]
 
@@ -37,7 +38,7 @@ _ENDING = re.compile(r"(?:submit(?:[ \t]+\S.*)?|skip)")
 _EMPHASIS = re.compile(r"(\*\*|__|\*|_)(?P<inner>submit|skip)\1")
 _THOUGHT = re.compile(r"</think(?:ing)?>")
 _SQL = re.compile(
-    r"(?:[\s(]|--[^\n]*\n|/\*(?:(?!\*/)[\s\S])*\*/)*"  # comments may stand before it
+    r"(?:[\s(]|--[^\n]*\n|/\*(?:(?!\*/)[\s\S])*\*/)*"  # comments before the statement
     r"(?:select|with|values|table|show|describe|desc|explain|pragma|use|set|insert|replace|update|"
     r"delete|merge|create|alter|drop|truncate|begin|start|commit|rollback|savepoint)\b",
     re.IGNORECASE,
@@ -49,22 +50,23 @@ _PROSE = re.compile(
 )
 _SENTENCE = re.compile(r"\w[.?!:]$")
 _PROMPTS = {"bash": ("$ ", "> "), "python": (">>> ", "... ")}
-"""Language → the prompts of a session's first and further lines. No code begins like the first."""
+"""Language → the prompts of a terminal session: before the first line of an action, and before
+further lines. No code begins with the first prompt."""
 
 
 def strip_thoughts(text: str) -> str:
-    """Return a model's reply without the reasoning ``<think>…</think>`` before it."""
+    """Return a model's reply without the reasoning ``<think>…</think>`` at its beginning."""
     if ends := [match.end() for match in _THOUGHT.finditer(text)]:
         return text[ends[-1] :]
     return "" if text.lstrip().startswith(("<think>", "<thinking>")) else text
 
 
 def find_code(text: str, language: str, *, cut_off: bool = False) -> str | None:
-    """Find the code in a model's reply; None without any.
+    """Find the code in a model's reply; None: the reply has no code.
 
     Args:
         text: The whole reply.
-        language: ``bash``, ``sql`` or ``python``; in any other language only blocks are code.
+        language: ``bash``, ``sql`` or ``python``. For any other language, only blocks are code.
         cut_off: Whether the reply hit the token limit.
     """
     text = _normalise_line_ends(strip_thoughts(text))
@@ -93,32 +95,38 @@ def find_code(text: str, language: str, *, cut_off: bool = False) -> str | None:
 
 
 def _normalise_line_ends(text: str) -> str:
-    """Remove carriage returns if every line ends in one: they do not belong to the code."""
+    """Remove the carriage returns at line ends if every line ends in one.
+
+    Such carriage returns come from the reply's format, and do not belong to the code.
+    """
     return text.replace("\r\n", "\n") if text.count("\n") == text.count("\r\n") else text
 
 
 def _strip_prompts(code: str, language: str) -> str:
-    """Return the typed lines of a session with prompts; any other code stays unchanged."""
+    """Return the lines that were typed in a copied terminal session with prompts.
+
+    Code without prompts is returned unchanged.
+    """
     lines = code.strip("\n").split("\n")
     primary_prompt, continuation_prompt = _PROMPTS.get(language, ("", ""))
     if not primary_prompt or not lines[0].startswith(primary_prompt):
         return code
     typed_lines: list[str] = []
-    has_output = False  # whether output follows the last typed line
+    is_after_output = False  # whether output follows the last typed line
     for line in lines:
         if line.startswith(primary_prompt):
             typed_lines.append(line[len(primary_prompt) :])
-            has_output = False
-        elif line.startswith(continuation_prompt) and not has_output:
+            is_after_output = False
+        elif line.startswith(continuation_prompt) and not is_after_output:
             typed_lines.append(line[len(continuation_prompt) :])
         else:
-            has_output = line.rstrip() != continuation_prompt.rstrip()
+            is_after_output = line.rstrip() != continuation_prompt.rstrip()
     return "\n".join(typed_lines)
 
 
 def _find_unfenced_code(text: str, language: str) -> str | None:
     if _is_json(text):
-        return None  # a tool call, written as text
+        return None  # the reply is probably a tool call, written as text
     is_code = _CODE_TESTS.get(language, _is_ending)
     if is_code(text):
         return text
@@ -170,7 +178,7 @@ TAGS: Mapping[str, frozenset[str]] = {
     ),
     "python": frozenset({"python", "python3", "py", "py3", "pycon", "ipython"}),
 }
-"""Language → its names in fences."""
+"""Language → the names by which fences name the language."""
 
 INVISIBLE = "\u200b\u200c\u200d\u2060\ufeff"
 """Invisible characters that some models insert at the beginning of a block."""
@@ -234,7 +242,7 @@ def elements(text: str) -> Iterator[Block]:
 
 
 def leading_block(text: str, language: str = "") -> str | None:
-    """Return a text's leading block with its fences; None without a closed leading block."""
+    """Return the block at the beginning of a text, with its fences; None: no closed block there."""
     lines = text.split("\n")
     row = next((n for n, line in enumerate(lines) if line.strip()), 0)
     if (opening_match := _OPEN.match(lines[row])) is None:
@@ -246,17 +254,29 @@ def leading_block(text: str, language: str = "") -> str | None:
 def _read_block(
     opening_match: re.Match[str], lines: Sequence[str], row: int, language: str
 ) -> tuple[Block, int]:
-    """Parse the block whose code begins in a row; return the block and the row after it."""
+    """Parse a fenced block.
+
+    Args:
+        opening_match: The match of the opening fence.
+        lines: The lines of the text.
+        row: The index of the line after the opening fence.
+        language: The language of a block without a tag.
+
+    Returns:
+        The block, and the index of the line after the block.
+    """
     fence, indent = opening_match["fence"], len(opening_match["indent"])
     info = opening_match["info"].strip(INVISIBLE + " \t")
     words = re.split(r"[\s:,]+", info, maxsplit=1)
     tag = words[0].strip("{}.").lower()
     block_language = next((name for name, tags in TAGS.items() if tag in tags), language)
     end, code = _find_block_end(fence, lines, row, _OPEN_TESTS.get(block_language))
-    # A fence's indentation belongs to the list that contains it, not to the code.
+    # The indentation of a fence belongs to the Markdown list that contains the fence, not to the
+    # code.
     text = "\n".join(_remove_indent(line, indent) for line in [*lines[row:end], *code])
     closed = end < len(lines)
-    if closed and len(words) > 1 and not text.strip():  # the code stands behind the fence
+    # The code may follow the opening fence on the same line.
+    if closed and len(words) > 1 and not text.strip():
         is_known_tag = any(tag in tags for tags in TAGS.values())
         tag, text = (tag, words[1]) if is_known_tag else ("", info)
     return Block(tag, text, closed), end + 1
@@ -267,8 +287,8 @@ def _find_block_end(
 ) -> tuple[int, list[str]]:
     """Return the row of the fence that closes a block, and the code before the fence in that row.
 
-    The first fence closes the block, unless it lies within a here-document or string, and a later
-    fence does not.
+    The first fence closes the block, unless that fence is within a here-document or string. In that
+    case the first later fence outside of both closes the block, if the text has such a fence.
     """
     closing_pattern = re.compile(rf"(?P<code>.*?)(?<!{fence[0]}){fence[0]}{{{len(fence)},}}[ \t]*")
     first_end: tuple[int, list[str]] | None = None
@@ -289,7 +309,10 @@ def _find_block_end(
 
 
 def _is_in_here_document(lines: Sequence[str]) -> bool:
-    """Return whether a here-document is open at the end; a repeated beginning keeps it open."""
+    """Return whether a Bash here-document is still open after the last line.
+
+    A line that begins the same here-document again does not close it.
+    """
     delimiters: list[str] = []
     for line in lines:
         if delimiters:
@@ -303,13 +326,14 @@ def _is_in_here_document(lines: Sequence[str]) -> bool:
 
 
 def _is_in_string(lines: Sequence[str]) -> bool:
-    """Return whether a multi-line string is open at the end."""
+    """Return whether a multi-line Python string is still open after the last line."""
     text = dedent("\n".join(lines))
     return any(quotes in text for quotes in _QUOTES) and not is_python(text)
 
 
 _TRIES = 50
-"""The maximum number of fences tried as a block's end: a reply may consist of fences only."""
+"""The maximum number of fences that the parser tries as the end of a block. The limit bounds the
+time for a reply that consists of fences only."""
 _HERE_DOCUMENT = re.compile(r"(?<!<)<<-?[ \t]*(['\"]?)([A-Za-z_]\w*)\1")
 _QUOTES = ('"""', "'''")
 _OPEN_TESTS: Mapping[str, Callable[[Sequence[str]], bool]] = {
@@ -326,7 +350,8 @@ def _remove_indent(line: str, width: int) -> str:
 def _parse_inline_block(match: re.Match[str]) -> Block:
     tag, code = (match["tag"] or "").lower(), match["code"]
     if tag and not any(tag in tags for tags in TAGS.values()):
-        return Block("", match[0].strip("`").strip())  # the first word is not a language
+        # The first word is not a language, so it belongs to the code.
+        return Block("", match[0].strip("`").strip())
     return Block(tag, code.strip())
 
 

@@ -40,8 +40,9 @@ AGENTS = Registry(
         ("aider", "claude-code", "codex", "mini-swe-agent", "openhands", "terminus"), INTEGRATIONS
     ),
 )
-"""Name → a function that returns the agent's factory for its options. The entry point of an
-installed package and the function of a user's file are themselves the factory."""
+"""Name → a function that takes the agent's options and returns a factory of agents. For the entry
+point of an installed package and the function in a user's file, the object itself is the
+factory."""
 COMMAND = "cli:"
 """The prefix of an agent's name that is a command line."""
 PROFILE = ".toml"
@@ -54,7 +55,10 @@ def is_profile(name: object) -> bool:
 
 
 def is_external(name: str) -> bool:
-    """Return whether a name stands for a command-line agent: known, ``cli:``, or a profile."""
+    """Return whether a name stands for a command-line agent.
+
+    The name is that of a known agent, begins with ``cli:``, or is the path of a profile.
+    """
     return name in AGENTS.homes or name.startswith(COMMAND) or name.endswith(PROFILE)
 
 
@@ -63,8 +67,8 @@ def get(name: str, **options: Any) -> AgentFactory:
 
     Args:
         name: A registered name; or the name of an installed package's entry point, or
-            ``path/to/file.py:function``. An entry point or function is itself the factory: it takes
-            a task and returns an object with `act`.
+            ``path/to/file.py:function``. The object at the entry point, or the function, is itself
+            the factory, which takes a task and returns an object with a method `act`.
         options: The options of a registered agent, such as ``recording`` for ``replay``.
 
     Raises:
@@ -82,13 +86,14 @@ def get(name: str, **options: Any) -> AgentFactory:
         if unknown := sorted(options.keys() - signature.parameters.keys()):
             agent_names = ", ".join(list_agents_taking(unknown[0])) or "none"
             raise UsageError(
-                f"agent {name} takes no option {unknown[0]!r}; agents that take it: {agent_names}"
+                f"agent {name} takes no option {unknown[0]!r}; agents with this option: "
+                f"{agent_names}"
             ) from None
         raise UsageError(f"agent {name}: {error}") from error
     return factory(**options)
 
 
 def list_agents_taking(option: str) -> list[str]:
-    """List the built-in agents that take an option."""
+    """List the names of the built-in agents that accept an option."""
     names = [name for name in AGENTS.names(packages=False) if not AGENTS.is_foreign(name)]
     return [name for name in names if option in inspect.signature(AGENTS.get(name)).parameters]

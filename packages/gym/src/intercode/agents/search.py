@@ -1,12 +1,12 @@
 """Search over forks of an episode: the agent tries several actions, and continues the best state.
 
-The model, or a test that the agent may see, judges the states: never the reward.
+The model judges the states, or a test does that the agent may see. The reward is never used.
 
 - *Tree search*: the model proposes several actions in each state, and a fork executes each action.
   A *beam* keeps the best states of a turn; *best-first* continues from the best state of all.
-- *Best of n*: from one turn on, several forks play the episode to its end.
+- *Best of n*: several forks play the episode to its end, starting after the same turn.
 
-The strategy of the proposals is ReAct.
+The model proposes actions by the prompts of the strategy ReAct.
 """
 
 from __future__ import annotations
@@ -17,16 +17,22 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from intercode.agents.conversation import Prompt, Talk
-from intercode.agents.guarded_env import HeldEnv
-from intercode.agents.language import Allowance, LanguageAgents, Options, Search, Strategy
+from intercode.agents.conversation import Conversation, Prompt
+from intercode.agents.guarded_env import GuardedEnv
+from intercode.agents.language import (
+    Allowance,
+    LanguageAgents,
+    SearchOptions,
+    Strategy,
+    StrategyOptions,
+)
 from intercode.agents.strategies import React
 from intercode.episode import Episode
 from intercode.errors import ContextLengthError, ForkError, UsageError
 from intercode.models.base import Message, Model, Settings
 
 PROPOSALS = 3
-"""Replies for each state: the default of the option `samples`."""
+"""The default of the option `samples`, which is the number of replies requested in each state."""
 
 
 @dataclass(slots=True, eq=False)
@@ -35,18 +41,20 @@ class Node:
 
     number: int
     parent: Node | None
-    talk: Talk
+    talk: Conversation
     """The conversation up to the action, without its observation."""
-    env: HeldEnv
+    env: GuardedEnv
     action: str = ""
     ends: bool = False
-    """Whether the action ends the episode; it is executed only if this node is chosen."""
+    """Whether the action ends the episode. Such an action is executed only if this node is
+    chosen."""
     judgement: float | None = None
-    """The judgement in [0, 1]; None: not judged, or not parsed."""
+    """The judgement of the state in [0, 1]; None: not judged, or the judgement could not be
+    parsed."""
     tokens: int = 0
-    """Tokens of this node's proposals and judgements."""
+    """The number of tokens that proposals and judgements of this state used."""
     failure_reason: str = ""
-    """The reason why the action or its test could not be tried; empty: none."""
+    """The reason why the action or the test could not be executed; empty: no failure."""
 
     @property
     def done(self) -> bool:
@@ -68,7 +76,9 @@ class Tree:
     action_count: int = 0
     """The number of executed actions, over all forks."""
 
-    def add(self, parent: Node | None, talk: Talk, env: HeldEnv, action: str = "") -> Node:
+    def add(
+        self, parent: Node | None, talk: Conversation, env: GuardedEnv, action: str = ""
+    ) -> Node:
         """Add a state, and return its node."""
         node = Node(len(self.nodes), parent, talk, env, action, _ends_episode(action))
         self.nodes.append(node)
@@ -97,7 +107,7 @@ def _ends_episode(action: str) -> bool:
 
 
 class Searcher:
-    """An agent that plays one episode by a search over its forks.
+    """An agent that plays one episode by a search over forks of the episode.
 
     Args:
         talk: The conversation with the model, still empty.
@@ -107,16 +117,16 @@ class Searcher:
 
     name: ClassVar[str]
 
-    def __init__(self, talk: Talk, options: Options, allowance: Allowance) -> None:
+    def __init__(self, talk: Conversation, options: StrategyOptions, allowance: Allowance) -> None:
         self._initial_talk = talk
         self._samples = options.samples
-        self._search_options = options.search or Search()
+        self._search_options = options.search or SearchOptions()
         self._allowance = allowance
         self._tree = Tree()
         self._prompt = Prompt("search")
         self._replies = 0
 
-    def run(self, env: HeldEnv) -> Episode:
+    def run(self, env: GuardedEnv) -> Episode:
         """Play the episode, and return the episode of the chosen branch."""
         node = self._tree.add(None, self._initial_talk, env)
         while True:
@@ -125,7 +135,8 @@ class Searcher:
                 node.env.step(node.action if node.ends else "submit")
             if not node.env.running:
                 return node.env.episode
-            node.ends = False  # the environment rejected an answer, and the episode continues
+            # The episode still runs, because the environment rejected the submitted answer.
+            node.ends = False
 
     def leave_out(self, seconds: float) -> None:
         """Exclude seconds of waiting from the time limit."""
@@ -137,7 +148,11 @@ class Searcher:
         return {**self._allowance.metadata(), "search": {**search_facts, **self._tree.to_dict()}}
 
     def _search(self, root: Node) -> Node:
-        """Search from a state; return the state to submit, or whose action ends the episode."""
+        """Search from a state, and return the best state found.
+
+        The caller submits the returned state, or executes the action of the state that ends the
+        episode.
+        """
         raise NotImplementedError
 
     def _can_continue(self, node: Node) -> bool:
@@ -152,7 +167,11 @@ class Searcher:
         )
 
     def _propose(self, node: Node, count: int) -> list[Node]:
-        """Request the next action several times, without executing any; merge equal proposals."""
+        """Request the next action in a state several times, and return one node per proposed
+        action.
+
+        No action is executed, and equal proposals are merged.
+        """
         proposals: dict[str, Node] = {}
         transcript = self._allowance.transcript
         for _ in range(count):
@@ -165,7 +184,8 @@ class Searcher:
                 action = React(talk).act(node.env.observation, node.env.episode.turns)
             except ContextLengthError:
                 if not node.env.episode.turns:
-                    raise  # an agent that never acted made no attempt: an error
+                    # Without any action, the agent made no attempt, so the episode is an error.
+                    raise
                 self._allowance.reached_limit = "context"
                 break
             if action in proposals:
@@ -177,15 +197,18 @@ class Searcher:
         return [*proposals.values()]
 
     def _take(self, node: Node, children: Sequence[Node]) -> list[Node]:
-        """Execute each proposed action in a separate fork; return the nodes that could be tried.
+        """Execute each proposed action in a separate fork.
 
         Actions that end the episode are not executed. If the episode cannot be forked, only the
-        first proposal is tried.
+        first proposal is executed.
+
+        Returns:
+            The nodes whose actions were executed, or end the episode.
         """
         acting_nodes = [child for child in children if not child.ends]
         acting_nodes = acting_nodes[: max(0, self._search_options.budget - self._tree.action_count)]
         ending_nodes = [child for child in children if child.ends]
-        # The environment itself executes the last action.
+        # The state's own environment executes the last action, which therefore needs no fork.
         unused_nodes = 0 if ending_nodes or not acting_nodes else 1
         try:
             forks = (
@@ -223,7 +246,9 @@ class Searcher:
         if self._search_options.test is None:
             node.judgement = self._ask_judgement(node)
         elif not node.env.running or (node.ends and parent is not None):
-            node.judgement = parent  # no turn is left for a test, or the state is the parent's
+            # The state has no turn left for a test; or its action was not executed, so the state
+            # equals the parent's state.
+            node.judgement = parent
         else:
             try:
                 test_env = node.env.fork()[0]
@@ -233,7 +258,7 @@ class Searcher:
                 node.judgement, node.failure_reason = parent, f"not tested: {error}"
 
     def _ask_judgement(self, node: Node) -> float | None:
-        """Request the model's judgement of a state; None if its reply has no number."""
+        """Request the model's judgement of a state; None: the model's reply has no number."""
         transcript = self._allowance.transcript
         observation = None if node.ends else node.talk.clip(node.env.observation.rstrip("\n"))
         turns = node.env.episode.turns
@@ -255,7 +280,7 @@ class Searcher:
         return None if match is None else min(1.0, float(match[0]) / 10)
 
     def _close_others(self, retained_nodes: Iterable[Node]) -> None:
-        """Close the forks of all states except these."""
+        """Close the forks of all states except `retained_nodes`."""
         retained_ids = {id(node.env) for node in retained_nodes}
         for node in self._tree.nodes:
             if id(node.env) not in retained_ids:
@@ -263,7 +288,11 @@ class Searcher:
 
 
 def _quality_key(node: Node) -> tuple[float, bool, int]:
-    """Return the sort key of a state: judgement, then finished states, then earlier states."""
+    """Return the sort key by which a better state is greater.
+
+    The judgement decides first. Of equally judged states, finished states come first, then states
+    that were found earlier.
+    """
     return node.judgement or 0.0, node.done, -node.number
 
 
@@ -291,7 +320,7 @@ class TreeSearch(Searcher):
                 leaves += self._expand(leaf) if self._can_continue(leaf) else [leaf]
 
     def _expand(self, node: Node) -> list[Node]:
-        """Return the judged successors of a state; the state itself if it has none."""
+        """Return the judged successors of a state; if the state has none, the state itself."""
         children = (
             self._take(node, proposals) if (proposals := self._propose(node, self._samples)) else []
         )
@@ -301,7 +330,7 @@ class TreeSearch(Searcher):
 
 
 class BestOfN(Searcher):
-    """A best-of-n search: it plays several forks from one turn to the end, and chooses one."""
+    """A best-of-n search, which plays several forks from one turn to the end, and chooses one."""
 
     name = "best-of-n"
 
@@ -324,7 +353,7 @@ class BestOfN(Searcher):
         self._close_others([best_leaf])
         return best_leaf
 
-    def _branches(self, root: Node) -> list[HeldEnv]:
+    def _branches(self, root: Node) -> list[GuardedEnv]:
         try:
             return [root.env, *(root.env.fork(self._samples - 1) if self._samples > 1 else [])]
         except ForkError as error:
@@ -332,7 +361,10 @@ class BestOfN(Searcher):
             return [root.env]
 
     def _advance(self, node: Node) -> Node:
-        """Execute the next action; return the same state if no action could be executed."""
+        """Execute the model's next action in a state, and return the new state.
+
+        If no action could be executed, the result is the same state.
+        """
         for child in self._propose(node, 1):
             with suppress(ForkError):
                 if not child.ends:
@@ -350,7 +382,7 @@ class SearchStrategy(Strategy):
     searcher: type[Searcher] = TreeSearch
     searches: ClassVar[bool] = True
 
-    def agent(self, talk: Talk, options: Options, allowance: Allowance) -> Searcher:
+    def agent(self, talk: Conversation, options: StrategyOptions, allowance: Allowance) -> Searcher:
         """Make the agent of one episode."""
         return self.searcher(talk, options, allowance)
 
@@ -361,8 +393,13 @@ class SearchStrategy(Strategy):
             UsageError: All proposals would be equal (temperature 0), or `choose` is given.
         """
         if "choose" in options:
-            raise UsageError(f"agent {self.name} takes no --choose: it tries all that it proposes")
-        options = {"samples": PROPOSALS, "search": Search(), "settings": Settings(), **options}
+            raise UsageError(f"agent {self.name} takes no --choose: it tries every proposed action")
+        options = {
+            "samples": PROPOSALS,
+            "search": SearchOptions(),
+            "settings": Settings(),
+            **options,
+        }
         return Strategy.__call__(self, model, **options)
 
 

@@ -25,7 +25,7 @@ from urllib.parse import unquote
 
 from intercode.errors import UsageError
 from intercode.plain_data import read_yaml
-from intercode_sandbox.files import joint_digest, open_regular
+from intercode_sandbox.host_files import joint_digest, open_regular
 from intercode_sandbox.images.archive import pack
 from intercode_sandbox.units import MIB
 
@@ -33,9 +33,11 @@ HOME = "/skills"
 """The folder in a sandbox where InterCode's agents find their skills."""
 FILE = "SKILL.md"
 NAME, DESCRIPTION, COMPATIBILITY = 64, 1024, 500
-"""The maximum lengths of these fields in characters, as the format specifies."""
+"""The maximum lengths of the fields ``name``, ``description`` and ``compatibility`` in characters,
+as the format specifies."""
 TEXT = 64 * 1024
-"""The maximum size of ``SKILL.md`` in bytes: a model reads the whole file, about 16,000 tokens."""
+"""The maximum size of ``SKILL.md`` in bytes. A model reads the whole file, which then has about
+16,000 tokens."""
 FILES, SIZE = 2000, 64 * MIB
 """The maximum number of a skill's files, and their total size in bytes."""
 
@@ -44,7 +46,8 @@ _FRONT = re.compile(r"---[ \t]*\n(.*?)^---[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTI
 _CODE = re.compile(r"^(```|~~~).*?^\1|`[^`\n]*`", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"\]\(\s*<?([^\s()<>]+)")
 _NON_FILE_LINK = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*:|#|//")
-"""The beginning of a link that leads to no file: a URL's scheme, or an anchor of the text."""
+"""The pattern of the beginning of a link whose target is no file: a URL, or an anchor in the
+text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,7 @@ class Skill:
 
     name: str
     description: str
-    """The purpose and its use cases: the only part that every prompt contains."""
+    """The skill's purpose and use cases. Every prompt contains only this part of the skill."""
     body: str
     """The instructions, without the front matter."""
     folder: Path
@@ -63,10 +66,10 @@ class Skill:
     """The other fields of the front matter: ``license``, ``allowed-tools``, …"""
 
     def layer(self, home: str = HOME) -> Path:
-        """Return an image layer that holds the skill, for ``IMAGE+LAYER``.
+        """Return an image layer that holds the skill, for image names such as ``IMAGE+LAYER``.
 
-        The layer's files and folders have no write permission. As a part of the image, they are not
-        changes of the agent, and do not count in a score.
+        The layer's files and folders have no write permission. The files are a part of the image. A
+        reward therefore does not count the files as changes by the agent.
 
         Args:
             home: The absolute path of the parent folder of the skill's folder.
@@ -111,7 +114,7 @@ def read_all(folders: Sequence[str]) -> tuple[Skill, ...]:
     """Read and validate several skills.
 
     Raises:
-        UsageError: As `read`; or two skills have the same name.
+        UsageError: A skill is invalid (see `read`), or two skills have the same name.
     """
     skills = tuple(map(read, folders))
     names = [skill.name for skill in skills]
@@ -125,8 +128,8 @@ def offer(skills: Sequence[Skill], *, readable: bool = True) -> str:
 
     Args:
         skills: The skills.
-        readable: Whether the agent can read files in further turns. If so, the text has names,
-            descriptions and paths; else the bodies of all skills.
+        readable: Whether the agent can read files in further turns. If True, the text has the
+            names, descriptions and paths of the skills; otherwise the bodies of all skills.
     """
     if not skills:
         return ""
@@ -149,7 +152,7 @@ def _line(text: str) -> str:
     return " ".join(text.split())
 
 
-# Validation of the format
+# The following functions validate the format of skills.
 
 
 def _read_text(path: Path) -> str:
@@ -158,7 +161,7 @@ def _read_text(path: Path) -> str:
         if size > TEXT:
             raise UsageError(
                 f"skill {path}: it has {size:,} bytes, and at most {TEXT:,} go to a model: move "
-                "what is not always needed to references/, and link to it"
+                "optional parts to references/, and link to them"
             )
         with open_regular(path) as file:
             return file.read().decode().replace("\r\n", "\n")
@@ -212,7 +215,9 @@ def _read_description(front_matter: Mapping[str, Any]) -> str:
 
 
 def _check_links(body: str, home: Path) -> None:
-    """Refuse links to files outside the skill or without a target; links within code are ignored.
+    """Refuse links to files that are missing or outside the skill's folder.
+
+    Links within code blocks are ignored.
 
     Raises:
         ValueError: A link leaves the skill's folder, or its file does not exist.
@@ -222,7 +227,9 @@ def _check_links(body: str, home: Path) -> None:
             continue
         path = unquote(link.partition("#")[0].partition("?")[0])
         if PurePosixPath(path).is_absolute() or not _is_within(home / path, home):
-            raise ValueError(f"the link to {link!r} leaves the folder: no agent could follow it")
+            raise ValueError(
+                f"the link to {link!r} points out of the folder, where no agent can read"
+            )
         if not (home / path).exists():
             raise ValueError(f"the link to {link!r}: there is no such file")
 
@@ -232,11 +239,11 @@ def _is_within(path: Path, home: Path) -> bool:
 
 
 def _digest_chunks(home: Path) -> Iterator[bytes]:
-    """Yield the parts of a skill's digest: for each path, its facts and its content.
+    """Yield the parts of a skill's digest: for each path, the path's facts and the file's content.
 
     Raises:
-        ValueError: The skill holds a link that leads out, a device, a socket or a FIFO, or is too
-            large.
+        ValueError: The skill is too large, or contains a device, a socket, a FIFO, or a link to a
+            path outside the skill's folder.
         OSError: A file cannot be read.
     """
     paths = sorted(home.rglob("*"))

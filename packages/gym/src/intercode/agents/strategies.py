@@ -7,9 +7,9 @@
   *refine* the model may continue after the last step, until it submits.
 - *Tool calling*: actions are the model's function calls.
 
-In 2023 Try Again and Plan & Solve showed the model the true reward of every turn, and the episode
-ended at the reward 1. Only an oracle can give such feedback: these agents have the suffix
-``-oracle``.
+In the experiments of 2023, Try Again and Plan & Solve showed the model the true reward of every
+turn. An episode ended at the reward 1. Only an oracle can give such feedback. The agents that
+repeat these experiments therefore have the suffix ``-oracle``.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import takewhile
 
-from intercode.agents.conversation import CUT_OFF, Talk, fence_action, turn_values
-from intercode.agents.examples import Step
+from intercode.agents.conversation import CUT_OFF, Conversation, fence_action, turn_values
+from intercode.agents.examples import ExampleStep
 from intercode.agents.language import Strategy
 from intercode.agents.parser import leading_block, strip_thoughts
 from intercode.envs.tools import list_tools, read_action
@@ -34,7 +34,7 @@ from intercode.tool_calls import ToolCall
 def is_repeated_failure(action: str, history: Sequence[Turn]) -> bool:
     """Return whether an action repeats a failed action word for word, or submits after a failure.
 
-    Failures before an action that may have changed the state do not count.
+    Only failures after the last action that may have changed the workspace count.
     """
     recent_turns = takewhile(lambda turn: not turn.ok or changes_nothing(turn), reversed(history))
     failed_actions = {
@@ -46,17 +46,18 @@ def is_repeated_failure(action: str, history: Sequence[Turn]) -> bool:
 
 
 def next_action(
-    talk: Talk, history: Sequence[Turn], read: Callable[[str], str] | None = None
+    talk: Conversation, history: Sequence[Turn], read: Callable[[str], str] | None = None
 ) -> str:
-    """Request the next action; after a repeated failure, request it again with a recap.
+    """Request the next action from the model.
 
-    If the second reply chooses an action that failed in both of the last two turns, submit the
-    episode: further turns would be the same.
+    If the model repeats a failed action, or submits after a failure, the function requests the
+    action once more with a recap. The second reply may choose an action that failed in both of the
+    last two turns. Then the function submits the episode, because further turns would be the same.
 
     Args:
-        talk: The conversation; see `Talk.ask_again` for recaps.
+        talk: The conversation; see `Conversation.ask_again` for recaps.
         history: The turns so far.
-        read: As in `Talk.ask`.
+        read: As in `Conversation.ask`.
     """
     action = talk.ask(read)
     if not talk.recaps or not is_repeated_failure(action, history):
@@ -71,12 +72,12 @@ def next_action(
 
 
 class TryAgain:
-    """An agent that shows the model each action's output, and its reward as oracle feedback."""
+    """An agent that shows the model each action's output, and with oracle feedback the reward."""
 
     _read: Callable[[str], str] | None = None
     """Returns the part of a reply that holds the action; None: the whole reply."""
 
-    def __init__(self, talk: Talk) -> None:
+    def __init__(self, talk: Conversation) -> None:
         self._talk = talk
 
     def act(self, observation: str, history: Sequence[Turn]) -> str:
@@ -87,7 +88,7 @@ class TryAgain:
             self._talk.add_observation("observation", observation, **turn_values(history))
         return next_action(self._talk, history, self._read)
 
-    def _write_step(self, step: Step) -> Reply:
+    def _write_step(self, step: ExampleStep) -> Reply:
         return Reply(fence_action(step.action, self._talk.scene.language))
 
 
@@ -100,7 +101,7 @@ TRY_AGAIN_ORACLE = Strategy(
 class SingleTurn:
     """An agent that requests one reply, executes its action, and submits."""
 
-    def __init__(self, talk: Talk) -> None:
+    def __init__(self, talk: Conversation) -> None:
         self._talk = talk
 
     def act(self, observation: str, history: Sequence[Turn]) -> str:
@@ -122,12 +123,12 @@ _EXECUTE = re.compile(r"\s*execute\[(.*)\]\s*", re.DOTALL)
 
 
 class React(TryAgain):
-    """A ReAct agent: it takes the first thought and action of each reply.
+    """A ReAct agent, which uses the first thought and the first action of each reply.
 
     Text after the first action, such as an observation that the model imagined, is dropped.
     """
 
-    def _write_step(self, step: Step) -> Reply:
+    def _write_step(self, step: ExampleStep) -> Reply:
         action = fence_action(step.action, self._talk.scene.language)
         return Reply(f"Thought: {step.thought}\nAction:\n{action}")
 
@@ -174,7 +175,7 @@ class PlanSolve:
         refine: Whether the model may continue after the last step, until it submits.
     """
 
-    def __init__(self, talk: Talk, *, refine: bool = False) -> None:
+    def __init__(self, talk: Conversation, *, refine: bool = False) -> None:
         self._talk = talk
         self._refine = refine
         self._plan: list[str] | None = None
@@ -209,7 +210,7 @@ class PlanSolve:
 def read_plan(text: str) -> list[str]:
     """Parse the steps of a numbered list; text before and after the list is dropped."""
     steps = [step.strip() for step in _STEP.split(text)[1:]]
-    if steps:  # text after an empty line does not belong to the last step
+    if steps:  # the text after an empty line does not belong to the last step
         steps[-1] = steps[-1].partition("\n\n")[0].rstrip()
     return [step for step in steps if step]
 
@@ -231,7 +232,7 @@ class ToolCalling:
     previous reply have their results.
     """
 
-    def __init__(self, talk: Talk) -> None:
+    def __init__(self, talk: Conversation) -> None:
         self._talk = talk
         self._calls: deque[ToolCall] = deque()
         self._open: str | None = None

@@ -1,8 +1,8 @@
-"""Transcripts of episodes as chat messages, in the prompts of InterCode's agents.
+"""Transcripts of episodes as chat messages, in the format that InterCode's agents use for prompts.
 
-Training, logs and `InterCodeEnv.messages` use these transcripts. The record of a language model's
-agent already holds its dialogue: this module serves all other agents, and running episodes, whose
-next message is the model's.
+Training, logs and `InterCodeEnv.messages` use these transcripts. The record of an agent with a
+language model already contains the agent's dialogue. This module makes the dialogue for all other
+agents, and for running episodes, which a model can continue.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from intercode.agents.conversation import Clip, Prompt, Scene, fence_action, turn_values
+from intercode.agents.conversation import Clip, Prompt, PromptContext, fence_action, turn_values
 from intercode.envs.tools import read_call, sendable
 from intercode.episode import Episode, Turn
 from intercode.models.base import Message, as_openai
@@ -23,12 +23,12 @@ _ENDED = ("submitted", "skipped")
 
 def chat(env: Any, task: Task) -> list[dict[str, Any]]:
     """Return an environment's episode as the dialogue of the agent ``try-again``."""
-    return [*map(as_openai, as_chat(Scene.of(env, task), env.episode))]
+    return [*map(as_openai, as_chat(PromptContext.from_env(env, task), env.episode))]
 
 
 def tools(env: Any, task: Task) -> list[dict[str, Any]]:
     """Return an environment's episode as the dialogue of the agent ``tool-calling``."""
-    return [*map(as_openai, as_calls(Scene.of(env, task), env.episode))]
+    return [*map(as_openai, as_calls(PromptContext.from_env(env, task), env.episode))]
 
 
 def plain(env: Any, task: Task) -> list[dict[str, Any]]:
@@ -39,7 +39,7 @@ def plain(env: Any, task: Task) -> list[dict[str, Any]]:
 
 
 def as_plain_messages(episode: Episode) -> Iterator[Message]:
-    """Yield query and observations as the user's messages, actions as the assistant's."""
+    """Yield the query and observations as messages of the user, actions as the assistant's."""
     message_text = episode.query
     for turn in episode.turns:
         yield Message("user", message_text)
@@ -52,7 +52,7 @@ def as_plain_messages(episode: Episode) -> Iterator[Message]:
         yield Message("user", message_text)
 
 
-def as_chat(scene: Scene, episode: Episode) -> Iterator[Message]:
+def as_chat(scene: PromptContext, episode: Episode) -> Iterator[Message]:
     """Yield the messages of the agent ``try-again``, whose actions are fenced blocks."""
     prompt, language = Prompt("try_again"), scene.language
     yield from _opening_messages(prompt, scene)
@@ -63,7 +63,7 @@ def as_chat(scene: Scene, episode: Episode) -> Iterator[Message]:
         yield Message("assistant", fence_action(ending_action(episode), language))
 
 
-def as_calls(scene: Scene, episode: Episode) -> Iterator[Message]:
+def as_calls(scene: PromptContext, episode: Episode) -> Iterator[Message]:
     """Yield the messages of the agent ``tool-calling``, whose actions are tool calls."""
     prompt = Prompt("tool_calling")
     yield from _opening_messages(prompt, scene)
@@ -84,19 +84,19 @@ def as_calls(scene: Scene, episode: Episode) -> Iterator[Message]:
         )
 
 
-def _opening_messages(prompt: Prompt, scene: Scene) -> Iterator[Message]:
+def _opening_messages(prompt: Prompt, scene: PromptContext) -> Iterator[Message]:
     values: dict[str, Any] = {**scene.values(), "show_reward": False}
     yield Message("system", sendable(prompt.render("system", **values)))
     yield Message("user", sendable(prompt.render("task", **values)))
 
 
-def _render_observation(prompt: Prompt, scene: Scene, turns: Sequence[Turn]) -> str:
+def _render_observation(prompt: Prompt, scene: PromptContext, turns: Sequence[Turn]) -> str:
     """Render the observation of the last turn."""
     observation = Clip()(turns[-1].observation.rstrip("\n"))
     values = {**scene.values(), "show_reward": False, **turn_values(turns)}
     return sendable(prompt.render("observation", **{**values, "observation": observation}))
 
 
-def _tool_call(scene: Scene, action: str, call_number: int) -> ToolCall:
+def _tool_call(scene: PromptContext, action: str, call_number: int) -> ToolCall:
     name, arguments = read_call(action, scene.traits)
     return ToolCall(f"call_{call_number}", name, {key: sendable(v) for key, v in arguments.items()})

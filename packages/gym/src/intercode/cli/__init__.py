@@ -1,1 +1,1 @@
-"""Command-line interface: one module per command."""
+"""The command-line interface: a module for each command, and modules that commands share."""

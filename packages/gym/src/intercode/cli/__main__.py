@@ -1,4 +1,4 @@
-"""Entry point of ``python -m intercode.cli``, where the script is not installed."""
+"""The entry point of ``python -m intercode.cli``, for use without the console script."""
 
 import sys
 

@@ -27,7 +27,7 @@ from intercode.errors import UsageError
 from intercode_sandbox import images
 from intercode_sandbox.docker.images import prune
 from intercode_sandbox.docker.provider import sweep_all
-from intercode_sandbox.files import cache_root, empty_folder, tree_size
+from intercode_sandbox.host_files import cache_root, empty_folder, tree_size
 from intercode_sandbox.native.snapshot import endings, sweep
 from intercode_sandbox.units import format_count
 
@@ -36,12 +36,13 @@ _FOLDERS = {
     "servers": "prepared database servers",
     "docker": "the Python of containers",
 }
-"""Folder of the cache → its content. Each is emptied only if no running process uses it."""
+"""Folder in the cache → description of its content. A folder is emptied only if no running process
+uses it."""
 
 
 @dataclass(frozen=True, slots=True)
 class CleanupPart:
-    """A kind of removable files."""
+    """A kind of files that the command can remove."""
 
     what: str
     """The description in the table."""
@@ -56,15 +57,30 @@ class CleanupPart:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.add_argument(
-        "--all", action="store_true", help="also images, databases and all that can be made again"
+        "--all",
+        action="store_true",
+        help="also remove images, databases and everything else that can be rebuilt",
     )
-    parser.add_argument("--yes", action="store_true", help="with --all: do not ask")
-    parser.add_argument("--dry-run", action="store_true", help="only say what would be removed")
+    parser.add_argument(
+        "--yes", action="store_true", help="with --all: do not ask for confirmation"
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print what would be removed, and remove nothing"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Remove the remains, or everything that can be rebuilt, and print a list; return 0."""
+    """Remove the remains of killed runs; with ``--all``, also everything that can be rebuilt.
+
+    The removed paths are printed.
+
+    Returns:
+        The exit code 0.
+
+    Raises:
+        UsageError: A confirmation is needed, but the standard input is not a terminal.
+    """
     if args.all:
         return _clean_all(args)
     removed_paths = _sweep_remains(args.dry_run)
@@ -87,7 +103,10 @@ def execute(args: argparse.Namespace) -> int:
 def _clean_all(args: argparse.Namespace) -> int:
     may_ask = sys.stdin.isatty() and not args.json
     if not (args.dry_run or args.yes or may_ask):
-        raise UsageError("clean --all asks on a terminal: add --yes, or --dry-run to see what goes")
+        raise UsageError(
+            "clean --all needs a confirmation on a terminal: add --yes, or --dry-run to list "
+            "what would be removed"
+        )
     plan = _remove_unused(dry_run=True)
     if not args.json:
         _print_parts(plan)
@@ -95,10 +114,12 @@ def _clean_all(args: argparse.Namespace) -> int:
         if any(part.removed for part in plan) and not args.yes and not _ask_confirmation():
             print("nothing was removed")
             return 0
+        # The sizes of the remains can be measured only before the removal, so the first part comes
+        # from the dry run.
         plan = [
             plan[0],
             *_remove_unused(dry_run=False)[1:],
-        ]  # the remains' size is known only before their removal
+        ]
     total_bytes = sum(part.size for part in plan)
     if args.json:
         removed_paths = [path for part in plan for path in part.removed]
@@ -117,7 +138,14 @@ def _cleanup_facts(dry_run: bool, removed_paths: Sequence[str]) -> dict[str, Any
 
 
 def _remove_unused(dry_run: bool) -> list[CleanupPart]:
-    """Remove everything that no running process uses, or with `dry_run` only list it."""
+    """Remove all remains and rebuildable files that no running process uses.
+
+    Args:
+        dry_run: Whether to list the files without removing them.
+
+    Returns:
+        The kinds of files, with the removed or removable paths.
+    """
     root = cache_root()
     remains = _sweep_remains(dry_run)
     cache_paths = [path for path in map(Path, remains) if path.is_relative_to(root)]
@@ -152,14 +180,15 @@ def _remove_unused(dry_run: bool) -> list[CleanupPart]:
             )
         )
     engine_images = [] if parts[-1].in_use else prune(dry_run)
-    sizes = sum(size for _, size in engine_images)
+    total_size = sum(size for _, size in engine_images)
     names = tuple(f"image {name}" for name, _ in engine_images)
-    return [*parts, CleanupPart("images in Docker's engine", names, sizes, parts[-1].in_use)]
+    return [*parts, CleanupPart("images in Docker's engine", names, total_size, parts[-1].in_use)]
 
 
 def _sweep_remains(dry_run: bool) -> list[str]:
     paths = sweep(dry_run) + sweep_all(dry_run)
-    # Only its lock distinguishes a half-built image from one under construction.
+    # A dry run omits half-built images: only the removal takes the lock that distinguishes them
+    # from images that another process is building now.
     return paths + ([] if dry_run else [str(path) for path in images.sweep()])
 
 

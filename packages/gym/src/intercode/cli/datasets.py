@@ -22,7 +22,7 @@ from collections import Counter
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from intercode.cli.commands import folders, validate
+from intercode.cli.commands import export_tasks, validate
 from intercode.cli.parser import add_action
 from intercode.cli.terminal import LiveLine, print_json, safe, show_bytes, size, table
 from intercode.datasets import accepts_option, splits
@@ -39,38 +39,38 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
 
-    add_action(actions, "list", "the datasets that have a name")
+    add_action(actions, "list", "list the named datasets")
 
-    info = add_action(actions, "info", "show one of them")
+    info = add_action(actions, "info", "show a dataset's licence, source and state")
     info.add_argument("name", metavar="NAME")
 
-    fetch = add_action(actions, "fetch", "download one from where its authors put it")
+    fetch = add_action(actions, "fetch", "download a dataset from its authors' address")
     fetch.add_argument("name", metavar="NAME")
     fetch.add_argument(
         "--from",
         dest="origin",
         default="",
         metavar="URL|PATH",
-        help="another place of the same archive, the archive as a file, or a folder to link to",
+        help="another URL of the same archive, the archive as a file, or a folder to link to",
     )
-    fetch.add_argument("--checksum", default="", metavar="HEX", help="its SHA-256")
-    fetch.add_argument("--force", action="store_true", help="fetch it again")
+    fetch.add_argument("--checksum", default="", metavar="HEX", help="SHA-256 of the archive")
+    fetch.add_argument("--force", action="store_true", help="fetch a dataset again that is present")
     fetch.add_argument("-q", "--quiet", action="store_true", help="show no progress")
 
     checks = actions.add_parser(
         "validate",
-        help="check that gold solves every task, twice alike, and nothing else does",
+        help="check that gold solves every task, twice alike, and that no wrong answer does",
     )
     validate.configure(checks)
 
     exports = actions.add_parser("export", help="write tasks as folders for another framework")
-    folders.configure(exports)
+    export_tasks.configure(exports)
 
 
 def execute(args: argparse.Namespace) -> int:
     """Execute the subcommand; return its exit code."""
     if args.action in ("validate", "export"):
-        name = "folders" if args.action == "export" else args.action
+        name = "export_tasks" if args.action == "export" else args.action
         return int(import_module(f"intercode.cli.{name}").execute(args))
     {"list": _list, "info": _info, "fetch": _fetch}[args.action](args)
     return 0
@@ -163,7 +163,7 @@ def _as_json(entry: DatasetEntry) -> dict[str, Any]:
 
 
 def _dataset_folder(entry: DatasetEntry) -> str | None:
-    """Return the folder of a fetched or installed dataset; None if absent."""
+    """Return the folder of a dataset that was fetched or comes with a package; None if absent."""
     from intercode.datasets.files import find_installed, home
 
     download_folder = None if entry.bundled else home(entry.name)
@@ -182,11 +182,11 @@ def _presence_text(entry: DatasetEntry) -> str:
 
 
 def _tag_counts(name: str) -> dict[str, Any]:
-    """Return the number of tasks, in total and for the 12 most frequent tags."""
+    """Return the number of tasks in a dataset, in total and for the 12 most frequent tags."""
     try:
         dataset: Dataset = DATASETS.get(name)()
     except (TaskError, UsageError, TypeError):
-        # The loader requires options.
+        # This loader needs options, such as a version, and cannot be called without them.
         return {}
     tags = Counter(tag for task in dataset for tag in task.tags)
     return {"tasks": len(dataset), "tags": dict(tags.most_common(12))}

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from intercode.agents.base import AgentFactory
-from intercode.agents.scripted import NAME, ScriptedAgents
-from intercode.cli import results
+from intercode.agents.noisy_oracle import NAME, ScriptedAgents
+from intercode.cli import run_output
 from intercode.cli.demo_model import demonstrate
-from intercode.cli.episodes import render
+from intercode.cli.episode_rendering import render
 from intercode.cli.run import fresh_folder
 from intercode.cli.terminal import duration, percent, print_json, safe
 from intercode.errors import InterCodeError, SandboxUnavailableError
@@ -42,15 +42,17 @@ AGENTS: Mapping[str, tuple[str, str | AgentFactory]] = {
     NAME: (f"{SCRIPTED_AGENT.name} ({NAME})", SCRIPTED_AGENT),
     "random": ("random", "random"),
 }
-"""Folder → the agent's label in reports, and the agent; from the best to the worst."""
+"""Last part of a run folder's name → the agent's label in reports, and the agent. The agents are
+sorted by their success rates, the best first."""
 SHOWN_LINES = 6
-"""Maximum lines of each observation in the printed episode, the first of the scripted agent: with
-this seed, the agent fails once, then recovers."""
+"""The maximum number of lines for each observation in the printed episode. The command prints the
+first episode of the scripted agent. With the demo's seed, the agent fails once in this episode, and
+then recovers."""
 LOCAL_MODEL = "local/qwen2.5-coder-1.5b"
-"""The proposed model if no environment variable has a key or a URL."""
+"""The model that the demo suggests if no environment variable has a key or a URL of a model."""
 INTRODUCTION = (
-    "An agent is given a task in words, acts, sees what its actions really do, and\n"
-    "submits. Here is one episode, in a sandbox of its own:\n"
+    "An agent reads a task, acts, observes the real output of each action, and submits.\nHere is "
+    "one episode, in a fresh sandbox:\n"
 )
 AGENT_NOTE = (
     "'scripted' is not a language model: it knows gold, and makes random errors.\n"
@@ -59,13 +61,18 @@ AGENT_NOTE = (
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Run all agents, or a language model, in all environments; print the results."""
+    """Run the scripted agents in all environments, or a language model, and print the results.
+
+    Returns:
+        The exit code: 0 if every episode has a result, 1 if not, 130 after Ctrl-C.
+    """
     output_folder = args.out or fresh_folder(time.strftime("demo-%Y%m%d-%H%M%S"))
     if args.model is not None:
         return demonstrate(
             args.model, output_folder, args.limit, args.workers, quiet=args.quiet, as_json=args.json
         )
-    reason, command = suggest_model_command()  # refuse a malformed key before anything runs
+    # The call comes first, because it raises an error for a malformed key, before any run.
+    reason, command = suggest_model_command()
     start_time = time.monotonic()
     demo = Demo(
         output_folder, args.workers, args.limit, quiet=args.quiet, should_show=not args.json
@@ -76,7 +83,7 @@ def execute(args: argparse.Namespace) -> int:
         demo.interrupted = True
     if demo.interrupted:
         limit = f" --limit {args.limit}" if args.limit else ""
-        print(f"stopped; what was finished is in {output_folder}. The rest:", file=sys.stderr)
+        print(f"stopped; the finished episodes are in {output_folder}. To resume:", file=sys.stderr)
         print(
             f"{_program_command()} demo --out {shlex.quote(str(output_folder))}{limit}",
             file=sys.stderr,
@@ -84,7 +91,7 @@ def execute(args: argparse.Namespace) -> int:
         return INTERRUPT_EXIT_CODE
     if len(demo.skip_reasons) == len(ENVS):
         reasons = "; ".join(f"{env}: {reason}" for env, reason in demo.skip_reasons.items())
-        raise InterCodeError(f"nothing could be run: {reasons}")
+        raise InterCodeError(f"no environment could run: {reasons}")
     page = output_folder / "report.html"
     runs = _write_page(page, demo.folders)
     if args.json:
@@ -104,8 +111,11 @@ def execute(args: argparse.Namespace) -> int:
     return 0 if demo.complete else 1
 
 
-class DemoProgress(results.Watcher):
-    """Progress of the runs in one environment: a live line, printed when the runs have ended."""
+class DemoProgress(run_output.Watcher):
+    """Progress of the runs of all agents in one environment.
+
+    A live line shows the current counts; the final line is printed when the runs have ended.
+    """
 
     def __init__(self, title: str, *, quiet: bool) -> None:
         super().__init__(quiet=quiet)
@@ -116,12 +126,12 @@ class DemoProgress(results.Watcher):
         self._line.show(f"{title}  preparing …")
 
     def begin(self, total: int, finished_outcomes: Sequence[Outcome]) -> None:
-        """Start the count of the next agent's episodes."""
+        """Start to count the episodes of the next agent's run."""
         self._total, self._finished_count, self._errors = total, len(finished_outcomes), 0
         self._successes = sum(outcome.success for outcome in finished_outcomes)
 
     def end(self) -> None:
-        """Add the success rate of an agent to the line."""
+        """Add the agent's success rate to the live and the final line, after the agent's run."""
         scored_count = self._finished_count - self._errors
         errors = f" ({format_count(self._errors, 'error')})" if self._errors else ""
         rate = percent(self._successes / scored_count if scored_count else None)
@@ -149,9 +159,9 @@ class Demo:
     Args:
         output_folder: The folder for the runs' folders.
         workers: The number of parallel episodes.
-        limit: The number of tasks of each environment, the first ones; None: all.
+        limit: The number of tasks in each environment, beginning with the first; None: all tasks.
         quiet: Whether to print no progress.
-        should_show: Whether to print an episode first.
+        should_show: Whether to print the text of an episode before the progress.
     """
 
     def __init__(
@@ -170,7 +180,7 @@ class Demo:
         """Skipped environment → the reason."""
         self.folders: list[Path] = []
         self.episode_arguments = ""
-        """The printed episode, as arguments of ``intercode show``."""
+        """The arguments of ``intercode show`` for the episode that the demo has printed."""
         self._output_folder, self._workers, self._limit, self._quiet = (
             output_folder,
             workers,
@@ -249,19 +259,29 @@ class Demo:
 def _plan_environment(
     env: str, folders: Iterable[Path], limit: int | None, progress: Progress
 ) -> tuple[Plan, int]:
-    """Select the tasks of an environment; return the plan, and the number of all its tasks."""
-    spec, full_dataset = load(RunSpec.of({"env": env, "secret": find_secret(*folders)}))
+    """Load the bundled tasks of an environment, and select those of the demo.
+
+    Args:
+        env: The environment's name.
+        folders: The folders of the runs. If one exists, the tasks use its recorded secret.
+        limit: The number of tasks, beginning with the first; None: all tasks.
+        progress: The progress, which reports excluded tasks.
+
+    Returns:
+        The plan of the runs, and the number of all bundled tasks.
+    """
+    spec, full_dataset = load(RunSpec.from_layers({"env": env, "secret": find_secret(*folders)}))
     dataset = narrow_dataset(spec, full_dataset, progress)
     return Plan(spec, dataset, select_tasks(dataset, None, limit)), len(full_dataset)
 
 
 def _agent_plan(plan: Plan, factory: str | AgentFactory, label: str) -> Plan:
-    """Return the plan with an agent, for the record."""
+    """Return a copy of the plan whose spec names the agent, as the run's record requires."""
     return replace(plan, spec=plan.spec.merge(agent=factory if isinstance(factory, str) else label))
 
 
 def _write_page(page: Path, folders: Sequence[Path]) -> list[Run]:
-    """Read the runs, write the page, and return the runs."""
+    """Read the recorded runs, write the HTML page of their report, and return the runs."""
     episodes = Episodes()
     runs = read_runs(folders, episodes.add)
     write_page(page, runs, episodes)
@@ -275,7 +295,7 @@ def _as_json(runs: Sequence[Run]) -> dict[str, Any]:
                 "run": str(run.folder),
                 "env": run.env_label,
                 "agent": run.label,
-                **results.as_json(run.outcomes),
+                **run_output.as_json(run.outcomes),
             }
             for run in runs
         ],
@@ -286,20 +306,26 @@ def _as_json(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def _print_summary(runs: Sequence[Run], skip_reasons: Mapping[str, str]) -> None:
-    """Print the table, the errors, the skipped environments and the chart."""
-    print(f"\n{results.table_text(matrix(runs))}")
+    """Print the table of results, the errors, the skipped environments and the success curves."""
+    print(f"\n{run_output.table_text(matrix(runs))}")
     for run in runs:
-        if errors_text := results.errors(run.outcomes):
+        if errors_text := run_output.errors(run.outcomes):
             print(f"{safe(str(run.folder))}: {errors_text}")
     for env, reason in skip_reasons.items():
-        print(f"{env} was left out: {safe(reason)}\n")
-    print("Success within so many turns, all environments together:\n")
-    print(results.for_terminal(_curves(runs)))
+        print(f"{env} was skipped: {safe(reason)}\n")
+    print("Success within a number of turns, all environments together:\n")
+    print(run_output.for_terminal(_curves(runs)))
     print(AGENT_NOTE)
 
 
 def _curves(runs: Sequence[Run]) -> dict[str, list[Estimate]]:
-    """Return success against turns for each agent, up to one turn after the last gain."""
+    """Return the curve of each agent: its success rate within 1, 2, 3 … turns.
+
+    The curves end one turn after the last turn in which a task was solved.
+
+    Returns:
+        Agent → estimate of the success rate for each number of turns.
+    """
     outcomes_by_agent = by_agent(runs)
     solved_turns = [
         o.solved_at for outcomes in outcomes_by_agent.values() for o in outcomes if o.solved_at
@@ -309,10 +335,12 @@ def _curves(runs: Sequence[Run]) -> dict[str, list[Estimate]]:
 
 
 def suggest_model_command() -> tuple[str, str]:
-    """Return a command that runs a real model, chosen by the environment variables.
+    """Return a command with which the user can run a language model after the demo.
+
+    The model depends on the environment variables with keys and URLs.
 
     Returns:
-        The reason of the choice, and the command, which contains no secret.
+        The reason for the choice of the model, and the command, which contains no secret.
 
     Raises:
         UsageError: The value of a variable cannot be a key or a URL.
@@ -320,12 +348,12 @@ def suggest_model_command() -> tuple[str, str]:
     openai, anthropic = keys.find("OPENAI_API_KEY"), keys.find("ANTHROPIC_API_KEY")
     if url := keys.find("OPENAI_BASE_URL"):
         url = keys.check_url(url)
-        reason = "as OPENAI_BASE_URL is set (put the name that the server gives it for NAME)"
+        reason = "as OPENAI_BASE_URL is set (replace NAME by the server's name of the model)"
         if openai:
             return reason, _run_command("openai/NAME", "--max-tokens 1000000")
         options = f"--base-url {shlex.quote(url)} --max-tokens 1000000"
         return reason, _run_command("openai-compatible/NAME", options)
-    # Cheap models with a known price, because --max-cost needs the price.
+    # The suggested models are cheap, and InterCode knows their prices, which --max-cost needs.
     if openai:
         return "as OPENAI_API_KEY is set", _run_command("openai/gpt-5-mini", "--max-cost 1")
     if anthropic:
@@ -342,9 +370,15 @@ def _run_command(model: str, options: str, package: str = "openai") -> str:
     return _prepend_installation(package, run, package)
 
 
-def _prepend_installation(package: str, command: str, requirement: str) -> str:
-    """Return a command, preceded by the installation of a package if missing."""
-    is_missing = find_spec(package) is None
+def _prepend_installation(imported_module: str, command: str, requirement: str) -> str:
+    """Return a command; if a package is missing, a ``pip install`` precedes it.
+
+    Args:
+        imported_module: The module that the command imports.
+        command: The command.
+        requirement: The argument of ``pip install``.
+    """
+    is_missing = find_spec(imported_module) is None
     return (
         f"{_shell_path(sys.executable)} -m pip install {requirement} && {command}"
         if is_missing
@@ -353,7 +387,7 @@ def _prepend_installation(package: str, command: str, requirement: str) -> str:
 
 
 def _program_command() -> str:
-    """Return the shell command of this program, valid in the working directory."""
+    """Return the shell command that runs this program again in the same working directory."""
     program_path = Path(sys.argv[0])
     if program_path.name != "intercode":
         return f"{_shell_path(sys.executable)} -m intercode.cli"
@@ -363,7 +397,7 @@ def _program_command() -> str:
 
 
 def _shell_path(path: str | Path) -> str:
-    """Return a path quoted for a shell, relative below the working directory."""
+    """Return a path quoted for a shell; a path in the working directory becomes relative."""
     absolute = Path(os.path.abspath(path))  # noqa: PTH100 - a virtual environment's python is a link
     working_directory = Path.cwd()
     return shlex.quote(

@@ -1,4 +1,7 @@
-"""Demo of a language model: ten starter tasks, printed as they end, and a page of all."""
+"""The demo of a language model: the model tries ten starter tasks.
+
+Each episode is printed when it ends. An HTML page contains all episodes.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from intercode.cli import results
-from intercode.cli.results import Watcher
+from intercode.cli import run_output
+from intercode.cli.run_output import Watcher
 from intercode.cli.terminal import print_json, safe
 from intercode.evaluate.runner import run
 from intercode.report.page import Episodes, write_page
@@ -17,10 +20,10 @@ from intercode.spec import RunSpec
 from intercode_console import INTERRUPT_EXIT_CODE
 
 TASKS: Mapping[str, int] = {"bash": 4, "sql": 4, "python": 2}
-"""Environment → number of its starter tasks."""
+"""Environment → number of starter tasks that the demo uses."""
 AGENT, MAX_TURNS, MAX_WORKERS = "try-again", 6, 2
 REPLY_TOKENS = 256
-"""Maximum tokens of a reply: the limit for a small model that does not stop by itself."""
+"""The maximum number of tokens in a reply. Small models often do not end a reply by themselves."""
 
 
 def demonstrate(
@@ -47,7 +50,7 @@ def demonstrate(
     is_complete, folders = True, []
     for env, count in TASKS.items():
         folders.append(output_folder / f"{env}-{AGENT}")
-        spec = RunSpec.of(
+        spec = RunSpec.from_layers(
             {
                 "env": env,
                 "data": f"{env}-starter",
@@ -71,9 +74,9 @@ def demonstrate(
     write_page(page, runs, episodes)
     outcomes = [outcome for recorded_run in runs for outcome in recorded_run.outcomes]
     if as_json:
-        print_json({"out": str(output_folder), "page": str(page), **results.as_json(outcomes)})
+        print_json({"out": str(output_folder), "page": str(page), **run_output.as_json(outcomes)})
     else:
-        print(f"\n{results.table_text(matrix(runs))}")
-        print(results.as_text(outcomes, tags=0))
+        print(f"\n{run_output.table_text(matrix(runs))}")
+        print(run_output.as_text(outcomes, tags=0))
         print(f"\nthe page with every episode, to open in a browser: {safe(str(page))}")
     return 0 if is_complete else 1

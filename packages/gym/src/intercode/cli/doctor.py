@@ -42,7 +42,11 @@ _MARKS = {True: "ok  ", None: "note", False: "FAIL"}
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Run all checks, and print the findings; return 0 if sandboxes can be used, 1 if not."""
+    """Run all checks of the machine, and print their findings.
+
+    Returns:
+        The exit code: 0 if at least one sandbox provider works, 1 if not.
+    """
     if args.apparmor:
         print(apparmor_profile(sys.executable), end="")
         return 0
@@ -104,7 +108,7 @@ def _verdict(start_results: Mapping[str, bool], backends: Mapping[str, bool]) ->
         )
         return f"Sandboxes can be used: {options_text}."
     if any(start_results.values()):
-        return "Sandboxes start, but not all that needs them works: see FAIL above."
+        return "Sandboxes start, but tasks fail: see FAIL above."
     return "Sandboxes cannot be used on this machine yet."
 
 
@@ -125,10 +129,10 @@ def _check_python() -> list[Check]:
 
 _PACKAGES = {
     "intercode-sandbox": "sandboxes",
-    INTEGRATIONS: "adapters, servers, gateway, agents of others",
+    INTEGRATIONS: "adapters, servers, gateway, external agents",
     PAPER: "protocol of 2023",
 }
-"""Companion package → its content."""
+"""Name of a package of the project → description of its content."""
 
 
 def _check_package(name: str, content: str) -> Check:
@@ -154,18 +158,27 @@ _PLAY_CASES: tuple[tuple[str, str, str, Sequence[str]], ...] = (
     ("ctf", "echo works", "works", ["bash"]),
     ("swe", "git log --oneline", " ", ["bash", "git"]),
 )
-"""Environment, an action in one of its tasks, a part of the observation, and the host's programs
-that the image needs."""
+"""The environments to check. Each entry has the environment's name, an action, a text that its
+observation must contain, and the programs of the host that the image needs."""
 
 
 def _check_environment(
     name: str, action: str, expected_text: str, programs: Sequence[str], sandbox: str = "native"
 ) -> list[Check]:
-    """Play a bundled task of an environment to its reward, with a sandbox provider."""
+    """Check an environment: an action and the gold of a bundled task run in a sandbox.
+
+    Args:
+        name: The environment's name.
+        action: An action that runs first.
+        expected_text: A text that the action's observation must contain.
+        programs: The programs of the host that the image needs. If a program is missing, the
+            environment is not tested.
+        sandbox: The sandbox provider.
+    """
     label = f"env {name}" if sandbox == "native" else f"env {name} on {sandbox}"
     missing_programs = [program for program in programs if not shutil.which(program)]
     if missing_programs:
-        detail = f"not tried without {' and '.join(missing_programs)}"
+        detail = f"not tested without {' and '.join(missing_programs)}"
         return [Check(label, None, detail, install_command(" ".join(missing_programs)))]
     return run_check(label, lambda: _play_task(label, name, action, expected_text, sandbox), False)
 
@@ -208,19 +221,22 @@ class _Program:
 _PROGRAMS = (
     _Program("bash", "tasks in the image 'host'", "no Bash, CTF or SWE tasks in the image 'host'"),
     _Program("git", "repositories of SWE tasks, images of them", "no SWE tasks"),
-    _Program("gcc", "a bundled puzzle in C", "the bundled CTF puzzle 'door' is left out"),
+    _Program("gcc", "a bundled puzzle in C", "the bundled CTF puzzle 'door' is excluded"),
     _Program("debootstrap", "images debian:SUITE", "no images debian:SUITE", root_only=True),
     _Program("skopeo", "images docker://NAME, pulled without Docker", "no images docker://NAME"),
 )
 _EXTRAS = (
-    # Module, distribution, extra, purpose.
+    # Each entry has a Python module, its distribution, the extra of intercode-gym, and the purpose.
     ("yaml", "pyyaml", "yaml", "tasks in YAML"),
     ("duckdb", "duckdb", "duckdb", "--engine duckdb"),
 )
 
 
 def _check_machine() -> list[Check]:
-    """Check optional programs, packages and servers: a missing one is a note, not a failure."""
+    """Check optional programs, packages and database servers, and the disk space.
+
+    A missing program, package or server is a note, not a failure.
+    """
     return [
         *(
             finding
@@ -244,7 +260,8 @@ def _check_machine() -> list[Check]:
 def _check_program(program: _Program) -> Check:
     if program.root_only and os.geteuid():
         return Check(program.name, None, f"{program.consequence}: only root can build them")
-    # A plain `su` leaves sbin out of root's PATH: root-only programs are sought in SEARCH_PATH.
+    # After a plain `su`, root's PATH lacks the sbin folders. Programs that only root can use are
+    # therefore searched in SEARCH_PATH.
     path = shutil.which(program.name, path=SEARCH_PATH if program.root_only else None)
     if path is None:
         detail = f"not installed: {program.consequence}"
@@ -254,7 +271,7 @@ def _check_program(program: _Program) -> Check:
 
 
 def _read_version(path: str | Path) -> str:
-    """Return the version that a program prints; empty without any."""
+    """Return the version that a program prints with ``--version``; empty if it prints none."""
     match = _VERSION.search(read_output([path, "--version"]))
     return match[0] if match else ""
 
@@ -267,7 +284,7 @@ def _check_extra(module: str, distribution: str, extra: str, purpose: str) -> Ch
 
 
 def _check_server(engine: str, driver: str, package: str) -> Check:
-    """Check whether a database server can be started, and whether its driver is installed."""
+    """Check whether a database server can be started, and its Python driver is installed."""
     url_hint = f"--engine {engine} needs the URL of a server"
     if find_spec(driver) is None:
         command = f"pip install 'intercode-gym[{engine}]'"
@@ -292,5 +309,5 @@ def _check_disk_space() -> Check:
     detail = f"{runs_path}: {free_bytes / 2**30:.1f} GiB free"
     if free_bytes >= _RUNS_BYTES:
         return Check("runs", True, detail)
-    command = f"df -h {folder}  # and make room, or name another folder by --out"
+    command = f"df -h {folder}  # and free some space, or name another folder by --out"
     return Check("runs", None, f"{detail}: a long run keeps every observation", command)

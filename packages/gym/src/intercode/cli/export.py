@@ -1,4 +1,4 @@
-"""Execution of ``intercode export``: a run in another format."""
+"""Execution of ``intercode export``, which converts a run to another format."""
 
 from __future__ import annotations
 
@@ -20,17 +20,21 @@ from intercode.redaction import Redactor
 from intercode.registry import EXPORTS
 from intercode.report import export
 from intercode.report.text import escape_formula
-from intercode_sandbox.files import atomic_file
+from intercode_sandbox.host_files import atomic_file
 from intercode_sandbox.units import format_count
 
 Convert = Callable[[Iterable[Episode], dict[str, Any]], Any]
-"""Converter of episodes and their manifest into JSON data."""
+"""A function that converts episodes, and the ``run.json`` of their run, to JSON data."""
 _UNSCORED_FORMS = ("csv", "parquet", "jsonl", "inspect")
 """Formats that include episodes without a score."""
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Write the run to the file or standard output, and print the counts; return 0."""
+    """Write the run to a file or the standard output, and print the number of episodes.
+
+    Returns:
+        The exit code 0.
+    """
     convert: Convert | None = None if args.to in FORMS else EXPORTS.get(args.to)
     if args.turns and args.to not in ("csv", "parquet"):
         raise UsageError("--turns is for csv and parquet")
@@ -39,73 +43,93 @@ def execute(args: argparse.Namespace) -> int:
     if args.tokens and args.to != "parquet":
         raise UsageError(f"--tokens is for --to parquet, not --to {args.to}")
     if args.tokens and args.turns:
-        raise UsageError("--tokens has rows of its own: leave out --turns")
-    redactor = Redactor(includes_dialogues=args.redact)  # an older record may hold secrets
+        raise UsageError("--tokens writes rows of its own kind: omit --turns")
+    # A record of an earlier version may contain secrets, so exports are redacted again.
+    redactor = Redactor(includes_dialogues=args.redact)
     manifest = redactor.facts(read_manifest(args.run))
     if args.to == "inspect":
         _prepare_inspect(args, manifest)
     if args.out is None and (args.to == "parquet" or args.json):
         raise UsageError("give the file with --out FILE")
-    selection = _EpisodeSelection(args, redactor)
+    episode_selection = _EpisodeSelection(args, redactor)
     if args.tokens:
         _check_tokens(args.run, _EpisodeSelection(args, redactor))
     try:
         if args.to == "parquet":
             from intercode.report.export import write_parquet
 
-            write_parquet(args.out, *_columns_and_rows(args, selection))
+            write_parquet(args.out, *_columns_and_rows(args, episode_selection))
         else:
             with _open_output(args.out) as file:
-                _write(args, file, selection, manifest, convert)
+                _write(args, file, episode_selection, manifest, convert)
     except OSError as error:
         if isinstance(error, BrokenPipeError):
             raise
         raise RecordWriteError(f"cannot write {args.out}: {error.strerror or error}") from error
     if args.json:
-        summary = {"run": str(args.run), "to": args.to, "out": str(args.out)}
-        token_facts = {"without_tokens": selection.tokenless_count} if args.tokens else {}
+        export_summary = {"run": str(args.run), "to": args.to, "out": str(args.out)}
+        token_facts = {"without_tokens": episode_selection.tokenless_count} if args.tokens else {}
         print_json(
-            {**summary, "episodes": selection.count, "errors": selection.errors, **token_facts}
+            {
+                **export_summary,
+                "episodes": episode_selection.count,
+                "errors": episode_selection.errors,
+                **token_facts,
+            }
         )
     else:
         omissions_text = (
-            f", {selection.errors} without a result left out" if selection.errors else ""
-        )
-        omissions_text += (
-            f", {selection.tokenless_count} without recorded tokens left out"
-            if selection.tokenless_count
+            f", {episode_selection.errors} without a result left out"
+            if episode_selection.errors
             else ""
         )
-        print(f"{format_count(selection.count, 'episode')}{omissions_text}", file=sys.stderr)
+        omissions_text += (
+            f", {episode_selection.tokenless_count} without recorded tokens left out"
+            if episode_selection.tokenless_count
+            else ""
+        )
+        print(
+            f"{format_count(episode_selection.count, 'episode')}{omissions_text}", file=sys.stderr
+        )
     return 0
 
 
 def _prepare_inspect(args: argparse.Namespace, manifest: dict[str, Any]) -> None:
-    """Set the name of an Inspect log; refuse options that would falsify the run's results."""
+    """Check the options of an export as an Inspect log, and set the file's name in a folder.
+
+    An Inspect log contains the results of a whole run, so options that select episodes would make
+    them wrong.
+
+    Raises:
+        UsageError: An option selects episodes, or the file's name does not end in ``.json``.
+    """
     from intercode.report.inspect import file_name
 
     if args.solved or args.epoch is not None:
-        raise UsageError("a log of Inspect's has the run's results: it takes all of its episodes")
+        raise UsageError(
+            "an Inspect log contains the results of the whole run: omit the options that select "
+            "episodes"
+        )
     if args.out is not None and args.out.is_dir():
         args.out /= file_name(manifest)
     if args.out is not None and args.out.suffix != ".json":
         raise UsageError(
-            f"Inspect knows its logs by their names: end {args.out} in .json "
-            "('inspect log convert' makes .eval of it)"
+            f"Inspect recognises logs by their suffix: end {args.out} in .json ('inspect log "
+            "convert' makes .eval of it)"
         )
 
 
 def _check_tokens(run: Path, episodes: _EpisodeSelection) -> None:
-    """Refuse a table of tokens if no episode has recorded tokens.
+    """Refuse to export a table of tokens if no episode has recorded tokens.
 
     Raises:
-        UsageError: The selection has episodes, but none with tokens.
+        UsageError: Episodes are selected, but none has recorded tokens.
     """
     if next(iter(episodes), None) is None and episodes.tokenless_count:
         raise UsageError(
             f"no episode of {run} has token ids (of {episodes.tokenless_count}): a model's run "
-            "has them with "
-            "'intercode run … --record-tokens' and a server that reports them, such as vLLM"
+            "has them with 'intercode run … --record-tokens' and a server that reports them, such "
+            "as vLLM"
         )
 
 
@@ -114,7 +138,7 @@ def _has_tokens(episode: Episode) -> bool:
 
 
 class _EpisodeSelection:
-    """The selected episodes without secrets, with counts of selected and omitted ones."""
+    """The episodes to export, with secrets redacted, and the numbers of omitted episodes."""
 
     def __init__(self, args: argparse.Namespace, redactor: Redactor) -> None:
         self._args = args
@@ -122,10 +146,10 @@ class _EpisodeSelection:
         self.count = 0
         self.errors = 0
         self.tokenless_count = 0
-        """Episodes omitted from a table of tokens, because they have no recorded tokens."""
+        """The number of episodes that a table of tokens omits, for lack of recorded tokens."""
 
     def iterate_all_episodes(self) -> Iterator[Episode]:
-        """Yield all episodes of the run without secrets, whatever the selection."""
+        """Yield all episodes of the run, also those not selected, with secrets redacted."""
         return map(self._redactor.episode, last_attempts(self._args.run))
 
     def __iter__(self) -> Iterator[Episode]:
@@ -174,7 +198,10 @@ def _write(
 
 
 def _escape_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row without formulas of a spreadsheet or control sequences of a terminal."""
+    """Return a row of a table with harmless texts.
+
+    Escaped texts start no formula in a spreadsheet, and control no terminal.
+    """
     return {
         name: escape_formula(safe(value)) if isinstance(value, str) else value
         for name, value in row.items()
@@ -195,7 +222,10 @@ def _columns_and_rows(
 
 @contextmanager
 def _open_output(path: Path | None) -> Iterator[TextIO]:
-    """Yield a file that appears only when complete; without a path, standard output."""
+    """Yield an open file for writing, or the standard output if the path is None.
+
+    The file appears at the path only after all of it was written.
+    """
     if path is None:
         yield sys.stdout
         return

@@ -28,7 +28,7 @@ from pathlib import Path
 from intercode.cli.parser import add_action
 from intercode.cli.terminal import print_json, print_message, safe, size, table
 from intercode.errors import ImageError, UsageError
-from intercode_sandbox.files import cache_root
+from intercode_sandbox.host_files import cache_root
 from intercode_sandbox.images import (
     Image,
     ImageInfo,
@@ -53,29 +53,39 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
 
-    add_action(actions, "list", "the images that are built, and the recipes")
+    add_action(actions, "list", "list built images and recipes")
 
-    _configure_build(add_action(actions, "build", "build images now, not at first use"))
+    _configure_build(add_action(actions, "build", "build images before their first use"))
     inspect_parser = add_action(
-        actions, "inspect", "show the layers of an image, and how programs start there"
+        actions,
+        "inspect",
+        "show an image's layers, user, working directory and environment variables",
     )
-    inspect_parser.add_argument("image", help="an image's name; it is built if need be")
+    inspect_parser.add_argument("image", help="an image's name; the command builds a missing image")
     file_help = "a tarball: " + ", ".join(ARCHIVES)
     export_parser = add_action(actions, "export", "write an image to a file, for another machine")
-    export_parser.add_argument("image", help="an image's name; it is built if need be")
+    export_parser.add_argument("image", help="an image's name; the command builds a missing image")
     export_parser.add_argument("file", type=Path, metavar="FILE", help=file_help)
-    import_parser = add_action(actions, "import", "take an image from a file that export made")
+    import_parser = add_action(
+        actions, "import", "import an image from a file that 'images export' wrote"
+    )
     import_parser.add_argument("file", type=Path, metavar="FILE", help=file_help)
-    prune_parser = add_action(actions, "prune", "remove images that are not needed")
+    prune_parser = add_action(actions, "prune", "remove unused images")
     prune_parser.add_argument(
         "--unused-for",
         type=_duration,
         default=_duration("30d"),
         metavar="TIME",
-        help="those not used for so long: 12h, 7d, 4w (default: 30d)",
+        help="remove images unused for this time: 12h, 7d, 4w (default: 30d)",
     )
-    prune_parser.add_argument("--all", action="store_true", help="all that are not in use now")
-    prune_parser.add_argument("--dry-run", action="store_true", help="only say which")
+    prune_parser.add_argument(
+        "--all", action="store_true", help="remove all images that are not in use now"
+    )
+    prune_parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="print the images that would be removed, and remove none",
+    )
 
 
 def _configure_build(build: argparse.ArgumentParser) -> None:
@@ -86,15 +96,15 @@ def _configure_build(build: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="of a Dockerfile: a value for an ARG; may be given several times",
+        help="for a Dockerfile: value of an ARG; may be given several times",
     )
-    build.add_argument("--target", metavar="STAGE", help="of a Dockerfile: the stage to build")
+    build.add_argument("--target", metavar="STAGE", help="for a Dockerfile: the stage to build")
     build.add_argument(
-        "--network", action="store_true", help="of a Dockerfile: let RUN use this machine's network"
+        "--network",
+        action="store_true",
+        help="for a Dockerfile: let RUN use this machine's network",
     )
-    build.add_argument(
-        "--pull", action="store_true", help="ask registries again what their names stand for"
-    )
+    build.add_argument("--pull", action="store_true", help="resolve registry tags again")
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -147,7 +157,11 @@ def _build(args: argparse.Namespace) -> None:
 
 
 def _canonical_name(name: str, options: list[str]) -> str:
-    """Return the canonical name of an image, with the options for its Dockerfile.
+    """Return the canonical name of an image.
+
+    Args:
+        name: The image's name as the user wrote it.
+        options: Options ``NAME=VALUE`` of the Dockerfile's build, which become part of the name.
 
     Raises:
         UsageError: The name or an option is malformed, or options are given without a Dockerfile.
@@ -161,7 +175,7 @@ def _canonical_name(name: str, options: list[str]) -> str:
         if options:
             if spec.scheme not in ("dockerfile", "folder") or spec.additions:
                 raise UsageError(
-                    f"{name!r} is not a Dockerfile: {options[0]!r} means nothing to it"
+                    f"{name!r} is not a Dockerfile: {options[0]!r} is for Dockerfiles only"
                 )
             path = spec.argument.removesuffix("]")
             separator = "," if path != spec.argument else "["
@@ -298,6 +312,6 @@ def _duration(text: str) -> float:
 
 
 def _age_text(seconds: float) -> str:
-    # Image use is recorded with a precision of one day.
+    # The cache records the last use of an image with a precision of one day.
     days = int(seconds // 86400)
     return "today" if days < 1 else f"{format_count(days, 'day')} ago"

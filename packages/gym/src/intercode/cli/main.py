@@ -1,10 +1,12 @@
-"""Command-line entry point: the registry of commands, their dispatch and their exit codes.
+"""The command line's main function, with the registry of commands and the exit codes.
 
-Each command is a module or a class that is imported when it is called. A command has
-``configure(parser)`` and ``execute(args) -> exit code``; ``--help`` prints its docstring.
-Commands of `intercode.cli.commands` have ``configure`` only: the module of the same name in
-`intercode.cli` has ``execute``. An installed package adds a command by an entry point of the group
-``intercode.commands``. ``intercode path/to/file.py:name`` runs a command from a file.
+Each command is a module or a class, which is imported when the user calls the command. The module
+or class has two functions: ``configure(parser)`` adds options, and ``execute(args)`` returns the
+exit code. ``--help`` prints its docstring. For some commands, a module in `intercode.cli.commands`
+has ``configure``, and the module of the same name in `intercode.cli` has ``execute``.
+
+An installed package adds a command by an entry point of the group ``intercode.commands``.
+``intercode path/to/file.py:name`` executes a command from a user's file.
 """
 
 from __future__ import annotations
@@ -37,39 +39,41 @@ from intercode_sandbox.lazy_imports import Registry
 from intercode_sandbox.user_code import describe_error, is_reference
 
 _DESCRIPTIONS = {
-    "demo": "see it work: three scripted agents on all bundled tasks",
-    "new": "write a benchmark of your own, to begin with",
+    "demo": "run three scripted agents on all bundled tasks",
+    "new": "create a small benchmark of your own in a new folder",
     "run": "run an agent over tasks",
-    "sweep": "run every agent with every model everywhere, and compare",
-    "resume": "resume a run that was stopped, or has errors",
+    "sweep": "run every agent with every model in every environment, and compare",
+    "resume": "resume a run that was interrupted or has errors",
     "rescore": "score a recorded run again, with another reward",
-    "score": "score predictions that were made elsewhere",
-    "mcp": "let a client of the Model Context Protocol solve tasks",
+    "score": "score a file of predictions from another program",
+    "mcp": "serve tasks to a client of the Model Context Protocol",
     "play": "try tasks yourself, in the terminal",
-    "report": "the summary of a finished run",
-    "show": "the episodes of a finished run, turn by turn",
-    "view": "runs in the browser, also while they go on",
-    "export": "a finished run in another form",
-    "validate": "check that the tasks of a benchmark work",
-    "serve": "serve environments to programs elsewhere, by OpenEnv's WebSocket",
-    "gateway": "put a recorded, limited gate in front of a model",
-    "replay": "repeat recorded runs of the 2023 paper, and compare",
-    "datasets": "list and fetch datasets, check that their tasks work",
+    "report": "print the results of runs, or compare runs",
+    "show": "print the episodes of a run, turn by turn",
+    "view": "view runs in the browser, even while they are running",
+    "export": "export a run in another format",
+    "validate": "check that the tasks of a benchmark can be solved and scored",
+    "serve": "serve environments over a network, by OpenEnv's WebSocket protocol",
+    "gateway": "proxy, record and limit calls to a model",
+    "replay": "repeat recorded runs of the 2023 paper, and compare the results",
+    "datasets": "list, fetch, validate and export datasets",
     "models": "list, fetch and remove models that run on this machine",
-    "agents": "install command-line agents of others, list and remove them",
+    "agents": "list, install and remove external command-line agents",
     "images": "list, build and remove sandbox images",
     "doctor": "check whether this machine can run sandboxes",
     "clean": "remove the remains of killed runs",
 }
-"""Command → its summary; the module is ``intercode.cli.NAME`` or in `intercode.cli.commands`."""
+"""Name of a command → its summary in ``--help``. The command's module is ``intercode.cli.NAME`` or
+``intercode.cli.commands.NAME``."""
 _DECLARED_NAMES = "demo doctor export play report rescore resume run score show sweep validate"
 _COMMAND_PACKAGES = {
     **dict.fromkeys(("agents", "gateway", "mcp", "serve"), INTEGRATIONS),
     "replay": PAPER,
 }
-"""Command of another InterCode package → that package."""
+"""Name of a command that another package of InterCode has → that package."""
 _DECLARATION_MODULES = {name: f"intercode.cli.commands.{name}" for name in _DECLARED_NAMES.split()}
-"""Commands with a separate module for their options, because ``execute`` is slow to import."""
+"""Name of a command → separate module with its ``configure``. The module with ``execute`` is slow
+to import, and ``--help`` does not need it."""
 COMMANDS = Registry(
     "command",
     {name: f"intercode.cli.{name}" for name in _DESCRIPTIONS if name not in _COMMAND_PACKAGES}
@@ -86,17 +90,18 @@ _GROUPS = {
     "serve": "serve mcp gateway",
     "machine": "doctor models agents clean",
 }
-"""Group title → its commands, in the order of ``--help``."""
+"""Title of a group in ``--help`` → names of its commands, in the order of ``--help``."""
 FAILURE, PIPE = 1, 141
 _DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
-"""Error numbers of a failed write: no space, quota exceeded, read-only file system, I/O error."""
+"""Error numbers of a failed write: no space, quota exceeded, read-only file system, I/O error. An
+OSError with another number is unexpected, and is printed with its traceback."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse the arguments and run one command.
 
     Args:
-        argv: The arguments; default: those of the process.
+        argv: The arguments; None: the arguments of the process.
 
     Returns:
         The exit code: 0 ok, 1 failed, 2 wrong usage, 130 interrupted, 141 closed output pipe.
@@ -122,7 +127,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run_command(
     name: str, arguments: Sequence[str], *, debug: bool = False, prog: str | None = None
 ) -> int:
-    """Run a command with its arguments; print an error that it raises, and return the exit code."""
+    """Parse a command's arguments, execute the command, and return its exit code.
+
+    An error that the command raises is printed, and determines the exit code.
+
+    Args:
+        name: The command's name, or a reference to a user's code: ``file.py:name``.
+        arguments: The command's arguments.
+        debug: Whether to raise errors instead of printing them.
+        prog: The program's name in messages; None: ``intercode NAME``.
+    """
     _escape_unprintable()
     parser = Parser(prog=prog or f"intercode {name}")
     try:
@@ -168,7 +182,8 @@ def _execute(command: Any, args: argparse.Namespace, debug: bool) -> int:
     from intercode.cli.terminal import reserve_stdout
 
     register()
-    # `args.command` is the user's program that the gateway runs: its standard output stays.
+    # The command `gateway` has `args.command`, a program of the user, which the gateway starts. The
+    # program writes to standard output, which is therefore not reserved for JSON.
     is_json = getattr(args, "json", False) and not getattr(args, "command", None)
     try:
         with reserve_stdout() if is_json else nullcontext():
@@ -176,7 +191,8 @@ def _execute(command: Any, args: argparse.Namespace, debug: bool) -> int:
     except SystemExit as error:
         if debug or error.code:
             raise
-        # User code called exit(0), which is not a success: only the command sets the exit code.
+        # Code of the user, such as a reward, has called exit(0). The command has not finished, so
+        # exit code 0 would be wrong.
         print(f"intercode: error: not finished: {describe_error(error)}", file=sys.stderr)
         return FAILURE
     sys.stdout.flush()
@@ -184,46 +200,53 @@ def _execute(command: Any, args: argparse.Namespace, debug: bool) -> int:
 
 
 def _is_declared(command: Any) -> bool:
-    """Return whether a command is a module of `intercode.cli.commands`."""
+    """Return whether a command is a module of `intercode.cli.commands`, which lacks ``execute``."""
     return getattr(command, "__name__", "") in _DECLARATION_MODULES.values()
 
 
 def _executor(command: Any) -> Any:
-    """Return the module or class with a command's ``execute``; import a built-in module now."""
+    """Return the module or class with a command's ``execute``, and import it if necessary."""
     if not _is_declared(command):
         return command
     return import_module(command.__name__.replace(".commands.", "."))
 
 
 def _print_error(error: object) -> None:
-    """Print an error with its control characters escaped, because an error may quote data."""
+    """Print an error to standard error. Control characters in data that it quotes are escaped."""
     from intercode.cli.terminal import print_message
 
     print_message(f"intercode: error: {error}")
 
 
 _BROKEN_PIPE_MESSAGE = (
-    "a sandbox or a server has closed its connection (broken pipe). 'intercode doctor' checks this "
-    "machine; --debug shows where it was"
+    "a sandbox or a server closed its connection (broken pipe). 'intercode doctor' checks this "
+    "machine; --debug shows the traceback"
 )
 
 
 def _reader_has_gone() -> bool:
-    """Return whether the reader of standard output or standard error has closed its pipe."""
+    """Return whether a `BrokenPipeError` comes from standard output or standard error.
+
+    The result is true if the program that reads one of the two streams, such as ``head``, has
+    closed its end of the pipe. Otherwise a sandbox or a server has closed a connection.
+    """
     poll = select.poll()
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):  # a replaced stream has no descriptor
+        with suppress(OSError, ValueError):  # a stream that tests replace may have no descriptor
             poll.register(stream.fileno(), 0)
     return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 def _drop_output() -> None:
-    """Redirect standard output to the null device: Python's flush at exit would fail again."""
+    """Redirect standard output to the null device.
+
+    At exit, Python flushes standard output, which would otherwise fail again.
+    """
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _exit_code(error: InterCodeError) -> int:
-    """Return the exit code of an error: 2 for unusable arguments or files, 1 for other failures."""
+    """Return the exit code for an error: 2 for unusable arguments or files, 1 for others."""
     usage_errors = UsageError | TaskError | TaskNotFoundError | RecordError | DockerfileError
     return (
         FAILURE
@@ -233,7 +256,10 @@ def _exit_code(error: InterCodeError) -> int:
 
 
 def _escape_unprintable() -> None:
-    """Escape characters that an output stream cannot encode: programs print arbitrary text."""
+    """Make output streams escape characters that they cannot encode, instead of raising an error.
+
+    The outputs of programs, which commands print, may contain arbitrary characters.
+    """
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
@@ -268,7 +294,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Interactive coding with execution feedback, in sandboxes.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog=f"{commands}\n\n"
-        "'intercode COMMAND --help' tells more. First steps:\n"
+        "'intercode COMMAND --help' describes a command. First steps:\n"
         "  intercode doctor\n"
         "  intercode demo\n"
         "  intercode run bash --limit 10\n"

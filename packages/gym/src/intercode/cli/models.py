@@ -29,15 +29,15 @@ from intercode.models.local.catalog import ModelEntry, entries, find_entry
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    add_action(actions, "list", "the models, and which are here")
+    add_action(actions, "list", "list the known models and their state")
     fetch = add_action(actions, "fetch", "download models")
-    fetch.add_argument("name", nargs="+", help="a model's name: see list")
+    fetch.add_argument("name", nargs="+", help="a model's name, from 'intercode models list'")
     fetch.add_argument(
         "--from",
         dest="origin",
         default="",
         metavar="URL|FILE",
-        help="another place of the same file, or the file itself, which is copied",
+        help="another URL of the same file, or a copy on this machine",
     )
     fetch.add_argument("-q", "--quiet", action="store_true", help="show no progress")
     remove = add_action(actions, "remove", "remove models")
@@ -75,7 +75,7 @@ def _list(args: argparse.Namespace) -> None:
 def _fetch(args: argparse.Namespace) -> None:
     selected_entries = _find_entries(args)
     if args.origin and len(selected_entries) > 1:
-        raise UsageError("--from FILE is one model's: name only that")
+        raise UsageError("--from FILE has the weights of a single model: name only that model")
     line = LiveLine(args.quiet)
     progress = show_bytes(line)
     try:
@@ -111,7 +111,10 @@ def _remove(args: argparse.Namespace) -> None:
 
 
 def _find_entries(args: argparse.Namespace) -> list[ModelEntry]:
-    """Return the catalogue entries of the arguments, with or without the prefix ``local/``."""
+    """Return the catalogue entries of the models that the arguments name.
+
+    A name may have the prefix ``local/``.
+    """
     return [find_entry(name.removeprefix("local/")) for name in args.name]
 
 

@@ -27,41 +27,43 @@ TEMPLATES = Path(__file__).parents[1] / "templates"
 COMMON = "common"
 
 FILE_DESCRIPTIONS = {
-    "intercode.toml": "says that this folder is a benchmark, and with which options",
-    "tasks.jsonl": "the tasks, one a line: what is asked, and gold",
-    "Dockerfile": "what the agent finds",
-    ".dockerignore": "what the Dockerfile can not copy: gold, for instance",
-    "files": "what the Dockerfile copies",
-    "database.sql": "what the agent finds",
-    "repository": "the project whose issues the tasks are",
-    "reward.py": "how well an episode went",
-    "test_tasks.py": "a test, for pytest",
+    "intercode.toml": "marks this folder as a benchmark, and has its options",
+    "tasks.jsonl": "the tasks, one a line: query and reference solution (gold)",
+    "Dockerfile": "the image: files and programs for the agent",
+    ".dockerignore": "files that the Dockerfile must not copy, such as gold",
+    "files": "the files that the Dockerfile copies",
+    "database.sql": "the database of the tasks",
+    "repository": "the project with the tasks' issues",
+    "reward.py": "the reward function",
+    "test_tasks.py": "a test of the tasks, for pytest",
 }
-"""File of a template → its description in the README."""
+"""Name of a file or folder in a template → its description for the new folder's README."""
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.add_argument("name", metavar="NAME", help="of the new folder, in the current one")
+    parser.add_argument(
+        "name", metavar="NAME", help="name of the new folder, below the working directory"
+    )
     parser.add_argument(
         "--env",
         default="bash",
         choices=kinds(),
         metavar="ENV",
-        help=f"what the tasks are for: one of {', '.join(kinds())} (default: bash)",
+        help=f"environment of the tasks: one of {', '.join(kinds())} (default: bash)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def kinds() -> list[str]:
-    """Return the names of the environments with a template, sorted."""
+    """Return the sorted names of the environments for which a benchmark template exists."""
     return sorted(path.name for path in TEMPLATES.iterdir() if path.name != COMMON)
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Write the folder, and print the next steps; return 0."""
+    """Write the new benchmark's folder, print the next steps, and return the exit code 0."""
     folder = Path(args.name)
     _check_name(folder)
     files = _write_folder(folder, args.env)
@@ -87,15 +89,32 @@ def _check_name(folder: Path) -> None:
     if name in ENVS or name in DATASETS:
         raise UsageError(f"{name!r} is already the name of an environment or a dataset of ours")
     if folder.exists() or folder.is_symlink():
-        raise UsageError(f"there already is {folder.absolute()}: choose another name, or remove it")
+        raise UsageError(
+            f"folder {folder.absolute()} already exists: choose another name, or remove it"
+        )
 
 
 def _write_folder(folder: Path, env: str) -> list[str]:
-    """Write the folder atomically, through a scratch folder; return its files' relative paths."""
+    """Copy the template of an environment to a new folder.
+
+    The files are first written to a temporary folder, which is then renamed, so no incomplete
+    folder can appear.
+
+    Args:
+        folder: The path of the new folder.
+        env: The environment's name.
+
+    Returns:
+        The paths of the files, relative to the folder.
+
+    Raises:
+        UsageError: The folder cannot be written.
+    """
     try:
         with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as scratch:
             new_folder = Path(scratch) / folder.name
-            new_folder.mkdir()  # default permissions: the scratch folder's are private
+            # `mkdir` gives default permissions; the temporary folder itself is private (0700).
+            new_folder.mkdir()
             for source in (COMMON, env):
                 shutil.copytree(
                     TEMPLATES / source,

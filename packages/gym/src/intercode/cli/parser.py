@@ -1,4 +1,8 @@
-"""Argument parser with help on one screen, and two-line errors that suggest a correction."""
+"""An argument parser for commands, whose help fits on one screen.
+
+``--help`` omits rare options, which ``--help-all`` shows. An error has two lines, and suggests the
+correct spelling of a misspelt word.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
-from intercode_sandbox.suggestions import hint_text
+from intercode_sandbox.spelling_suggestions import hint_text
 
 USAGE = 2
-"""Exit code for wrong usage."""
+"""The exit code for wrong usage."""
 _EXAMPLES = 5
-"""Maximum number of examples in the short help."""
+"""The maximum number of examples that ``--help`` prints."""
 
 
 class _HelpAllAction(argparse.Action):
@@ -27,17 +31,20 @@ class _HelpAllAction(argparse.Action):
 class Parser(argparse.ArgumentParser):
     """An argument parser for a command and its subcommands.
 
-    Options must be written in full. In a command without ``--data``, that word would otherwise
-    abbreviate ``--databases``.
+    Options must be written in full. Otherwise ``--data`` would be an abbreviation of
+    ``--databases`` in commands that have no option ``--data``.
     """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"allow_abbrev": False, **options})
-        # Hidden from the options, because the last line of the short help names it.
+        # The list of options omits --help-all, because the last line of --help mentions it.
         self.add_argument("--help-all", action=_HelpAllAction, nargs=0, help=argparse.SUPPRESS)
 
     def format_help(self) -> str:
-        """Return the help without the rare options, on one screen; without any, the full help."""
+        """Return the text of ``--help``, without rare options.
+
+        If the command has no rare options, the text is the full help.
+        """
         if not any(map(_is_rare, self._actions)):
             return super().format_help()
         formatter = self._get_formatter()
@@ -55,7 +62,7 @@ class Parser(argparse.ArgumentParser):
         return formatter.format_help()
 
     def format_all(self) -> str:
-        """Return the help with all options."""
+        """Return the text of ``--help-all``: the help with all options."""
         formatter = self._get_formatter()
         formatter.add_usage(self._usage(), [], [])
         formatter.add_text(self.description)
@@ -77,14 +84,22 @@ class Parser(argparse.ArgumentParser):
         return " ".join([self.prog, *words, "[options]"])
 
     def error(self, message: str) -> NoReturn:
-        """Print the error and the help command to standard error; exit with code 2."""
+        """Print an error, and the command that prints the help, to standard error.
+
+        Raises:
+            SystemExit: Always, with exit code 2.
+        """
         print(f"{self.prog}: error: {message}\nsee '{self.prog} --help'", file=sys.stderr)
         raise SystemExit(USAGE)
 
     def parse_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: None = None
     ) -> argparse.Namespace:
-        """Parse arguments; refuse an unknown option or an extra argument with a suggestion."""
+        """Parse arguments.
+
+        An unknown option or a superfluous argument ends the process with an error, which suggests
+        the option with the most similar name.
+        """
         arguments, unknown_words = self.parse_known_args(args, namespace)
         flag = next(
             (word.partition("=")[0] for word in unknown_words if word.startswith("-")), None
@@ -105,7 +120,7 @@ class Parser(argparse.ArgumentParser):
 def add_action(
     actions: argparse._SubParsersAction[Any], name: str, text: str
 ) -> argparse.ArgumentParser:
-    """Add a subcommand with ``--json``; return its parser."""
+    """Add a subcommand that has the option ``--json``, and return the subcommand's parser."""
     action: argparse.ArgumentParser = actions.add_parser(name, help=text)
     action.add_argument("--json", action="store_true", help="print one JSON object")
     return action

@@ -7,13 +7,13 @@ import sys
 from contextlib import suppress
 
 from intercode.agents.human import HumanAgent, TaskConsole, continuation_test
-from intercode.cli.episodes import ending
-from intercode.cli.results import Watcher
+from intercode.cli.episode_rendering import ending
+from intercode.cli.run_output import Watcher
 from intercode.cli.terminal import DelayedMessages, print_json
 from intercode.envs.traits import resolve_traits
 from intercode.episode import Episode
 from intercode.evaluate import run_episode
-from intercode.evaluate.episode_loop import EpisodeEnv
+from intercode.evaluate.episode_loop import PlayableEnv
 from intercode.evaluate.run_setup import Plan, environment, load, narrow_dataset, resolve_setting
 from intercode.evaluate.task_selection import select_tasks
 from intercode.interpreters.base import IS_INTERACTIVE
@@ -24,18 +24,22 @@ from intercode.spec import (
 from intercode.task import Task
 
 _DELAY_SECONDS = 2.0
-"""Seconds before the hint that a command is still running."""
+"""Seconds until the terminal shows a hint that the entered action still runs."""
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Play the tasks in sequence until the last one, or until the person leaves; return 0."""
+    """Let a person try the tasks in sequence, until the last task or until the person leaves.
+
+    Returns:
+        The exit code 0.
+    """
     watcher = Watcher()
-    spec, full_dataset = load(RunSpec.of(read_arguments(args)))
+    spec, full_dataset = load(RunSpec.from_layers(read_arguments(args)))
     environment(spec)
     dataset = narrow_dataset(spec, full_dataset, watcher)
     tasks = select_tasks(dataset, spec.tasks, spec.limit)
     env = resolve_setting(Plan(spec, dataset, tasks), watcher).make()
-    with suppress(ImportError):  # line editing and history, if Python has readline
+    with suppress(ImportError):  # with `readline`, `input` has line editing and a history
         import readline  # noqa: F401
     context_token = IS_INTERACTIVE.set(True)
     output_stream = sys.stderr if args.json else sys.stdout
@@ -64,13 +68,16 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _ask_aside(prompt: str) -> str:
-    """Return a line of input after a prompt on standard error, not on the JSON's output."""
+    """Read a line of input after a prompt on standard error.
+
+    Standard output is reserved for the JSON result.
+    """
     print(prompt, end="", file=sys.stderr, flush=True)
     return input()
 
 
-def _play_task(env: EpisodeEnv, task: Task, terminal: TaskConsole) -> Episode:
-    """Play one task to its end, and print the ending; return the episode."""
+def _play_task(env: PlayableEnv, task: Task, terminal: TaskConsole) -> Episode:
+    """Let the person try a task until the episode ends, print the end, and return the episode."""
     delayed_messages = DelayedMessages(terminal.show, _DELAY_SECONDS)
     can_stop = resolve_traits(env).language != "sql"
     hint = "running … Ctrl-C interrupts it" if can_stop else "running …"
@@ -89,7 +96,8 @@ def _play_task(env: EpisodeEnv, task: Task, terminal: TaskConsole) -> Episode:
         episode = run_episode(env, lambda task: agent, task, name="human")
     finally:
         delayed_messages.discard()
-    if episode.status == "truncated":  # the agent never received this observation
+    # After the last permitted turn, the agent is not asked again, so it receives no observation.
+    if episode.status == "truncated":
         terminal.show(episode.turns[-1].observation)
     terminal.show("left" if terminal.left else f"{ending(episode)}\n")
     return episode

@@ -1,7 +1,7 @@
-"""Spec of a recorded run, for commands that repeat it.
+"""The spec of a recorded run, for commands that repeat the run.
 
-A record is data. Its code, paths and addresses take effect only if the command repeats them, or
-trusts the record.
+A record may come from a stranger. Code, paths and addresses in the record are used only if the
+command line repeats them, or has the option ``--trust``.
 """
 
 from __future__ import annotations
@@ -35,27 +35,34 @@ _GROUPS = (
     (ModelSpec, "model base_url cache prices"),
     (EnvSpec, "data protocol judge_model judge_url"),
 )
-"""Part of a spec → its options with effects: code, paths or addresses."""
+"""Parts of a spec, each with those of its options that name code, paths or addresses."""
 
 
 JUDGE_OPTIONS = ("judge_model", "judge_url", "judge_votes")
 AGENT_OPTIONS = ("recording", "prompt", "search_test", "model", "base_url", "cache", "preset")
-"""Options of a recorded agent, without effect if the agent does not act again."""
+"""Options of a recorded agent that are irrelevant if a command does not run the agent again."""
 
 
 def add_trust(parser: argparse._ActionsContainer) -> None:
-    """Add ``--trust`` to a parser or a group."""
+    """Add the option ``--trust`` to a parser, or to an argument group of a parser."""
     parser.add_argument(
         "--trust",
         action="store_true",
-        help="take code, paths and addresses from the run's record, too: they are printed first "
-        "(no key goes to a recorded address)",
+        help="use code, paths and addresses of the run's record, after printing them (API keys "
+        "are never sent to a recorded address)",
     )
 
 
 def add_recorded_options(parser: argparse.ArgumentParser, *, excluded_names: str = "") -> None:
-    """Add ``--trust``, and the options that repeat the parts of a record with effects."""
-    group = parser.add_argument_group("what acts in the record, given again, or trusted")
+    """Add ``--trust``, and the options with which a user repeats recorded code, paths, addresses.
+
+    Args:
+        parser: The command's parser.
+        excluded_names: Names of options to omit, separated by spaces.
+    """
+    group = parser.add_argument_group(
+        "recorded code, paths and addresses, to be repeated or trusted"
+    )
     group.add_argument("--env", metavar="ENV", help="the environment, or its folder")
     for part, names in _GROUPS:
         options = list_section_options(part)
@@ -74,13 +81,14 @@ def recorded_spec(
     trust: bool,
     is_resume: bool = False,
 ) -> RunSpec:
-    """Return the spec of a recorded run, with the options of the command over it.
+    """Return the spec of a recorded run, in which options of the command override recorded ones.
 
-    With trust, the effects that the record adds are printed to standard error first.
+    If the record is trusted, the code, paths and addresses that come from the record are printed to
+    standard error.
 
     Args:
         folder: The run's folder.
-        manifest: Its ``run.json``.
+        manifest: The run's ``run.json``.
         options: The options of the command.
         trust: Whether code, paths and addresses may come from the record.
         is_resume: Whether the recorded run itself continues.
@@ -101,20 +109,25 @@ _PATH = re.compile(r"(?<![^:+])/[^:+]+")
 
 
 def _relocate_paths(manifest: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Return a record in which missing paths point to files that moved with the run's folder.
+    """Return a record in which paths of moved files are corrected.
+
+    Data files often move together with the run's folder. For a recorded path that does not exist,
+    the function searches the parents of the run's folder. There it looks for a file whose path has
+    the same last parts. If several files match, the file with most equal parts counts.
 
     Args:
         manifest: The ``run.json``.
-        folder: The run's current folder, absolute. Each of its parents is searched for the end of a
-            missing path.
+        folder: The absolute path of the run's current folder.
     """
 
     def relocate_match(match: re.Match[str]) -> str:
         path = Path(match[0])
         if path.exists():
             return match[0]
-        ends = (Path(*path.parts[start:]) for start in range(1, len(path.parts)))
-        locations = (location / end for end in ends for location in folder.parents[:-1])
+        path_tails = (Path(*path.parts[start:]) for start in range(1, len(path.parts)))
+        locations = (
+            location / path_tail for path_tail in path_tails for location in folder.parents[:-1]
+        )
         return str(next((location for location in locations if location.exists()), path))
 
     def relocate_value(value: Any) -> Any:
@@ -130,8 +143,14 @@ def _relocate_paths(manifest: Mapping[str, Any], folder: Path) -> dict[str, Any]
 
 
 def repeated_options(spec: RunSpec) -> str:
-    """Return the options with which a later command repeats the effects of a spec's record."""
-    record_effects = effects({**spec.recorded(), **({"on": spec.how.on} if spec.how.on else {})})
+    """Return the options that a later command needs to repeat a run without ``--trust``.
+
+    The options repeat the code, paths and addresses that the run's record will contain. If some
+    have no option, the result is ``--trust``. The result begins with a space, unless it is empty.
+    """
+    record_effects = effects(
+        {**spec.recorded(), **({"on": spec.run_options.on} if spec.run_options.on else {})}
+    )
     option_names = {"on", "env", *environment_options()}
     option_names |= {name for _, names in _GROUPS for name in names.split()}
     if any(

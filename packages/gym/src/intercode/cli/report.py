@@ -1,4 +1,7 @@
-"""Execution of ``intercode report``: summaries and comparisons of runs as text, JSON or a page."""
+"""Execution of ``intercode report``, which summarises and compares runs.
+
+The report is text, JSON, CSV, charts or an HTML page.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from intercode.cli import results
-from intercode.cli.results import charts_by_environment
+from intercode.cli import run_output
+from intercode.cli.run_output import charts_by_environment
 from intercode.cli.terminal import print_json, print_message, safe
 from intercode.errors import UsageError
-from intercode.evaluate.run_differences import Difference
+from intercode.evaluate.manifest_diff import Difference
 from intercode.evaluate.summary import (
     by_attempts,
     by_image_or_database,
@@ -37,18 +40,23 @@ from intercode.report.verdict import (
 from intercode_sandbox.units import format_count
 
 _MAX_LISTED_TASKS = 20
-"""Maximum number of listed tasks on which two runs differ; ``--json`` lists all."""
+"""The maximum number of tasks in the list of those that one run solves better than another.
+``--json`` lists all."""
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Print the report, with warnings about differences that impair a comparison."""
+    """Print the report. Warnings name differences between the runs that impair a comparison.
+
+    Returns:
+        The exit code 0.
+    """
     if args.paper is not None:
         return _print_paper_tables(args)
     if not args.run:
-        raise UsageError("which runs? Give their folders, or --paper DIR")
+        raise UsageError("name the folders of runs, or --paper DIR")
     args.run = run_folders(args.run)
     if args.hide_gold and not args.html:
-        raise UsageError("--hide-gold is for --html FILE: nothing else shows gold")
+        raise UsageError("--hide-gold needs --html FILE: no other output shows gold")
     shown_gold = [n for n, run in enumerate(args.run) if read_manifest(run).get("needs_gold")]
     episodes = Episodes(hide_gold=args.hide_gold, shown_gold=shown_gold)
     runs = read_runs(args.run, episodes.add if args.html else lambda run, episode: None)
@@ -70,7 +78,7 @@ def execute(args: argparse.Namespace) -> int:
 
 def _print_paper_tables(args: argparse.Namespace) -> int:
     if args.run or args.html or args.csv or args.plot:
-        raise UsageError("--paper goes with no runs, no --html, no --csv and no --plot")
+        raise UsageError("--paper excludes runs, --html, --csv and --plot")
     paper = TABLES.get("paper")
     skipped_files: list[Any] = []
     rates = paper.rates(args.paper, skipped_files.append)
@@ -87,7 +95,7 @@ def _print_paper_tables(args: argparse.Namespace) -> int:
             }
         )
     else:
-        format_table = to_markdown if args.markdown else results.table_text
+        format_table = to_markdown if args.markdown else run_output.table_text
         print("\n".join(format_table(table) for table in paper.tables(rates)), end="")
     return 0
 
@@ -99,16 +107,16 @@ def _report_text(
         return to_csv(runs)
     if args.plot:
         return charts_by_environment(runs)
-    format_table = to_markdown if args.markdown else results.table_text
+    format_table = to_markdown if args.markdown else run_output.table_text
     format_list = to_list if args.markdown else str
     lead_text = _lead_text(runs, comparisons, format_list)
     if args.markdown:
         lead_text = f"## {escape_markdown(title(runs))}\n\n{lead_text}"
     if len(runs) == 1:
         run_facts = "\n".join(
-            filter(None, (results.facts(runs[0].manifest), runs[0].unfinished_note))
+            filter(None, (run_output.facts(runs[0].manifest), runs[0].unfinished_note))
         )
-        errors = results.errors(runs[0].outcomes)
+        errors = run_output.errors(runs[0].outcomes)
         return "\n".join(
             [
                 lead_text,
@@ -118,9 +126,9 @@ def _report_text(
             ]
         )
     heads = [
-        f"{safe(str(run.folder))}: {results.facts(run.manifest)}\n"
+        f"{safe(str(run.folder))}: {run_output.facts(run.manifest)}\n"
         + safe(f"  {run.unfinished_note}\n" if run.unfinished_note else "")
-        + results.errors(run.outcomes)
+        + run_output.errors(run.outcomes)
         for run in runs
     ]
     tables = [
@@ -138,7 +146,11 @@ def _report_text(
 
 
 def _flip_lines(comparisons: Sequence[BaselineComparison]) -> Iterator[str]:
-    """Yield a line for each pair of runs and direction, with the tasks that one run does better."""
+    """Yield lines about the tasks that a baseline and another run solve differently often.
+
+    For each pair of runs, a line lists the tasks of which the baseline solves more attempts. A
+    second line lists the tasks of which the other run solves more attempts.
+    """
     for comparison in comparisons:
         for run, paired_result in comparison.pairs:
             for better_run, tasks in (
@@ -161,7 +173,11 @@ def _lead_text(
     comparisons: Sequence[BaselineComparison],
     format_list: Callable[[str], str],
 ) -> str:
-    """Return the runs' dates and models, then each verdict: the better run, and its certainty."""
+    """Return the first lines of the report.
+
+    The lines contain the dates and models of the runs. The verdict of each comparison follows:
+    which run is better, and how certain the difference is.
+    """
     lines = [f"{name} {text}" for name, text in facts(runs).items()]
     for verdict in verdicts(runs, comparisons):
         lines += [verdict.headline, f"  {verdict.detail}"]
@@ -193,7 +209,7 @@ def _run_facts(run: Run) -> dict[str, Any]:
         "run": str(run.folder),
         "manifest": run.manifest,
         "coverage": asdict(run.coverage),
-        **results.as_json(outcomes, judge),
+        **run_output.as_json(outcomes, judge),
         "levels": {level: as_data(stats, judge) for level, stats in by_level(outcomes).items()},
         "places": {
             place: as_data(stats, judge) for place, stats in by_image_or_database(outcomes).items()

@@ -1,4 +1,4 @@
-"""Execution of ``intercode rescore``: new scores of a recorded run, and their changes."""
+"""Execution of ``intercode rescore``, which scores a recorded run again with another reward."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from pathlib import Path
 from typing import Any
 
 from intercode.agents.registry import is_profile
-from intercode.cli import results
+from intercode.cli import run_output
 from intercode.cli.recorded_spec import AGENT_OPTIONS, JUDGE_OPTIONS, recorded_spec
-from intercode.cli.results import Watcher
+from intercode.cli.run_output import Watcher
 from intercode.cli.terminal import duration, number, percent, print_json, safe, table
 from intercode.errors import UsageError
+from intercode.evaluate.manifest_diff import DriftError
 from intercode.evaluate.model_rewards import SHARED_MODEL_OPTIONS, ModelReward
-from intercode.evaluate.rescore import DEFAULT, RescoreResult, Result, rescore
-from intercode.evaluate.run_differences import DriftError
+from intercode.evaluate.rescore import DEFAULT, RescoredEpisode, RescoreResult, rescore
 from intercode.evaluate.run_setup import (
     REQUESTABLE_OPTIONS,
-    Setting,
+    EnvironmentSetting,
     plan,
     resolve_setting,
     run_folder,
@@ -49,22 +49,29 @@ from intercode.spec import (
 from intercode_sandbox.units import format_count
 
 _PROFILE_LIMITS = ("memory", "processes", "disk")
-"""Limits that an agent's profile may request."""
+"""The limits of a sandbox that an agent's profile may change."""
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Rescore the run, and print the changes; return the exit code."""
+    """Rescore the run, and print the changes.
+
+    Returns:
+        The exit code: 0 if every episode with a recorded score has a new one, 1 if not, 130 if
+        interrupted.
+    """
     manifest = read_manifest(folder := run_folder(args.run))
     spec = _rescoring_spec(args, folder, manifest)
     output_folder = Path(args.out or f"{folder}-rescored-{_reward_label(spec.reward)}")
-    watcher = Watcher(quiet=spec.how.quiet)
+    watcher = Watcher(quiet=spec.run_options.quiet)
     rescore_plan = plan(spec, watcher)
-    # Options and limits that the recorded agent requested stay in force.
+    # The environment keeps the options and limits that the recorded agent requested, because
+    # actions may be executed again.
     env = manifest["env"]
     agent_options = {name: env[name] for name in REQUESTABLE_OPTIONS if env.get(name) is not None}
     language_model = manifest["agent"].get("language_model") or {}
     profile_limits = language_model.get("profile", {}).get("limits", {})
-    # Only these limits: a record never grants privileges.
+    # Other limits of the profile, such as capabilities, are ignored: an untrusted record must not
+    # grant privileges.
     agent_options["limits"] = {
         name: profile_limits[name]
         for name in _PROFILE_LIMITS
@@ -72,7 +79,7 @@ def execute(args: argparse.Namespace) -> int:
     }
 
     @cache
-    def get_setting() -> Setting:
+    def get_setting() -> EnvironmentSetting:
         budget = (
             make_budget(spec.merge(out=str(output_folder)))
             if spec.reward == ModelReward.KIND
@@ -87,17 +94,17 @@ def execute(args: argparse.Namespace) -> int:
             get_setting().reward if spec.reward == ModelReward.KIND else spec.reward,
             lambda: get_setting().make(),
             out=output_folder,
-            workers=spec.how.workers,
+            workers=spec.run_options.workers,
             settings=lambda: get_setting().facts,
             progress=watcher,
-            max_retries=spec.how.retries,
+            max_retries=spec.run_options.retries,
             context=lambda: get_setting().context(),
-            accept=spec.how.accept,
+            accept=spec.run_options.accept,
             trust=args.trust,
         )
     except DriftError as error:
-        if spec.how.json:
-            differences = [asdict(difference) for difference in error.differences]
+        if spec.run_options.json:
+            differences = [asdict(run_difference) for run_difference in error.differences]
             print_json({"rescored": str(folder), "differences": differences})
         raise
     except KeyboardInterrupt:
@@ -108,34 +115,35 @@ def execute(args: argparse.Namespace) -> int:
         )
         print(f"stopped{remainder_text}", file=sys.stderr)
         raise
-    _print_result(spec.how.json, folder, output_folder, result)
+    _print_result(spec.run_options.json, folder, output_folder, result)
     has_failures = result.lost or len(result.outcomes) < result.planned
     return 130 if result.cut_short else int(bool(has_failures))
 
 
 def _rescoring_spec(args: argparse.Namespace, folder: Path, manifest: Mapping[str, Any]) -> RunSpec:
-    """Return the recorded run's spec, with the options of the command over it.
+    """Return the spec of the recorded run, in which options of the command override recorded ones.
 
     Raises:
-        UsageError: The record has no options, because Python code made the run; or options for a
-            judge are given without ``--reward judge``.
+        UsageError: The record has no options, because Python code made the run. Or an option of a
+            judge is given without ``--reward judge``.
         TrustError: The record names code, paths or addresses that are neither repeated nor trusted.
     """
     if "options" not in (manifest.get("sessions") or [{}])[-1]:
         raise UsageError(
-            f"{folder} was not made by 'intercode run': its record does not say how to make its "
-            "environment. From Python: intercode.evaluate.rescore"
+            f"{folder} was not written by 'intercode run': its record does not describe the "
+            "environment. In Python, use intercode.evaluate.rescore"
         )
     options = {**read_arguments(args), "locked": folder}
     relevant_manifest = _relevant_manifest(manifest, options.get("reward"))
     spec = recorded_spec(folder, relevant_manifest, options, trust=args.trust)
-    # The budget is for the judge; the recorded budget was the agent's.
+    # Only the judge calls a model now, so the command's budget replaces the recorded budget, which
+    # was for the agent.
     spec = spec.merge(max_cost=args.max_cost, max_tokens=args.max_tokens)
     if spec.reward != ModelReward.KIND:
         for name in (*JUDGE_OPTIONS, *SHARED_MODEL_OPTIONS):
             if name in options:
                 raise UsageError(f"--{name.replace('_', '-')} is for --reward judge")
-        # Drop the recorded run's values.
+        # The recorded run may have had a judge; its options are removed.
         spec = spec.merge(**dict.fromkeys((*JUDGE_OPTIONS, *SHARED_MODEL_OPTIONS)))
     return spec.merge(reward=None) if spec.reward == DEFAULT else spec
 
@@ -143,12 +151,13 @@ def _rescoring_spec(args: argparse.Namespace, folder: Path, manifest: Mapping[st
 def _relevant_manifest(manifest: Mapping[str, Any], reward: str | None) -> dict[str, Any]:
     """Return the record without the options that rescoring ignores.
 
-    The agent does not act. Its skills are files of the sandbox, whose path its profile sets: with
-    skills and a profile, the agent stays.
+    Rescoring does not run the agent, so its options are removed. The option ``agent`` itself stays
+    if the agent has skills and is a profile. Skills are files in the sandbox, and the profile sets
+    their path.
 
     Args:
         manifest: The run's ``run.json``.
-        reward: The new reward; None: the recorded one.
+        reward: The new reward; None: the recorded reward.
     """
     *earlier_sessions, last_session = manifest["sessions"]
     options = recorded_options(manifest)
@@ -167,7 +176,7 @@ def _relevant_manifest(manifest: Mapping[str, Any], reward: str | None) -> dict[
 
 
 def _reward_label(reward: str | None) -> str:
-    """Return a reward's name in the form of a part of a folder's name."""
+    """Return a reward's name for use in a folder's name, with other characters replaced by "-"."""
     return re.sub(r"[^\w.-]+", "-", (reward or DEFAULT).rpartition(":")[2])
 
 
@@ -175,10 +184,10 @@ def _reward_label(reward: str | None) -> str:
 
 
 _MAX_LISTED_CHANGES = 20
-"""Maximum number of listed changes; ``--json`` lists all."""
+"""The maximum number of changed episodes in the printed table; ``--json`` lists all."""
 _WAY_DESCRIPTIONS = {
     "record": "from the record alone",
-    "again": "by doing the recorded actions again",
+    "again": "by executing the recorded actions again",
     "not reproducible": "not reproducible",
     "failed": "failed",
     "no result": "without a result, as recorded",
@@ -186,7 +195,11 @@ _WAY_DESCRIPTIONS = {
 
 
 def _print_result(as_json: bool, run: Path, output_folder: Path, result: RescoreResult) -> None:
-    """Print the result: summary, comparison, changes, errors, cost and the next command."""
+    """Print the result of a rescoring.
+
+    The text contains a summary, a comparison of success rates, the changed episodes, errors, the
+    judge's cost, and a command to continue with.
+    """
     if as_json:
         print_json(_as_json(run, output_folder, result))
         return
@@ -195,7 +208,7 @@ def _print_result(as_json: bool, run: Path, output_folder: Path, result: Rescore
         str(manifest["env"].get("reward", "default"))
         for manifest in (recorded_manifest, rescored_manifest)
     ]
-    print(results.facts(rescored_manifest), end="\n\n")
+    print(run_output.facts(rescored_manifest), end="\n\n")
     judges = (
         find_judge(recorded_manifest, result.before),
         find_judge(rescored_manifest, result.outcomes),
@@ -203,23 +216,24 @@ def _print_result(as_json: bool, run: Path, output_folder: Path, result: Rescore
     names = [add_judge(*pair) for pair in zip(("recorded", "rescored"), judges, strict=True)]
     rows = dict(zip(names, (summarize(result.before), result.statistics), strict=True))
     judge = judge_tables({names[1]: count_judgements(judges[1], result.outcomes)})
-    print("\n".join(map(results.table_text, (group_table("", rows), *judge))))
+    print("\n".join(map(run_output.table_text, (group_table("", rows), *judge))))
     print(f"reward: recorded {safe(rewards[0])}, now {safe(rewards[1])}")
     print(
         _scoring_text(result), _comparison_text(compare(result.before, result.outcomes)), sep="\n"
     )
-    for text in (_change_table(result.changes), results.errors(result.outcomes)):
+    for text in (_change_table(result.changes), run_output.errors(result.outcomes)):
         if text:
             print(f"\n{text}", end="")
     if recorded_manifest["env"].get("reward_every_turn"):
         print(
-            "\nnote: the agent was told the recorded reward of every turn; with this one it might "
-            "have acted otherwise"
+            "\nnote: the agent saw the recorded reward of every turn; with this reward it might "
+            "have acted differently"
         )
-    if bill := results.bill(
+    # The outcomes include the agent's recorded calls, which cost nothing now, so they are removed.
+    if bill := run_output.bill(
         [replace(outcome, calls=0, tokens_in=None) for outcome in result.outcomes]
     ):
-        print(f"\n{bill}", end="")  # the judge's cost only, because the agent made no calls
+        print(f"\n{bill}", end="")
     print(f"\n{format_count(result.ran, 'episode')} in {duration(result.seconds)}")
     print(f"run: {output_folder}")
     if missing_count := result.planned - len(result.outcomes):
@@ -244,7 +258,10 @@ def _scoring_text(result: RescoreResult) -> str:
 
 
 def _comparison_text(paired_result: PairedComparison | None) -> str:
-    """Return the change of the success rate on the tasks with both a recorded and a new reward."""
+    """Return a line about the change of the success rate.
+
+    Only tasks with both a recorded and a new reward count.
+    """
     if paired_result is None:
         return "no task has both a recorded reward and a new one"
     difference = paired_result.difference
@@ -261,8 +278,8 @@ def _comparison_text(paired_result: PairedComparison | None) -> str:
     return text
 
 
-def _change_table(changes: list[Result]) -> str:
-    """Return a table of the episodes with another reward, and the effect on their success."""
+def _change_table(changes: list[RescoredEpisode]) -> str:
+    """Return a table of the episodes whose reward has changed."""
     if not changes:
         return "no reward has changed\n"
     rows = [
@@ -280,8 +297,8 @@ def _change_table(changes: list[Result]) -> str:
     return text + (f"… and {extra_count} more (--json has them all)\n" if extra_count > 0 else "")
 
 
-def _verdict_change(change: Result) -> str:
-    """Return the effect of a changed reward on success; empty without any."""
+def _verdict_change(change: RescoredEpisode) -> str:
+    """Return "solved now" or "no longer solved"; empty if the reward's change affects neither."""
     if change.before.success == change.after.success:
         return ""
     return "solved now" if change.after.success else "no longer solved"
@@ -311,5 +328,5 @@ def _as_json(run: Path, output_folder: Path, result: RescoreResult) -> dict[str,
             }
             for change in result.changes
         ],
-        **results.as_json(result.outcomes, find_judge(manifest, result.outcomes)),
+        **run_output.as_json(result.outcomes, find_judge(manifest, result.outcomes)),
     }

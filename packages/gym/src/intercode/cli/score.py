@@ -1,4 +1,4 @@
-"""Execution of ``intercode score``: a run of predictions, and its summary."""
+"""Execution of ``intercode score``, which scores predictions of another program."""
 
 from __future__ import annotations
 
@@ -15,7 +15,14 @@ from intercode_sandbox.units import format_count
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Score the predictions, print the summary, and warn of tasks without a prediction."""
+    """Score the predictions as a run, print the summary, and warn about tasks without predictions.
+
+    Returns:
+        The exit code of ``intercode run``.
+
+    Raises:
+        UsageError: A named task has no prediction.
+    """
     if args.env is not None and not args.predictions.is_file() and Path(args.env).is_file():
         args.predictions, args.env = Path(args.env), str(args.predictions)
     texts = read_predictions(args.predictions)
@@ -30,11 +37,10 @@ def execute(args: argparse.Namespace) -> int:
         run.make_spec({**read_arguments(args), **prediction_options}, trust=args.trust)
     )
     code = run.run_and_print(spec)
-    total = int(read_manifest(Path(str(spec.how.out)))["dataset"]["tasks"])
+    total = int(read_manifest(Path(str(spec.run_options.out)))["dataset"]["tasks"])
     if args.tasks is None and (shortfall := total - len(texts)) > 0:
         print_message(
             f"intercode: warning: {shortfall} of {format_count(total, 'task')} have no "
-            "prediction: they "
-            "do not count in these rates"
+            "prediction, and are not counted in these rates"
         )
     return code

@@ -1,4 +1,4 @@
-"""Execution of ``intercode show``: the episodes of a run, or the runs of a folder."""
+"""Execution of ``intercode show``, which prints the episodes of a run, or the runs in a folder."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from intercode.cli import results
-from intercode.cli.episodes import render
+from intercode.cli import run_output
+from intercode.cli.episode_rendering import render
 from intercode.cli.terminal import print_json, print_message, safe
 from intercode.errors import RecordError, TaskNotFoundError
 from intercode.records import read_latest, read_manifest, run_folders
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Print the selected episodes of a run, or the runs of a folder; return 0."""
+    """Print the selected episodes of a run, or the runs in a folder; return the exit code 0."""
     runs = run_folders([args.run])
     if runs != [args.run]:
         return _list(runs, as_json=args.json)
@@ -32,7 +32,9 @@ def execute(args: argparse.Namespace) -> int:
         print_json([episode.to_dict() for episode in episodes])
         return 0
     if not episodes:
-        print_message(f"{args.run} has no episode{' that failed' if args.failed else ' yet'}")
+        print_message(
+            f"{args.run} has no {'episode without success' if args.failed else 'episode yet'}"
+        )
     for episode in episodes:
         lines = None if args.full else args.lines
         print(render(episode, lines, reasons=True, messages=args.messages))
@@ -40,11 +42,14 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _list(runs: Sequence[Path], *, as_json: bool) -> int:
-    """Print a line for each run of a folder, with the error of a damaged record; return 0."""
+    """Print a line for each run in a folder; return the exit code 0.
+
+    The line of a run has its facts, or an error if its record is damaged.
+    """
     facts: dict[str, str] = {}
     for run in runs:
         try:
-            facts[str(run)] = results.facts(read_manifest(run))
+            facts[str(run)] = run_output.facts(read_manifest(run))
         except RecordError as error:
             facts[str(run)] = str(error)
     if as_json:

@@ -1,4 +1,7 @@
-"""Execution of ``intercode sweep``: runs of agents with models in environments, and their table."""
+"""Execution of ``intercode sweep``: runs of all combinations of environment, agent and model.
+
+A table compares the runs.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 
-from intercode.cli import results as results_module, run
+from intercode.cli import run, run_output as results_module
 from intercode.cli.terminal import print_json, safe
 from intercode.errors import UsageError
 from intercode.evaluate import RunResult
@@ -28,18 +31,25 @@ NO_SKILL = "none"
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Plan all runs, execute them in sequence, and print the table; return the exit code."""
+    """Plan all runs, execute them in sequence, and print the table that compares them.
+
+    Returns:
+        The exit code: 0 if every episode of every run has a result, 1 if not, 130 if interrupted.
+    """
     folder = args.out or str(Path("runs") / time.strftime("%Y%m%d-%H%M%S-sweep"))
     specs = list(_combinations(args, folder))
     _refuse_same_folders(specs)
     plans = _plan_runs(specs)
     for run_plan in plans:
         _check_agent(run_plan)
-    budget = make_budget(RunSpec.of(read_arguments(args)), specs)
+    budget = make_budget(RunSpec.from_layers(read_arguments(args)), specs)
     results: list[tuple[Plan, RunResult]] = []
     for run_number, run_plan in enumerate(plans, 1):
         if not args.quiet:
-            print(f"{run_number}/{len(plans)} {safe(str(run_plan.spec.how.out))}", file=sys.stderr)
+            print(
+                f"{run_number}/{len(plans)} {safe(str(run_plan.spec.run_options.out))}",
+                file=sys.stderr,
+            )
         results.append((run_plan, run.carry_out(run_plan, run.make_watcher(run_plan.spec), budget)))
         if results[-1][1].interrupted:
             break
@@ -50,21 +60,25 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _combinations(args: argparse.Namespace, folder: str) -> Iterator[RunSpec]:
-    """Yield the spec of each run.
+    """Yield the spec of each run: of each combination of environment, agent, model and skill.
+
+    Args:
+        args: The parsed command line.
+        folder: The folder for the runs' folders.
 
     Raises:
-        UsageError: A language-model agent lacks a model, or models or skills are given without an
-            agent that uses them.
+        UsageError: A language-model agent lacks a model. Or models or skills are given, but no
+            agent uses them.
     """
     model_agents = [name for name in args.agents if agent_provider(name).calls_model]
     if model_agents and not args.models:
         raise UsageError(f"agent {model_agents[0]} needs --model PROVIDER/NAME")
     if args.models and not model_agents:
-        raise UsageError(f"of {', '.join(args.agents)} none is a language model: leave --model")
+        raise UsageError(f"of {', '.join(args.agents)} none is a language model: omit --model")
     if args.skills and not any(agent_provider(name).reads_skills for name in args.agents):
-        raise UsageError(f"of {', '.join(args.agents)} none reads a skill: leave --skill")
+        raise UsageError(f"of {', '.join(args.agents)} none reads a skill: omit --skill")
     shared_options = read_arguments(args)
-    no_model = dict.fromkeys(unused_model_options(RunSpec.of(shared_options)))
+    no_model = dict.fromkeys(unused_model_options(RunSpec.from_layers(shared_options)))
     for target in args.what:
         env, _, dataset_name = target.partition("=")
         for agent in args.agents:
@@ -75,15 +89,18 @@ def _combinations(args: argparse.Namespace, folder: str) -> Iterator[RunSpec]:
                     "out": str(Path(folder) / _run_label(target, agent, model, skill)),
                     "skill": [] if skill in (None, NO_SKILL) else [skill],
                 }
-                yield RunSpec.of(
+                yield RunSpec.from_layers(
                     shared_options, {} if agent in model_agents else no_model, combination_options
                 )
 
 
 def _plan_runs(specs: Sequence[RunSpec]) -> list[Plan]:
-    """Plan each run with the same secret, because all agents must find the same flags."""
+    """Plan each run. All runs have the same secret, from which the flags of puzzles are derived.
+
+    With the same flags, the agents have the same tasks.
+    """
     plans: list[Plan] = []
-    secret = find_secret(*(spec.how.out for spec in specs))
+    secret = find_secret(*(spec.run_options.out for spec in specs))
     for spec in specs:
         if spec.env.secret is None and secret is not None:
             spec = spec.merge(secret=secret)
@@ -93,7 +110,14 @@ def _plan_runs(specs: Sequence[RunSpec]) -> list[Plan]:
 
 
 def _run_label(target: str, agent: str, model: str | None, skill: str | None) -> str:
-    """Return the name of a run's folder: environment, data, agent, model and skill."""
+    """Return the name of a run's folder, composed of environment, data, agent, model and skill.
+
+    Args:
+        target: The environment, or ``ENV=DATA``.
+        agent: The agent's name.
+        model: The model's name; None: the agent is not a language model.
+        skill: The folder of a skill, or `NO_SKILL`; None: the agent reads no skills.
+    """
     names = [
         *(Path(name).stem for name in target.split("=")),
         Path(agent).name if ".py:" in agent or agent.endswith(".toml") else agent,
@@ -110,19 +134,25 @@ def _skill_words(skill: str | None) -> list[str]:
 
 
 def _skills(args: argparse.Namespace, agent: str) -> Sequence[str | None]:
-    """Return the skills for an agent's runs, one for each run; None: the agent reads no skills."""
+    """Return the skill for each run of an agent.
+
+    The result is a single None if the agent reads no skills, or if no skill is given.
+    """
     return args.skills if args.skills and agent_provider(agent).reads_skills else [None]
 
 
 def _refuse_same_folders(specs: Sequence[RunSpec]) -> None:
-    folders = [str(spec.how.out) for spec in specs]
+    folders = [str(spec.run_options.out) for spec in specs]
     for folder in folders:
         if folders.count(folder) > 1:
-            raise UsageError(f"two of these runs would be {Path(folder).name}: name each only once")
+            raise UsageError(
+                f"two of these runs would have the folder {Path(folder).name}: name each "
+                "combination once"
+            )
 
 
 def _check_agent(run_plan: Plan) -> None:
-    """Refuse an agent that cannot run the tasks, before the first run starts."""
+    """Refuse an agent that cannot run the tasks of its run. The check precedes the first run."""
     with closing(actors(run_plan.spec)) as run_actors:
         check_tasks(run_plan.tasks, run_actors.factory)
 
@@ -130,7 +160,16 @@ def _check_agent(run_plan: Plan) -> None:
 def _skill_pairs(
     specs: Sequence[RunSpec], runs: Sequence[Run]
 ) -> list[tuple[Run, list[tuple[Run, PairedComparison]]]]:
-    """Pair the first run of an agent with its other runs, which differ in the skill alone."""
+    """Compare runs that differ only in the agent's skill.
+
+    Args:
+        specs: The spec of each run.
+        runs: The runs, in the same order.
+
+    Returns:
+        For each group of such runs, the first run (the baseline), and a list of the other runs with
+        their comparisons. A run without a common task is omitted.
+    """
     runs_by_spec: dict[str, list[Run]] = {}
     for spec, agent_run in zip(specs, runs, strict=True):
         runs_by_spec.setdefault(str(spec.merge(skill=None, out=None)), []).append(agent_run)
@@ -158,7 +197,7 @@ def _print_report(
     planned_count: int,
     results: Sequence[tuple[Plan, RunResult]],
 ) -> None:
-    runs = read_runs([Path(str(run_plan.spec.how.out)) for run_plan, _ in results])
+    runs = read_runs([Path(str(run_plan.spec.run_options.out)) for run_plan, _ in results])
     pairs = _skill_pairs([run_plan.spec for run_plan, _ in results], runs)
     if args.json:
         run_entries = [
@@ -201,6 +240,8 @@ def _print_report(
         if result.stopped:
             print(f"{safe(agent_run.folder.name)} was stopped: {safe(result.stopped)}")
     if len(results) < planned_count or not all(result.complete for _, result in results):
-        print(f"not everything has a result: resume with the same command and --out {safe(folder)}")
+        print(
+            f"some episodes have no result: resume with the same command and --out {safe(folder)}"
+        )
     else:
         print(f"each episode: intercode report {safe(folder)}/* --html report.html")

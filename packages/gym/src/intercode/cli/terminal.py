@@ -1,8 +1,9 @@
 """Terminal output of commands: escaped text, numbers, JSON, tables and a progress line.
 
-`safe` escapes each text of programs, models and data. Texts reach rich as plain ``Text``, never as
-markup. Without a terminal, all output is plain text. The functions that need rich import
-it, because most commands do not.
+`safe` escapes texts of programs, models and data, which could otherwise control the terminal. The
+package rich prints tables and the progress line. Each text is passed to rich as a ``Text`` object,
+in which rich does not interpret markup. Without a terminal, all output is plain text. Only
+functions that need rich import it, because most commands do not need it.
 """
 
 from __future__ import annotations
@@ -26,23 +27,23 @@ if TYPE_CHECKING:
     from intercode.downloads import Progress
 
 _LIVE_SECONDS, _PLAIN_SECONDS = 0.1, 30.0
-"""Seconds between two progress updates: on a terminal, and without a terminal."""
+"""The seconds between two progress updates: first on a terminal, second without a terminal."""
 _MILESTONE_SECONDS = 5.0
-"""Minimum seconds before a milestone's update without a terminal: the log of a short run does not
-get a line for each milestone."""
+"""Minimum seconds between updates at milestones without a terminal. A milestone is another tenth of
+the work. Without this minimum, the log of a short run would have a line for each tenth."""
 _MAX_WIDTH = 10_000
 LINES = 12
-"""Default maximum number of printed lines for each text of an episode."""
+"""The default of the maximum number of lines that are printed of each text in an episode."""
 
 
 # Text and numbers
 
 
 def safe(text: str) -> str:
-    """Return text with escapes for everything that could control a terminal.
+    """Return a text that cannot control a terminal.
 
-    Escapes replace control characters, bytes that are not UTF-8, and characters that reorder or
-    hide others. Newlines and tabs stay.
+    Printable escapes of hexadecimal digits replace control characters, bytes that are not UTF-8,
+    and characters that reorder or hide other characters. Newlines and tabs stay.
     """
     if text.isprintable():
         return text
@@ -51,7 +52,7 @@ def safe(text: str) -> str:
 
 def _escape(char: str) -> str:
     code = ord(char)
-    if 0xDC80 <= code <= 0xDCFF:  # a byte that `surrogateescape` has preserved
+    if 0xDC80 <= code <= 0xDCFF:  # the character stands for a byte (`surrogateescape`)
         code -= 0xDC00
     if code <= 0xFF:
         return {"\r": "\\r", "\b": "\\b"}.get(char, f"\\x{code:02x}")
@@ -59,13 +60,22 @@ def _escape(char: str) -> str:
 
 
 def one_line(text: str, width: int) -> str:
-    """Return text as a single escaped line of at most `width` characters, with ``…`` if cut."""
+    """Return a text as a single escaped line of at most `width` characters.
+
+    A longer text is cut, and ends in ``…``.
+    """
     line = safe(text).replace("\n", "⏎").replace("\t", " ")
     return line if len(line) <= width else line[: max(0, width - 1)] + "…"
 
 
 def shorten(text: str, lines: int) -> str:
-    """Return the first and last lines of a text, `lines` in all, and the count of omitted lines."""
+    """Return the first and the last lines of a text, with escapes.
+
+    Args:
+        text: The text.
+        lines: The maximum number of lines. Between the first and the last lines, a further line has
+            the number of omitted lines.
+    """
     all_lines = safe(text).rstrip("\n").split("\n")
     if len(all_lines) <= lines:
         return "\n".join(all_lines)
@@ -75,7 +85,7 @@ def shorten(text: str, lines: int) -> str:
 
 
 def indent(text: str, prefix: str) -> str:
-    """Prefix every line of a text."""
+    """Return a text with `prefix` before every line."""
     return "\n".join(prefix + line for line in text.split("\n"))
 
 
@@ -101,12 +111,12 @@ def duration(seconds: float) -> str:
 
 
 def dollars(amount: float) -> str:
-    """Return US dollars with two decimals, and with four below one dollar."""
+    """Return an amount of US dollars as text: below one dollar with four decimals, else two."""
     return f"${amount:.4f}" if amount < 1 else f"${amount:.2f}"
 
 
 def size(count: float) -> str:
-    """Return a number of bytes in B, KiB, MiB, GiB or TiB."""
+    """Return a number of bytes as text, in the unit B, KiB, MiB, GiB or TiB."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -115,16 +125,16 @@ def size(count: float) -> str:
 
 
 def print_json(document: Any) -> None:
-    """Print one JSON value in ASCII, which every terminal and pipe can carry.
+    """Print a JSON value in ASCII, which every terminal and pipe can transmit.
 
-    Infinite numbers, such as the bounds of an interval from one value, and NaN become null, because
-    JSON has neither.
+    NaN and infinite numbers become null, because JSON can represent neither. Infinite numbers are,
+    for instance, the bounds of a confidence interval from a single value.
     """
     print(json.dumps(_replace_infinities(document), indent=2, ensure_ascii=True), file=output())
 
 
 _json_output: list[TextIO] = []
-"""The JSON stream while `reserve_stdout` is active; otherwise empty."""
+"""The stream for JSON, as long as `reserve_stdout` is active; otherwise the list is empty."""
 
 
 def output() -> TextIO:
@@ -136,13 +146,14 @@ def output() -> TextIO:
 def reserve_stdout() -> Iterator[None]:
     """Reserve standard output for a command's JSON, which other programs read.
 
-    Meanwhile, the output of a user's agent, reward or dataset, and of the programs that it starts,
-    goes to standard error.
+    Within the block, standard output is redirected to standard error. Code of a user, such as an
+    agent, a reward or a dataset, and programs that it starts, therefore print to standard error.
+    `output` returns the stream for the JSON.
     """
     stdout = sys.stdout
     stdout.flush()
     saved_descriptor = None
-    with suppress(OSError, ValueError):  # a stream without a descriptor, such as in tests
+    with suppress(OSError, ValueError):  # in tests, the stream may have no descriptor
         if stdout.fileno() == 1:
             saved_descriptor = os.dup(1)
     stream = stdout
@@ -159,12 +170,12 @@ def reserve_stdout() -> Iterator[None]:
         sys.stdout = stdout
         if saved_descriptor is not None:
             os.dup2(saved_descriptor, 1)
-            with suppress(OSError):  # the flush above has raised the error
+            with suppress(OSError):  # the flush above has already raised the same error
                 stream.close()
 
 
 def _error_descriptor() -> int:
-    """Return the descriptor of standard error; if closed, one of the null device."""
+    """Return the descriptor of standard error; of the null device if standard error is closed."""
     try:
         os.fstat(2)
     except OSError:
@@ -195,8 +206,8 @@ def table(
         header: The columns' names.
         rows: The cells of each row, as many as `header` has names.
         left_columns: The number of left-aligned columns; the others are right-aligned.
-        width: The terminal's width in characters. Columns beyond this width follow in further
-            parts below, each with the first column; None: no limit.
+        width: The maximum width in characters; None: no limit. A wider table is split into parts,
+            which are printed below each other. Each part begins with the first column.
     """
     from rich.cells import cell_len
 
@@ -230,7 +241,15 @@ def _render_columns(
 
 
 def _fold_columns(widths: Sequence[int], max_width: int | None) -> list[list[int]]:
-    """Distribute columns among parts that are printed below each other, each with the first."""
+    """Split the columns of a wide table into parts that are printed below each other.
+
+    Args:
+        widths: The width of each column in characters.
+        max_width: The maximum width of a part; None: no limit.
+
+    Returns:
+        The indices of the columns of each part. Each part begins with the first column.
+    """
     blocks = [[0]]
     for column in range(1, len(widths)):
         needed_width = sum(widths[index] + 2 for index in blocks[-1]) + widths[column]
@@ -257,7 +276,7 @@ class LiveLine:
 
     def __init__(self, quiet: bool = False) -> None:
         self.live = sys.stderr.isatty() and not quiet
-        """Whether updates overwrite the line: on a terminal, unless quiet."""
+        """Whether the line is shown: standard error is a terminal, and `quiet` is false."""
         self._last_time = time.monotonic()
         self._live_display: Live | None = None
 
@@ -267,10 +286,12 @@ class LiveLine:
         return shutil.get_terminal_size().columns - 1
 
     def is_due(self, milestone: bool = False) -> bool:
-        """Return whether an update is due; True restarts the interval.
+        """Return whether enough time has passed since the last update for another update.
+
+        If the result is True, the current time counts as the time of the last update.
 
         Args:
-            milestone: Whether another tenth of the work is done, which is shown earlier.
+            milestone: Whether another tenth of the work is done. Then a shorter time is enough.
         """
         now = time.monotonic()
         plain_seconds = _MILESTONE_SECONDS if milestone else _PLAIN_SECONDS
@@ -280,7 +301,7 @@ class LiveLine:
         return True
 
     def show(self, text: str) -> None:
-        """Replace the line on a terminal; without one, print nothing."""
+        """Replace the text of the line on a terminal. Without a terminal, nothing is printed."""
         if not self.live:
             return
         from rich.console import Console
@@ -299,28 +320,32 @@ class LiveLine:
                 redirect_stderr=False,
             )
             self._live_display.start()
-            console.show_cursor(True)  # a killed process would leave the cursor hidden
+            # `Live` hides the cursor, which would stay hidden if the process were killed.
+            console.show_cursor(True)
         self._live_display.update(line, refresh=True)
 
     def clear(self) -> None:
-        """Remove the line, to make room for other text."""
+        """Remove the line from the terminal, so other text can be printed."""
         if self._live_display is not None:
             self._live_display.stop()
             self._live_display = None
 
     def announce(self, text: str) -> None:
-        """Print a permanent line."""
+        """Print a line that later updates do not overwrite."""
         self.clear()
         print(text, file=sys.stderr, flush=True)
 
-    def stopping(self, running_count: int) -> None:
-        """Acknowledge an interrupt, with the number of episodes that still run."""
+    def report_interrupt(self, running_count: int) -> None:
+        """Print that the run stops after Ctrl-C, with the number of episodes that still run."""
         wait_text = f"waiting for {format_count(running_count, 'episode')} in flight"
         self.announce(f"interrupted: {wait_text}; again to stop at once")
 
 
 def show_bytes(line: LiveLine) -> Progress:
-    """Return a callback for a download's progress: a live line, or a line for each tenth."""
+    """Return a callback that shows the progress of a download.
+
+    On a terminal, the callback updates the live line; elsewhere, it prints a line for each 10 %.
+    """
     from intercode.downloads import tenth_progress
 
     if not line.live:
@@ -334,16 +359,16 @@ def show_bytes(line: LiveLine) -> Progress:
 
 
 def print_message(text: str) -> None:
-    """Print an escaped line on standard error."""
+    """Print a text to standard error as a line, with escapes."""
     print(safe(text), file=sys.stderr, flush=True)
 
 
 class DelayedMessages:
-    """A callback for messages that prints none of them if the work ends early.
+    """A callback that delays messages about some work, and prints nothing if the work ends soon.
 
     Args:
-        print_line: Prints a message.
-        seconds: The delay in seconds, counted from the first message.
+        print_line: A function that prints a message.
+        seconds: The delay in seconds after the first message.
     """
 
     def __init__(self, print_line: Callable[[str], None], seconds: float = 1.0) -> None:
@@ -355,7 +380,7 @@ class DelayedMessages:
         self._timer: threading.Timer | None = None
 
     def __call__(self, line: str) -> None:
-        """Print a message: at once after the delay, otherwise when the delay ends."""
+        """Print a message when the delay has passed, or at once if it has passed already."""
         with self._lock:
             self._pending_lines.append(line)
             if self._timer is None:
@@ -363,11 +388,12 @@ class DelayedMessages:
                 self._timer = threading.Timer(self._seconds, self._release)
                 self._timer.daemon = True
                 self._timer.start()
-            if time.monotonic() >= self._due:  # by the clock: the timer's thread may be late
+            # The clock decides, because the timer's thread may be late.
+            if time.monotonic() >= self._due:
                 self._print_pending()
 
     def discard(self) -> None:
-        """Discard pending messages, because the work is done."""
+        """Discard the messages that are not printed yet, because the work is done."""
         with self._lock:
             if self._timer is not None:
                 self._timer.cancel()
@@ -376,7 +402,8 @@ class DelayedMessages:
 
     def _release(self) -> None:
         with self._lock:
-            if self._timer is threading.current_thread():  # otherwise discarded meanwhile
+            # Otherwise `discard` was called meanwhile, and a new delay may have started.
+            if self._timer is threading.current_thread():
                 self._print_pending()
 
     def _print_pending(self) -> None:

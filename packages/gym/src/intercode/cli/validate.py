@@ -1,4 +1,4 @@
-"""Execution of ``intercode validate``: checks of tasks, their findings, and the exclusion list."""
+"""Execution of ``intercode validate``, which checks tasks, and lists tasks to exclude from runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from intercode import project
-from intercode.cli.results import Watcher
+from intercode.cli.run_output import Watcher
 from intercode.cli.terminal import duration, number, one_line, print_json, safe, size
 from intercode.datasets import loader_name
 from intercode.envs.traits import Guess, detect_environment
@@ -36,9 +36,9 @@ from intercode_sandbox.user_code import is_reference
 _MAX_FINDINGS = 20
 _PROBLEM_TEXTS = {
     "gold": "gold does not solve {}",
-    "free": "{} solved for free",
-    "varies": "{} not always the same",
-    "clock": "the clock changes {}",
+    "free": "{} solved by a wrong answer",
+    "varies": "{} with varying results",
+    "clock": "{} dependent on the clock",
     "refused": "an alternative solution of {} is refused",
     "leak": "the fix of {} can be read",
     "tests": "tests of {} are not as listed",
@@ -48,17 +48,21 @@ _PROBLEM_TEXTS = {
 
 
 class _ValidationProgress(Watcher):
-    """Progress of a validation: counts of faulty tasks, because a success rate has no meaning."""
+    """Progress of a validation, with numbers of faulty tasks instead of a success rate.
+
+    A success rate would have no meaning, because some trials must succeed and others must fail.
+    """
 
     def __init__(self, *, quiet: bool) -> None:
         super().__init__(quiet=quiet)
         self._unsolved_tasks: set[str] = set()
         self._guessed_tasks: set[str] = set()
         self.guesses_by_trial: Mapping[int, Guess] = {}
-        """Trial number → guess: a solution that should fail or, by its role, may succeed."""
+        """Number of a trial → the guess that the trial submits. A guess is a solution that should
+        fail, unless its role permits success."""
 
     def episode(self, episode: Episode) -> None:
-        """Count a task that gold does not solve, or that a guess solves."""
+        """Count the task of a finished trial as faulty if gold failed, or if a guess succeeded."""
         guess = self.guesses_by_trial.get(episode.epoch)
         if guess is None and not episode.success:
             self._unsolved_tasks.add(episode.task_id)
@@ -68,9 +72,10 @@ class _ValidationProgress(Watcher):
         super().episode(episode)
 
     def result(self) -> str:
-        """Return the counts so far, in place of a success rate."""
+        """Return the numbers of faulty tasks so far, which the progress shows as the result."""
         return (
-            f"gold failed {len(self._unsolved_tasks)}  solved for free {len(self._guessed_tasks)}"
+            f"not solved by gold {len(self._unsolved_tasks)}  solved by a wrong answer "
+            f"{len(self._guessed_tasks)}"
         )
 
 
@@ -112,44 +117,55 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def make_spec(args: argparse.Namespace) -> RunSpec:
-    """Return the spec; without an environment, detect the environment from the tasks."""
+    """Return the spec of a validation or an export of tasks.
+
+    If the command names no environment, the environment is derived from the fields of the tasks.
+
+    Raises:
+        UsageError: The command names two environments.
+    """
     if args.data_option is not None:
         if args.env not in (None, args.data):
-            raise UsageError(f"which environment: {args.data!r} or {args.env!r}?")
+            raise UsageError(f"two environments are given: {args.data!r} and {args.env!r}")
         args.env, args.data = args.data, args.data_option
     options, folder = read_arguments(args), None
     if loader_name(args.data) is None and Path(args.data).is_dir():
         folder = from_toml(args.data)
         options = {**folder, **options, "data": folder["data"]}
     if "env" not in options and _is_environment(args.data):
-        options["env"] = options.pop("data")  # tasks are missing or built in
+        # The argument names an environment without data, so its own tasks are used.
+        options["env"] = options.pop("data")
     if "env" not in options:
         is_known = args.data in environments() or parse_scheme(args.data)
         options["env"] = args.data
         if not is_known:
             project.refuse_lone_file(args.data, "; or try the file alone, with --env ENV")
-            _, tasks = load(RunSpec.of(options, {"env": ""}))
+            _, tasks = load(RunSpec.from_layers(options, {"env": ""}))
             options["env"] = detect_environment(tasks)
-    return RunSpec.of(options)
+    return RunSpec.from_layers(options)
 
 
 def _is_environment(reference: str) -> bool:
-    """Return whether a name refers to an environment class of a user's file, not to a loader."""
+    """Return whether a reference to a user's code names a class of environments, not a loader.
+
+    Args:
+        reference: The reference, such as ``maze.py:Maze``.
+    """
     if not is_reference(reference) or parse_scheme(reference):
         return False
-    loader = DATASETS.resolve(reference)  # raises the error of a missing dataset
+    loader = DATASETS.resolve(reference)  # raises an error if the code does not exist
     return isinstance(loader, type) and hasattr(loader, "step")
 
 
 def _write_exclusions(args: argparse.Namespace, dataset: Dataset, validation: Validation) -> None:
-    """Write the exclusion list, unless the validation was interrupted."""
+    """Write the list of invalid tasks for ``--exclude``, unless the validation was interrupted."""
     if not validation.complete:
         print(f"interrupted: {args.write_exclude} is not written", file=sys.stderr)
         return
-    Exclusion.of(dataset, validation.reasons()).write(args.write_exclude)
+    Exclusion.from_tasks(dataset, validation.reasons()).write(args.write_exclude)
     if not args.quiet:
         count = len(validation.reasons())
-        print(f"{args.write_exclude}: {format_count(count, 'task')} to leave out", file=sys.stderr)
+        print(f"{args.write_exclude}: {format_count(count, 'task')} to exclude", file=sys.stderr)
 
 
 def _report(name: str, dataset: Dataset, validation: Validation) -> dict[str, Any]:
@@ -222,16 +238,16 @@ def _print_validation(validation: Validation, *, has_gold: bool) -> None:
     state = "" if validation.complete else ", but not all were tried"
     details_text = f": {', '.join(problem_texts)}" if problem_texts else ""
     valid_count = validation.tasks - len(validation.reasons())
-    verb_text = "task is as it" if validation.tasks == 1 else "tasks are as they"
+    verb_text = "task is" if validation.tasks == 1 else "tasks are"
     doubtful_count = len(
         {doubt.task_id for doubt in validation.doubts} - validation.reasons().keys()
     )
     doubts = f" ({doubtful_count} in doubt)" if doubtful_count else ""
-    print(f"{valid_count} of {validation.tasks} {verb_text} should be{doubts}{state}{details_text}")
+    print(f"{valid_count} of {validation.tasks} {verb_text} valid{doubts}{state}{details_text}")
 
 
 def _constants_text(validation: Validation) -> str:
-    """Return the number of tasks that a constant answer solves."""
+    """Return text about the number of tasks that a constant answer solves, such as ``0``."""
     constant_texts = [f"{name} {count}" for name, count in validation.constants.items() if count]
     task_count = format_count(validation.tasks, "task")
     text = f"constants solve {validation.solved_by_constants} of {task_count}"
@@ -239,7 +255,7 @@ def _constants_text(validation: Validation) -> str:
 
 
 def _usage_text(validation: Validation) -> str:
-    """Return gold's maximum duration and memory, and a timeout with a margin."""
+    """Return text about gold's maximum duration and memory, with a suggested timeout."""
     slowest_usage = max(validation.usage, key=lambda task_usage: task_usage.seconds)
     text = f"gold takes at most {duration(slowest_usage.seconds)} ({safe(slowest_usage.task_id)})"
     if memory_usages := [

@@ -28,31 +28,31 @@ from intercode.spec import port
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.add_argument(
-        "run", type=Path, nargs="*", metavar="RUN", help="a run's folder, or a folder of such"
+        "run", type=Path, nargs="*", metavar="RUN", help="a run's folder, or a folder of runs"
     )
     parser.add_argument(
-        "--port", type=port, default=0, help="where it listens (default: any that is free)"
+        "--port", type=port, default=0, help="port of the server (default: any free one)"
     )
     parser.add_argument("--open", action="store_true", help="open the page in a browser")
     parser.add_argument(
-        "--hide-gold", action="store_true", help="leave out all that may quote gold"
+        "--hide-gold", action="store_true", help="omit everything that may quote gold"
     )
     parser.add_argument("--json", action="store_true", help="print the address as a line of JSON")
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Serve the page until Ctrl-C; return 0.
+    """Serve the page until the user presses Ctrl-C; return the exit code 0.
 
     Raises:
         UsageError: The folder ``runs/`` does not exist, or the port is not available.
     """
-    from intercode.report.live_runs import Library
+    from intercode.report.live_runs import RunLibrary
     from intercode.report.server import LOOPBACK, Viewer
 
     folders = args.run or [Path("runs")]
     if not args.run and not folders[0].is_dir():
-        raise UsageError("there is no folder runs/ here: give the folders of runs")
-    library = Library(folders, hide_gold=args.hide_gold)
+        raise UsageError("the working directory has no folder runs/: name the folders of runs")
+    library = RunLibrary(folders, hide_gold=args.hide_gold)
     try:
         viewer = Viewer(library, args.port)
     except OSError as error:
@@ -72,9 +72,10 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _open(url: str, link: Path) -> None:
-    """Open an address in a browser through a file that redirects.
+    """Write a file that redirects to an address, and open the file in a browser.
 
-    ``ps`` shows a browser's arguments to all users, so the token must not be an argument.
+    The address contains a token, so it must not be an argument of the browser's process: ``ps``
+    shows the arguments of processes to all users.
 
     Args:
         url: The address, with the token.

@@ -1,7 +1,8 @@
 """Database engines, in which an agent's SQL runs.
 
-`get_engine` returns a new engine by name or URL, `shared_engine` the process-wide engine. `find`
-returns the pristine content of a database.
+`get_engine` returns a new engine by name or URL. `shared_engine` returns the engine that all
+environments of this process share. `find` returns the source of a database: the file with its
+pristine content.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from typing import cast
 from urllib.parse import urlsplit
 
 from intercode.databases.base import (
-    Engine,
+    ActionOutcome,
+    DatabaseEngine,
+    DatabaseSession,
     EngineOptions,
     Failure,
-    Outcome,
-    Result,
     Row,
-    Session,
-    Table,
+    StatementResult,
+    TableState,
 )
 from intercode.databases.source import Source, find
 from intercode.errors import UsageError
@@ -29,15 +30,15 @@ from intercode_sandbox.lazy_imports import Registry
 from intercode_sandbox.user_code import absolute, is_reference
 
 __all__ = [
-    "Engine",
+    "DatabaseEngine",
     "EngineOptions",
     "Failure",
-    "Outcome",
-    "Result",
+    "ActionOutcome",
+    "StatementResult",
     "Row",
-    "Session",
+    "DatabaseSession",
     "Source",
-    "Table",
+    "TableState",
     "engine_name",
     "find",
     "get_engine",
@@ -54,21 +55,22 @@ ENGINES = Registry(
     },
     "intercode.engines",
 )
-"""Name → factory of an `Engine`: a function of `EngineOptions`, or a class."""
+"""Name → factory of a `DatabaseEngine`: a function of `EngineOptions`, or a class."""
 
 _SCHEMES = {"mariadb": "mysql", "postgres": "postgresql"}
 _SERVERS = ("mysql", "postgresql")
-_shared_engines: dict[tuple[int, str, str], Engine] = {}
+_shared_engines: dict[tuple[int, str, str], DatabaseEngine] = {}
 _lock = threading.Lock()
 
 
 def engine_name(engine: str) -> str:
-    """Return an engine's name from a name or URL: ``postgresql`` for a PostgreSQL URL.
+    """Return the name of the engine that a name or URL selects.
 
-    The name of an engine from a file, ``my.py:make``, is this reference with an absolute path.
+    For example, a URL of PostgreSQL gives ``postgresql``. For an engine from a file, the result is
+    the reference ``my.py:make`` with an absolute path.
 
     Args:
-        engine: A name, a server's URL or a file reference, such as in `get_engine`.
+        engine: A name, a server's URL or a file reference, as in `get_engine`.
 
     Raises:
         UsageError: No engine has this name or URL scheme.
@@ -88,7 +90,7 @@ def get_engine(
     engine: str = "sqlite",
     progress: Callable[[str], None] | None = None,
     sandbox: str = "native",
-) -> Engine:
+) -> DatabaseEngine:
     """Return a new engine; the caller closes it.
 
     Args:
@@ -98,8 +100,8 @@ def get_engine(
             ``mysql://user:password@host:3306``, ``postgresql://user:password@host:5432``,
             or with a socket: ``mysql://user@localhost?unix_socket=/run/mysqld/mysqld.sock``;
             or a user's engine, as ``path/to/file.py:name`` or by an entry point.
-        progress: Called with a line of text about slow work.
-        sandbox: The provider of an embedded engine's sandboxes: ``native``, or, for SQLite,
+        progress: A function that is called with a line of text about slow work.
+        sandbox: The provider of an embedded engine's sandboxes: ``native``; for SQLite also
             ``docker``.
 
     Raises:
@@ -112,27 +114,31 @@ def get_engine(
         raise UsageError(f"the engine {name!r} {reason}: --sandbox {sandbox} is for sqlite")
     make = ENGINES.resolve(name)
     url = engine if "://" in engine else None
-    return cast(Engine, make(EngineOptions(url=url, sandbox=sandbox, progress=progress)))
+    return cast(DatabaseEngine, make(EngineOptions(url=url, sandbox=sandbox, progress=progress)))
 
 
 def shared_engine(
     engine: str = "sqlite",
     progress: Callable[[str], None] | None = None,
     sandbox: str = "native",
-) -> Engine:
-    """Return the process-wide engine of a name or URL: all environments share its server and pool.
+) -> DatabaseEngine:
+    """Return the engine of a name or URL that all environments of this process share.
+
+    The environments share its server and its pool of sessions.
 
     The engine is closed when the process ends.
 
     Args:
         engine: See `get_engine`.
-        progress: See `get_engine`; the first caller's function is kept.
+        progress: See `get_engine`. The function of the first caller is used.
         sandbox: See `get_engine`.
 
     Raises:
         UsageError, DatabaseError: See `get_engine`.
     """
-    key = os.getpid(), engine, sandbox  # a forked process shares no connections with its parent
+    # A forked process shares no connections with its parent, so the process id is a part of the
+    # key.
+    key = os.getpid(), engine, sandbox
     with _lock:
         if key not in _shared_engines:
             new_engine = _shared_engines[key] = get_engine(engine, progress, sandbox)
@@ -140,6 +146,6 @@ def shared_engine(
         return _shared_engines[key]
 
 
-def _close_in(pid: int, engine: Engine) -> None:
+def _close_in(pid: int, engine: DatabaseEngine) -> None:
     if os.getpid() == pid:
         engine.close()

@@ -1,9 +1,9 @@
-"""Database engines and sessions: the interface of all engines that run an agent's SQL.
+"""The interface of database engines and sessions, which run an agent's SQL.
 
-An `Engine` opens a `Session` for each episode: one connection to a private, pristine database, with
-privileges on this database only. Closing the session discards the agent's changes. The embedded
-SQLite, a server at a URL and a user's engine are interchangeable. Their specification is one
-conformance suite (``packages/gym/tests/databases/``).
+A `DatabaseEngine` opens a `DatabaseSession` for each episode: one connection to a private, pristine
+database, with privileges on this database only. Closing the session discards the agent's changes.
+The embedded engines, a server at a URL and a user's engine are interchangeable. One set of tests
+specifies the behaviour of all engines (``packages/gym/tests/databases/``).
 """
 
 from __future__ import annotations
@@ -16,25 +16,28 @@ from intercode.databases.source import Source
 from intercode_sandbox.base import Limits
 
 Value = Any
-"""A value of a database: None, bool, int, float, Decimal, str, bytes, date, time, datetime,
-timedelta, or, on some engines, lists and dictionaries of such values. Text that is not UTF-8 is
-decoded with ``surrogateescape``."""
+"""A value of a database.
+
+The type is None, bool, int, float, Decimal, str, bytes, date, time, datetime or timedelta. Some
+engines also return lists and dictionaries of such values. Text that is not UTF-8 is decoded with
+``surrogateescape``.
+"""
 Row = tuple[Value, ...]
 Role = Literal["agent", "grader"]
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class StatementResult:
     """The result of one statement."""
 
     columns: tuple[str, ...] = ()
     """Column names; empty for a statement that returns no rows."""
     rows: Sequence[Row] = ()
-    """The first rows, up to the requested number and the limits."""
+    """The first rows: as many as the caller requested, and as the limits permit."""
     total: int | None = 0
-    """Number of rows; None if there are more than were counted."""
+    """Number of all rows of the result; None if the engine stopped counting."""
     affected_rows: int | None = None
-    """Number of rows inserted, updated or deleted, where the engine reports it."""
+    """Number of rows inserted, updated or deleted; None if the engine does not report it."""
 
     @property
     def complete(self) -> bool:
@@ -54,21 +57,23 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ActionOutcome:
     """The outcome of one action: the results of its statements, up to the first failure."""
 
-    results: tuple[Result, ...] = ()
+    results: tuple[StatementResult, ...] = ()
     failure: Failure | None = None
     timed_out: bool = False
     """Whether the action was interrupted at the time limit; `failure` reports it, too."""
     restarted: bool = False
-    """Whether the connection was lost and replaced: the session's temporary tables, variables and
-    open transaction are gone."""
+    """Whether the connection was lost and replaced.
+
+    The session's temporary tables, variables and open transaction are lost.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """A rule for a table's rows; its name is irrelevant."""
+    """A rule for a table's rows, without a name, because rewards do not compare names."""
 
     kind: Literal[
         "primary key", "unique", "not null", "foreign key", "default", "generated", "check"
@@ -76,12 +81,12 @@ class Constraint:
     columns: tuple[str, ...] = ()
     """The columns, in order; empty for a check."""
     text: str = ""
-    """Details: the target and actions of a foreign key, a default, a condition."""
+    """Details: the target and actions of a foreign key, the value of a default, or a condition."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """A trigger of a table or view, or another rule that adds an effect to a statement."""
+    """A trigger of a table or view, or another rule that gives a statement an additional effect."""
 
     name: str
     definition: str
@@ -89,12 +94,11 @@ class Trigger:
     removal: str
     """The statement that removes the trigger."""
     function: str = ""
-    """The statement that creates the trigger's function, on engines whose triggers call
-    functions."""
+    """The statement that creates the function that the trigger calls; empty on most engines."""
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class TableState:
     """The state of one table or view."""
 
     kind: Literal["table", "view"]
@@ -103,42 +107,47 @@ class Table:
     rows: Sequence[Row]
     constraints: tuple[Constraint, ...] = ()
     definition: str = ""
-    """The statement that creates it. PostgreSQL keeps no such statement of a table: the field then
-    holds the facts that no other field has."""
+    """The statement that creates the table or view.
+
+    PostgreSQL stores no such statement for a table. The field then holds the facts that no other
+    field has.
+    """
     triggers: tuple[Trigger, ...] = ()
 
 
-class Session(Protocol):
+class DatabaseSession(Protocol):
     """One connection to a private database. Not thread-safe, except for `close` and `kill`."""
 
     source: Source
     limits: Limits
 
-    def execute(self, sql: str, *, timeout: float | None = None, max_rows: int = 1000) -> Outcome:
+    def execute(
+        self, sql: str, *, timeout: float | None = None, max_rows: int = 1000
+    ) -> ActionOutcome:
         """Run an action: one statement or several.
 
-        The outcome contains the agent's errors. Other errors are raised.
+        The outcome reports errors of the agent's SQL. Other errors are raised.
 
         Args:
             sql: The action's text, unchanged.
-            timeout: Seconds for all statements together; None: the limits' value. At the limit the
-                statement is interrupted, and the session continues if it can.
-            max_rows: Rows kept of each result. Further rows are only counted.
+            timeout: Seconds for all statements together; None: the value of the limits. At the
+                limit the running statement is interrupted, and the session continues if it can.
+            max_rows: The most rows of each result that are returned. Further rows are only counted.
 
         Raises:
-            ActionError: The engine cannot accept the text (it contains a NUL).
+            ActionError: The engine cannot accept the text, for example because it contains a NUL.
             DatabaseError: The engine failed, or was lost.
         """
 
-    def state(self) -> Mapping[str, Table]:
+    def state(self) -> Mapping[str, TableState]:
         """Return the current state of all tables and views, by name.
 
-        Tasks that ask for a change are graded by this state. Temporary tables are left out; an open
-        transaction is committed.
+        Rewards grade tasks that ask for a change by this state. Temporary tables are left out. An
+        open transaction is committed.
 
         Raises:
-            OutputLimitError: The state exceeds the limits, or reading it takes longer than they
-                allow.
+            OutputLimitError: The state exceeds the size limit, or the time limit of reading is
+                reached.
             DatabaseError: The engine failed, or was lost.
         """
 
@@ -146,7 +155,7 @@ class Session(Protocol):
         """Interrupt a running action, from any thread. The action fails; the session continues."""
 
     def close(self) -> None:
-        """End the session; its database is made pristine again, or discarded.
+        """End the session. The engine discards the database, or makes it pristine again.
 
         Idempotent, safe from any thread.
         """
@@ -154,15 +163,18 @@ class Session(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SavedSession:
-    """The saved state of a session. No process runs for it."""
+    """The saved state of a session. A saved state needs no process."""
 
-    open: Callable[[], Session]
-    """Open a session in the saved state; any number of times, from any thread, even after the
-    source has been closed."""
+    open: Callable[[], DatabaseSession]
+    """Open a session in the saved state.
+
+    The function may be called any number of times, from any thread, even after the original is
+    closed.
+    """
     close: Callable[[], None]
     """Free the saved data. Idempotent, safe from any thread."""
     lost: tuple[str, ...] = ()
-    """Descriptions of the parts of the state that were left out."""
+    """Descriptions of parts of the state that were not saved; empty unless `lossy` was set."""
 
 
 @runtime_checkable
@@ -173,29 +185,33 @@ class SavesSession(Protocol):
         """Save the current database and the session's settings. The session continues unchanged.
 
         Args:
-            lossy: Leave out the parts that cannot be saved, such as temporary tables.
+            lossy: Whether to leave out parts that cannot be saved, such as temporary tables.
 
         Raises:
-            ForkError: A transaction is open, or parts cannot be saved; the message lists them.
+            ForkError: A transaction is open. Or parts cannot be saved and `lossy` is false; the
+                message lists them.
             DatabaseError: The engine failed, or was lost.
         """
 
 
-class Engine(Protocol):
+class DatabaseEngine(Protocol):
     """A database system. Thread-safe: one engine serves all workers of a run."""
 
     name: str
-    """``sqlite``, ``duckdb``, ``mysql``, ``postgresql``."""
+    """The engine's name: ``sqlite``, ``duckdb``, ``mysql`` or ``postgresql``."""
     dialect: str
-    """sqlglot's name of the SQL dialect: ``sqlite``, ``duckdb``, ``mysql``, ``postgres``."""
+    """sqlglot's name of the SQL dialect: ``sqlite``, ``duckdb``, ``mysql`` or ``postgres``."""
 
-    def open(self, source: Source, limits: Limits | None = None, role: Role = "agent") -> Session:
-        """Open a session over a pristine database with the source's content.
+    def open(
+        self, source: Source, limits: Limits | None = None, role: Role = "agent"
+    ) -> DatabaseSession:
+        """Open a session with a pristine database that has the content of a source.
 
         Args:
             source: The content of the database.
             limits: Limits of the session; None: the defaults.
-            role: The user of the session. A grader never gets a database that an agent has used.
+            role: The role of the session's user. A grader never gets a database that an agent has
+                used.
 
         Raises:
             TaskError: The source cannot be read, or this engine cannot hold its content.
@@ -203,7 +219,7 @@ class Engine(Protocol):
         """
 
     def facts(self) -> Mapping[str, Any]:
-        """Return product and version for a run's record, without address and password."""
+        """Return the engine's product and version for a run's record, no address or password."""
 
     def close(self) -> None:
         """End all sessions and release all resources. Idempotent."""
@@ -218,4 +234,4 @@ class EngineOptions:
     sandbox: str = "native"
     """Provider of an embedded engine's sandboxes."""
     progress: Any = field(default=None, compare=False)
-    """Called with a line of text about slow work."""
+    """Function that is called with a line of text about slow work; None: no such reports."""

@@ -1,8 +1,8 @@
 """SQLite and DuckDB: embedded engines, which run in worker processes inside sandboxes.
 
-A hostile statement meets the sandbox's limits, never the host. A session starts on a pristine file
-in sealed memory, which all workers share. Only a session that writes pays for a copy of the file,
-in the sandbox's own memory file system. The worker's side is in `intercode.databases.inside`.
+A hostile statement reaches the sandbox's limits, never the host. A session starts on a pristine
+file in sealed memory, which all workers share. Only a session that writes makes a copy of the file,
+in the sandbox's own memory file system. The worker's code is in `intercode.databases.inside`.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from pathlib import Path
 from typing import Any
 
 from intercode.databases.base import (
+    ActionOutcome,
     Constraint,
     EngineOptions,
     Failure,
-    Outcome,
-    Result,
     Role,
     SavedSession,
-    Table,
+    StatementResult,
+    TableState,
     Trigger,
 )
 from intercode.databases.convert.build import as_duckdb, as_sqlite
 from intercode.databases.inside import wire
-from intercode.databases.pool import Pool
+from intercode.databases.pool import ResourcePool
 from intercode.databases.source import Source
 from intercode.errors import (
     ActionError,
@@ -51,7 +51,7 @@ from intercode.errors import (
     SandboxError,
     UsageError,
 )
-from intercode.syntax import quoted
+from intercode.sql_identifiers import quote_identifier
 from intercode_sandbox.base import Limits, Provider, SandboxBackend, Worker, cause_of_death
 from intercode_sandbox.interruption import is_callers
 from intercode_sandbox.native.provider import NativeProvider
@@ -60,41 +60,43 @@ _WORKERS = "intercode.databases.inside."
 _IMAGE = "scratch"
 _MAX_IDLE = 64
 _RESULT_OUTPUTS, _STATE_OUTPUTS = 16, 64
-"""Maximum size of an action's results, and of a state, as a multiple of the output limit."""
+"""Maximum size of an action's results, and of a state, in multiples of the output limit."""
 _STATE_ROWS = 10_000_000
 _GRACE_SECONDS = 1.0
-"""Seconds after the time limit in which a worker may still respond, before it is killed."""
+"""Seconds after the time limit in which a worker may still respond before it is killed."""
 _OPEN_SECONDS, _CLOSE_SECONDS = 60.0, 10.0
-"""Seconds to open and to close a database. Both are long, because no action causes this work and
-the machine may be busy."""
+"""Seconds to open and to close a database.
+
+Both limits are long: no action is responsible for this work, and the machine may be busy.
+"""
 _SAVE_SECONDS = 90.0
 _SAVED_BYTES = 4 << 30
-"""Maximum bytes of all saved databases of this process."""
+"""Maximum bytes of all saved databases of this process together."""
 _END_SECONDS = 5.0
 _SIGKILL_CODE = 128 + signal.SIGKILL
 _LARGE_FILE_BYTES = 512 << 20
 _CHUNK = 1 << 26
 _F_ADD_SEALS = 1033
-_ALL_SEALS = 0b1111  # against changing the seals, shrinking, growing, writing
+_ALL_SEALS = 0b1111  # seals against changes of the seals, shrinking, growing and writing
 
 
 @dataclass(frozen=True, slots=True)
-class Library:
-    """The traits of one embedded engine."""
+class EngineTraits:
+    """The properties in which the embedded engines differ."""
 
     name: str
     product: str
     version: str
     path: Sequence[str]
-    """Import path of the driver for a worker; empty for Python's own driver."""
+    """Import path of the driver for a worker; empty for the driver in Python's standard library."""
     file: Callable[[Source, EngineOptions], Path]
-    """Returns a source as a file in the engine's format."""
+    """A function that returns the path of a source's content in the engine's format."""
 
 
 def sqlite(options: EngineOptions) -> EmbeddedEngine:
-    """Return the engine ``sqlite``, which is Python's own library."""
+    """Return the engine ``sqlite``, which uses Python's own `sqlite3`."""
     version = sqlite3.sqlite_version
-    return EmbeddedEngine(Library("sqlite", "SQLite", version, (), _sqlite_file), options)
+    return EmbeddedEngine(EngineTraits("sqlite", "SQLite", version, (), _sqlite_file), options)
 
 
 def _sqlite_file(source: Source, options: EngineOptions) -> Path:
@@ -102,7 +104,7 @@ def _sqlite_file(source: Source, options: EngineOptions) -> Path:
 
 
 def duckdb(options: EngineOptions) -> EmbeddedEngine:
-    """Return the engine ``duckdb``, which is optional.
+    """Return the engine ``duckdb``, which needs the optional package of that name.
 
     Raises:
         UsageError: DuckDB is not installed.
@@ -112,7 +114,7 @@ def duckdb(options: EngineOptions) -> EmbeddedEngine:
         raise UsageError("the engine 'duckdb' needs: pip install 'intercode-gym[duckdb]'")
     version = importlib.metadata.version("duckdb")
     path = (str(Path(module_spec.origin).parents[1]),)
-    return EmbeddedEngine(Library("duckdb", "DuckDB", version, path, _duckdb_file), options)
+    return EmbeddedEngine(EngineTraits("duckdb", "DuckDB", version, path, _duckdb_file), options)
 
 
 def _duckdb_file(source: Source, options: EngineOptions) -> Path:
@@ -120,24 +122,24 @@ def _duckdb_file(source: Source, options: EngineOptions) -> Path:
 
 
 class EmbeddedEngine:
-    """An engine whose sessions run in workers; see `databases.base.Engine`."""
+    """An engine whose sessions run in workers; see `databases.base.DatabaseEngine`."""
 
-    def __init__(self, library: Library, options: EngineOptions) -> None:
+    def __init__(self, library: EngineTraits, options: EngineOptions) -> None:
         self.name = self.dialect = library.name
         self._library = library
         self._options = options
         self._module = f"{_WORKERS}{library.name}"
         self._provider = _provider(options, (self._module,), library.path)
         self._files = PristineFiles()
-        # An agent's worker never serves a grader, nor a session with other limits.
-        self._pool: Pool[tuple[Role, Limits], EmbeddedWorker] = Pool(
+        # Workers are pooled by role and limits, so a worker of an agent never serves a grader.
+        self._pool: ResourcePool[tuple[Role, Limits], EmbeddedWorker] = ResourcePool(
             EmbeddedWorker.close, _MAX_IDLE, lambda worker: worker.alive
         )
 
     def open(
         self, source: Source, limits: Limits | None = None, role: Role = "agent"
-    ) -> EmbeddedSession:
-        """Open a session over a pristine database with the source's content."""
+    ) -> EmbeddedDatabaseSession:
+        """Open a session with a pristine database that has the source's content."""
         limits = limits or Limits()
         pristine_file = self._files.get(
             source.digest, lambda: self._library.file(source, self._options)
@@ -146,12 +148,14 @@ class EmbeddedEngine:
 
     def _open_session(
         self, source: Source, limits: Limits, role: Role, pristine_file: PristineFile
-    ) -> EmbeddedSession:
+    ) -> EmbeddedDatabaseSession:
         key = (role, limits)
         worker = self._pool.take(key, partial(self._start, limits))
         open_session = partial(self._open_session, source, limits, role)
         give_back = partial(self._pool.give_back, key)
-        return EmbeddedSession(source, limits, pristine_file, worker, give_back, open_session)
+        return EmbeddedDatabaseSession(
+            source, limits, pristine_file, worker, give_back, open_session
+        )
 
     def _start(self, limits: Limits) -> EmbeddedWorker:
         sandbox = self._provider.start(_IMAGE, limits)
@@ -162,7 +166,7 @@ class EmbeddedEngine:
             raise
 
     def facts(self) -> Mapping[str, Any]:
-        """Return product and version."""
+        """Return the engine's product and version."""
         return {"product": self._library.product, "version": self._library.version}
 
     def close(self) -> None:
@@ -180,18 +184,18 @@ def _provider(options: EngineOptions, preload: Sequence[str], path: Sequence[str
     return DockerProvider(options.progress, preload, path)
 
 
-class EmbeddedSession:
-    """A session with a worker process; see `databases.base.Session`.
+class EmbeddedDatabaseSession:
+    """A session with a worker process; see `databases.base.DatabaseSession`.
 
     The constructor opens the database.
 
     Args:
         source: The content of the database.
         limits: Limits of the session.
-        pristine_file: The source as a file.
-        worker: The process, which the session closes.
-        give_back: Takes the worker back instead, if it is pristine at the session's end.
-        open_session: Opens a session of the same kind over another file.
+        pristine_file: The file with the source's content.
+        worker: The worker process. The session closes it at its end, or gives it back.
+        give_back: Takes the worker back, if the worker is pristine at the session's end.
+        open_session: Opens a session with the same source and limits on another file.
 
     Raises:
         DatabaseError: The database cannot be opened.
@@ -204,7 +208,7 @@ class EmbeddedSession:
         pristine_file: PristineFile,
         worker: EmbeddedWorker,
         give_back: Callable[[EmbeddedWorker], object],
-        open_session: Callable[[PristineFile], EmbeddedSession],
+        open_session: Callable[[PristineFile], EmbeddedDatabaseSession],
     ) -> None:
         self.source = source
         self.limits = limits
@@ -216,7 +220,7 @@ class EmbeddedSession:
         self._busy = False
         self._closed = False
         self._is_stale = False
-        """Whether the process must be restarted before the next request."""
+        """Whether the worker must be restarted before the next request."""
         self._written = False
         try:
             self._open(resume=False)
@@ -232,7 +236,9 @@ class EmbeddedSession:
 
     # -- actions ---------------------------------------------------------------------------------
 
-    def execute(self, sql: str, *, timeout: float | None = None, max_rows: int = 1000) -> Outcome:
+    def execute(
+        self, sql: str, *, timeout: float | None = None, max_rows: int = 1000
+    ) -> ActionOutcome:
         """Run an action: one statement or several."""
         _check(sql)
         seconds = self.limits.seconds(timeout)
@@ -256,15 +262,15 @@ class EmbeddedSession:
         try:
             outcome, self._written, is_exhausted = _outcome(answer)
         except (TypeError, ValueError) as error:
-            raise DatabaseError(f"the database process answered nonsense: {error}") from error
-        # The next statement would fail or wait for the memory that this statement has taken.
+            raise DatabaseError(f"the database process sent a malformed reply: {error}") from error
+        # The statement has used up the memory, so the next statement would fail or wait for it.
         if is_exhausted:
             self._is_stale = True
             return replace(outcome, restarted=True)
         return outcome
 
-    def state(self) -> Mapping[str, Table]:
-        """Return all tables and views as they are now, by name."""
+    def state(self) -> Mapping[str, TableState]:
+        """Return the current state of all tables and views, by name."""
         seconds = self.limits.timeout
         size = _STATE_OUTPUTS * self.limits.output
         message = ("state", seconds, _STATE_ROWS, size)
@@ -277,15 +283,16 @@ class EmbeddedSession:
                 self._check_not_stopped()
                 self._is_stale = True
                 with self._lock:
-                    self._restart()  # raises if this state did not cause the loss
+                    # The call raises if this request has not caused the loss.
+                    self._restart()
                 raise OutputLimitError(f"the state cannot be read: {error}") from error
         try:
             return {name: _table(*table_fields) for name, *table_fields in tables}
         except (TypeError, ValueError) as error:
-            raise DatabaseError(f"the database process answered nonsense: {error}") from error
+            raise DatabaseError(f"the database process sent a malformed reply: {error}") from error
 
     def save(self, lossy: bool = False) -> SavedSession:
-        """Save the current database; a database that was only read is shared, at no cost."""
+        """Save the current database; if the session has only read, share the pristine file."""
         memfd = _memfd()
         try:
             with self._borrow_worker() as worker:
@@ -314,13 +321,13 @@ class EmbeddedSession:
             lambda: self._open_saved(retained_files[0], script), retained_files.clear, omissions
         )
 
-    def _open_saved(self, saved_file: PristineFile, script: str) -> EmbeddedSession:
-        """Open a session over a saved database, and restore the saved session's state."""
+    def _open_saved(self, saved_file: PristineFile, script: str) -> EmbeddedDatabaseSession:
+        """Open a session on a saved database, and restore the saved session's settings."""
         session = self._open_session(saved_file)
         try:
             failure = script and session.execute(script, timeout=_SAVE_SECONDS, max_rows=0).failure
             if failure:
-                raise DatabaseError(f"the saved session cannot be begun: {failure.message}")
+                raise DatabaseError(f"the saved session cannot be restored: {failure.message}")
         except BaseException:
             session.close()
             raise
@@ -328,7 +335,7 @@ class EmbeddedSession:
 
     @contextmanager
     def _borrow_worker(self) -> Iterator[EmbeddedWorker]:
-        """Yield the worker for one request; restart it first, if necessary."""
+        """Yield the worker for one request; restart the worker first, if necessary."""
         with self._lock:
             if self._closed:
                 raise SandboxClosedError("the session is closed")
@@ -336,7 +343,8 @@ class EmbeddedSession:
                 self._restart()
             if not self._worker.alive:
                 message = f"the database was lost: {self._worker.obituary()}"
-                self._call_sandbox(self._worker.sandbox.processes)  # raises if it has ended, too
+                # The call raises if not only the worker but the whole sandbox has ended.
+                self._call_sandbox(self._worker.sandbox.processes)
                 raise DatabaseError(message)
             self._busy = True
         try:
@@ -344,14 +352,16 @@ class EmbeddedSession:
         finally:
             with self._lock:
                 self._busy = False
-                if self._closed:  # another thread closed it meanwhile
+                if self._closed:  # another thread has closed the session in the meantime
                     self._worker.close()
 
     def _check_worker(self, worker: EmbeddedWorker) -> None:
-        """Check that the action ended the last process, and not a crash of InterCode's code.
+        """Check that the agent's action, not a fault of InterCode, has ended the previous process.
+
+        The check runs ``SELECT 1`` in the process that replaces it.
 
         Raises:
-            WorkerEndedError: Even ``SELECT 1`` ends the next process.
+            WorkerEndedError: The statement ends this process, too, so InterCode's code is faulty.
         """
         size = self.limits.output
         try:
@@ -361,7 +371,7 @@ class EmbeddedSession:
             raise
 
     def _check_not_stopped(self) -> None:
-        """Check that the process ended by itself, and that no other thread ended it.
+        """Check that the worker has ended by itself, not because another thread ended it.
 
         Raises:
             SandboxClosedError: Another thread closed the session.
@@ -373,11 +383,16 @@ class EmbeddedSession:
             if self._is_stale:
                 raise DatabaseError("interrupted from another thread")
 
-    def _outcome_after_restart(self, failure: Failure, timed_out: bool = False) -> Outcome:
-        """Restart the process that an action has ended; return the action's outcome."""
+    def _outcome_after_restart(self, failure: Failure, timed_out: bool = False) -> ActionOutcome:
+        """Restart the worker that an action has ended; return the action's outcome.
+
+        Args:
+            failure: The failure of the action.
+            timed_out: Whether the action reached the time limit.
+        """
         with self._lock:
             self._restart()
-        return Outcome((), failure, timed_out=timed_out, restarted=True)
+        return ActionOutcome((), failure, timed_out=timed_out, restarted=True)
 
     def _restart(self) -> None:
         self._is_stale = True
@@ -386,7 +401,7 @@ class EmbeddedSession:
         self._is_stale = False
 
     def _call_sandbox(self, request: Callable[[], object]) -> None:
-        """Make a request to the sandbox, and report its loss as a loss of the database.
+        """Call a function that uses the sandbox; raise a loss of the sandbox as a `DatabaseError`.
 
         Raises:
             CausedInsideError: A process in the sandbox caused the loss.
@@ -410,19 +425,20 @@ class EmbeddedSession:
                     self._worker.interrupt()
 
     def close(self) -> None:
-        """End the session; give the worker back, if it is in order."""
+        """End the session; make the worker pristine and give it back, or close a faulty worker."""
         with self._lock:
             if self._closed:
                 return
             self._closed = True
             if self._busy:
-                # The thread that waits for a response then gets none, and frees the remaining
-                # resources.
+                # The end of the sandbox wakes the thread that waits for a response. That thread
+                # then frees the worker.
                 self._worker.sandbox.close()
                 return
         try:
             if self._written or self._is_stale or self._worker.has_pending_answer:
-                # A process that only read is pristine. After anything else, only a new process is.
+                # A worker whose session has only read is pristine. In all other cases only a new
+                # worker is.
                 self._worker.restart()
             self._worker.request(("close",), _CLOSE_SECONDS, 0)
         except SandboxError:
@@ -440,10 +456,10 @@ def _check(sql: str) -> None:
         raise ActionError("SQL must be Unicode text") from error
 
 
-def _outcome(answer: Any) -> tuple[Outcome, bool, bool]:
+def _outcome(answer: Any) -> tuple[ActionOutcome, bool, bool]:
     results, failure, is_timed_out, is_written, is_exhausted = answer
     return (
-        Outcome(
+        ActionOutcome(
             tuple([_result(*result) for result in results]),
             None if failure is None else Failure(*failure),
             timed_out=is_timed_out is True,
@@ -455,8 +471,8 @@ def _outcome(answer: Any) -> tuple[Outcome, bool, bool]:
 
 def _result(
     columns: list[str], rows: list[Any], total: int | None, affected_rows: int | None
-) -> Result:
-    return Result(tuple(columns), tuple(map(tuple, rows)), total, affected_rows)
+) -> StatementResult:
+    return StatementResult(tuple(columns), tuple(map(tuple, rows)), total, affected_rows)
 
 
 def _table(
@@ -466,42 +482,44 @@ def _table(
     constraints: list[Any],
     definition: str,
     triggers: list[Any],
-) -> Table:
-    return Table(
+) -> TableState:
+    return TableState(
         kind,
         tuple((name, type_) for name, type_ in columns),
         tuple(map(tuple, rows)),
         tuple(Constraint(rule, tuple(names), text) for rule, names, text in constraints),
         definition,
-        tuple(Trigger(name, text, f"DROP TRIGGER {quoted(name)}") for name, text in triggers),
+        tuple(
+            Trigger(name, text, f"DROP TRIGGER {quote_identifier(name)}") for name, text in triggers
+        ),
     )
 
 
 class WorkerEndedError(DatabaseError):
-    """The error of a process that ended before its response."""
+    """An error: the worker process ended before its response."""
 
 
 class WorkerLateError(DatabaseError):
-    """The error of a process that did not respond in time."""
+    """An error: the worker process did not respond in time."""
 
 
 class WorkerRefusedError(DatabaseError):
-    """The error of a process that refused a request."""
+    """An error: the worker process refused a request."""
 
 
 class EmbeddedWorker:
-    """A worker process in its own sandbox, which serves one session after another."""
+    """A worker process in its own sandbox, which serves one session at a time."""
 
     def __init__(self, sandbox: SandboxBackend, module: str) -> None:
         self.sandbox = sandbox
         self.module = module
         self.process: Worker = sandbox.worker(module)
         self.has_pending_answer = False
-        """Whether a response is, or may be, outstanding: the wait for it did not finish."""
+        """Whether a response may still arrive to a request whose wait was interrupted."""
 
     @property
     def alive(self) -> bool:
-        """Whether the process runs, and no response to an earlier request is outstanding."""
+        """Whether the process runs, and no response to an earlier request may still arrive."""
         return self.process.poll() is None and not self.has_pending_answer
 
     def request(
@@ -511,12 +529,12 @@ class EmbeddedWorker:
 
         Args:
             message: The operation and its arguments.
-            seconds: Time limit.
+            seconds: The time limit of the response.
             size: Maximum weight of the response's values; see `wire.frame_limit`.
             fds: Descriptors to send with the request.
 
         Raises:
-            WorkerEndedError, WorkerLateError: No response came.
+            WorkerEndedError, WorkerLateError: No response has arrived.
             WorkerRefusedError: The process refused the request.
             DatabaseError: The response is malformed.
         """
@@ -525,8 +543,9 @@ class EmbeddedWorker:
         operation, *arguments = message
         if self.has_pending_answer:
             self.interrupt()
-            raise WorkerEndedError("the answer to the last request was not awaited")
-        # Set before the request and not after a failed wait: an exception can strike at any line.
+            raise WorkerEndedError("the reply to the last request was not read")
+        # The flag is set before the request, because an exception (Ctrl-C) can be raised at any
+        # line.
         self.has_pending_answer = True
         try:
             channel.settimeout(seconds)
@@ -547,17 +566,17 @@ class EmbeddedWorker:
         return value
 
     def _failure(self, error: Exception, seconds: float) -> DatabaseError:
-        """Return the error of a request whose response is missing or malformed."""
+        """Return the error to raise for a request whose response is missing or malformed."""
         if isinstance(error, TimeoutError):
             return WorkerLateError(f"no answer within {seconds:g} s")
-        self.has_pending_answer = False  # no further response can come
+        self.has_pending_answer = False  # the process has ended or is killed: no response can come
         if isinstance(error, EOFError | OSError):
             return WorkerEndedError(self.obituary())
-        self.interrupt()  # a late response would be taken for that of another request
-        return DatabaseError(f"the database process answered nonsense: {error}")
+        self.interrupt()  # otherwise a late response would be taken for the next request's
+        return DatabaseError(f"the database process sent a malformed reply: {error}")
 
     def obituary(self) -> str:
-        """Return the reason why the process has ended."""
+        """Return a description of why the process has ended."""
         poll = select.poll()
         poll.register(self.process.exit_fd)
         poll.poll(_END_SECONDS * 1000)
@@ -568,11 +587,11 @@ class EmbeddedWorker:
         return f"the database process ended with exit code {code}" + (f": {cause}" if cause else "")
 
     def interrupt(self) -> None:
-        """Kill the process, from any thread; a thread that waits for a response finds it ended."""
+        """Kill the process, from any thread. A thread that waits for a response gets an error."""
         self.process.signal(signal.SIGKILL)
 
     def restart(self) -> None:
-        """Start another process over the same files.
+        """Replace the process by a new process that has the same files.
 
         Raises:
             SandboxError: The sandbox is lost.
@@ -583,13 +602,13 @@ class EmbeddedWorker:
         process.close()
 
     def close(self) -> None:
-        """End the process and its sandbox."""
+        """End the process and the sandbox."""
         self.sandbox.close()
         self.process.close()
 
 
 class PristineFile:
-    """A database file that no process can write to; closed with the last reference to it."""
+    """A database file to which no process can write; the last reference closes it."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -598,11 +617,11 @@ class PristineFile:
 
     @staticmethod
     def from_path(path: Path) -> PristineFile:
-        """Return the content of a file as a pristine file.
+        """Return a file's content as a pristine file.
 
-        A file of more than 512 MiB is used in place if the host runs as root, and a sandbox's user
-        can
-        only read the file.
+        The content is copied to sealed memory. A file of more than 512 MiB is used without a copy,
+        under two conditions. The host runs as root, and the users of sandboxes can read the file
+        but not write to it.
         """
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         status = os.fstat(fd)
@@ -631,22 +650,24 @@ _saved_files: weakref.WeakSet[PristineFile] = weakref.WeakSet()
 
 
 def _make_saved_file(memfd: int, max_bytes: int) -> PristineFile:
-    """Seal a file that a session has written, and return it as a pristine file.
+    """Seal a memory file that a session has written; return it as a pristine file.
 
     Raises:
-        ForkError: The file is too large, by itself or with the other saved files.
-        DatabaseError: The session still writes to the file.
+        ForkError: The file, or all saved files together, are too large.
+        DatabaseError: The worker still writes to the file, so it cannot be sealed.
     """
     try:
         _seal(memfd)
     except OSError as error:
-        raise DatabaseError(f"the database process holds on to what it saved: {error}") from error
+        raise DatabaseError(
+            f"the database process could not discard a saved state: {error}"
+        ) from error
     size, total = os.fstat(memfd).st_size, sum(file.size for file in _saved_files)
     if size > max_bytes:
         raise ForkError(f"the database has {size:,} bytes, more than the limit of {max_bytes:,}")
     if total + size > _SAVED_BYTES:
         raise ForkError(
-            f"the databases of this process's snapshots would take {total + size:,} bytes, above "
+            f"the databases of this process's snapshots would need {total + size:,} bytes, above "
             f"{_SAVED_BYTES:,}: close snapshots that are no longer needed"
         )
     file = PristineFile(memfd)
@@ -655,7 +676,7 @@ def _make_saved_file(memfd: int, max_bytes: int) -> PristineFile:
 
 
 def shorten_names(names: Sequence[str], max_count: int = 10) -> str:
-    """Return names as one text: the first `max_count`, each up to 100 characters."""
+    """Return names as one text: the first `max_count` names, each cut to 100 characters."""
     shown_names = [f"{name[:100]}…" if len(name) > 100 else name for name in names[:max_count]]
     omitted_count = len(names) - len(shown_names)
     return ", ".join(shown_names) + (f", and {omitted_count} more" if omitted_count else "")
@@ -675,10 +696,10 @@ def _copy_sealed(source: int, size: int) -> int:
 
 
 class PristineFiles:
-    """Cache of pristine files by key; it keeps the most recently used. Thread-safe.
+    """Cache of pristine files by key, which keeps the most recently used files. Thread-safe.
 
     Args:
-        size: Bytes to keep in memory. The file that was used last is kept in any case.
+        size: Bytes to keep in memory. The most recently used file is kept even if it is larger.
     """
 
     def __init__(self, size: int = 1 << 30) -> None:
@@ -688,7 +709,11 @@ class PristineFiles:
         self._files: OrderedDict[str, PristineFile] = OrderedDict()
 
     def get(self, key: str, make_file: Callable[[], Path]) -> PristineFile:
-        """Return the file of a key; on a cache miss, read it from the path that `make_file` returns.
+        """Return the file of a key, from the cache or from the path that `make_file` returns.
+
+        Args:
+            key: The digest of the file's source.
+            make_file: Creates the file, and returns its path.
 
         Raises:
             DatabaseError: The file cannot be read, or memory for it is insufficient.
@@ -704,7 +729,7 @@ class PristineFiles:
             try:
                 file = PristineFile.from_path(path)
             except OSError as error:
-                raise DatabaseError(f"{path} cannot be taken into memory: {error}") from error
+                raise DatabaseError(f"{path} cannot be loaded into memory: {error}") from error
             with self._lock:
                 self._files[key] = file
                 while len(self._files) > 1 and self._total() > self._size:
@@ -716,7 +741,7 @@ class PristineFiles:
         return sum(file.size for file in self._files.values())
 
     def clear(self) -> None:
-        """Drop all files; a file that a session holds stays until the session ends."""
+        """Remove all files from the cache; a file in use stays until its session ends."""
         with self._lock:
             self._files.clear()
             self._key_locks.clear()

@@ -1,7 +1,7 @@
-"""Pool of resources that are slow to create, such as worker processes and database clones.
+"""Pool of resources that are slow to create, such as worker processes and copies of databases.
 
-A session gives a pristine resource back, and the next session takes it. The pool discards a used
-resource and creates its replacement in the background, ready for the next session.
+A session that ends gives a pristine resource back to the pool, and the next session takes it. If
+the session has changed the resource, the pool discards it, and creates a new one in the background.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ KeyT = TypeVar("KeyT", bound=Hashable)
 ResourceT = TypeVar("ResourceT")
 
 
-class Pool(Generic[KeyT, ResourceT]):
+class ResourcePool(Generic[KeyT, ResourceT]):
     """Idle resources by key. Thread-safe.
 
     Args:
-        close_resource: Discards a resource. Called from any thread.
-        max_idle: Maximum number of idle resources. Beyond it the oldest is discarded.
+        close_resource: Discards a resource. The pool calls this function on any thread.
+        max_idle: The most idle resources. If the number is exceeded, the oldest is discarded.
         is_usable: Returns whether an idle resource can still be used.
     """
 
@@ -51,7 +51,7 @@ class Pool(Generic[KeyT, ResourceT]):
         self._owner = os.getpid()
 
     def take(self, key: KeyT, make_resource: Callable[[], ResourceT]) -> ResourceT:
-        """Take an idle resource of a key, or create one.
+        """Remove an idle resource of a key from the pool and return it, or create one.
 
         Raises:
             DatabaseError: The pool is closed.
@@ -66,18 +66,19 @@ class Pool(Generic[KeyT, ResourceT]):
         with self._condition:
             if self._closed:
                 raise DatabaseError("the engine is closed")
-            if self._owner != os.getpid():  # after a fork: the idle resources are the parent's
+            if self._owner != os.getpid():  # after a fork, the idle resources belong to the parent
                 self._owner, self._idle_resources = os.getpid(), OrderedDict()
             for resource_number in reversed(self._idle_resources):
                 if self._idle_resources[resource_number][0] == key:
                     return (self._idle_resources.pop(resource_number)[1],)
-            # The caller creates a resource now, in place of a refill that has not started.
+            # The caller now creates a resource itself, so one refill that has not started is
+            # cancelled.
             if self._refill_counts[key] > 0:
                 self._refill_counts[key] -= 1
         return None
 
     def give_back(self, key: KeyT, resource: ResourceT) -> None:
-        """Add a pristine resource to the idle ones, for the next session."""
+        """Add a pristine resource to the pool, for the next session."""
         surplus: ResourceT | None = resource
         with self._condition:
             if not self._closed:
@@ -95,8 +96,8 @@ class Pool(Generic[KeyT, ResourceT]):
             queued = not self._closed
             if queued:
                 self._refill_counts[key] += 1
-                # The refill precedes the discard: a session may wait for the new resource, but not
-                # for the old.
+                # The refill is done first: a session may wait for the new resource, but not for the
+                # end of the old resource.
                 self._jobs.append(partial(self._refill, key, make_resource))
                 self._jobs.append(partial(self._close_resource, resource))
                 if self._thread is None:
@@ -109,7 +110,7 @@ class Pool(Generic[KeyT, ResourceT]):
             self._close_resource(resource)
 
     def clear(self) -> list[ResourceT]:
-        """Remove all idle resources and pending jobs; return the resources."""
+        """Remove all idle resources and pending jobs; return the resources without closing them."""
         with self._condition:
             resources = [resource for _, resource in self._idle_resources.values()]
             self._idle_resources.clear()
@@ -153,5 +154,5 @@ def _run_job(job: Callable[[], None]) -> None:
     try:
         job()
     except InterCodeError as error:
-        # The next session creates its resource itself, and reports the failure.
+        # The next session creates the resource itself. If that fails, too, the session reports it.
         _LOG.info("nothing was made ready: %s", error)

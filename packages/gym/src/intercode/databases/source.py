@@ -1,7 +1,7 @@
-"""Sources of databases: a file with the pristine content, found by the database's name.
+"""Sources of databases: files with the pristine content, found by the database's name.
 
-A task names its database (`Task.db`). The dataset names the folder or file that holds all
-databases.
+A task names its database (`Task.db`). The dataset names the folder or file in which all its
+databases are.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from intercode.errors import TaskError
-from intercode_sandbox.data_paths import resolve_data_path
+from intercode_sandbox.path_containment import resolve_data_path
 
 Kind = Literal["sqlite", "duckdb", "script", "dump"]
 _SUFFIXES: dict[str, Kind] = {
@@ -36,24 +36,28 @@ class Source:
     """The pristine content of one database."""
 
     name: str
-    """Name of the database that an agent sees."""
+    """The name under which an agent sees the database."""
     path: Path
     """The file that holds the content."""
     kind: Kind
-    """``sqlite`` and ``duckdb``: a database file. ``script``: SQL in SQLite's dialect that creates
-    this one database. ``dump``: an output of ``mysqldump --databases`` that includes `name`."""
+    """The kind of the file.
+
+    ``sqlite`` and ``duckdb`` are database files. A ``script`` is SQL in SQLite's dialect that
+    creates this one database. A ``dump`` is an output of ``mysqldump --databases`` that includes
+    `name`.
+    """
     digest: str
-    """Digest of the file's content, and for a dump also of the name; independent of the path."""
+    """Digest of the file's content, and for a dump also of the name. The path has no influence."""
 
 
 def find(location: str | Path, name: str | None = None) -> Source:
     """Return the source of a database.
 
     Args:
-        location: A folder that holds ``NAME.sqlite``, ``NAME/NAME.sqlite`` (the layout of Spider and
-            BIRD), ``NAME.duckdb`` or ``NAME.sql``; or one such file, or a dump that includes the
-            database.
-        name: Name of the database; None: the only database of `location`. The name of a single
+        location: A folder or a file. A folder holds ``NAME.sqlite``, ``NAME/NAME.sqlite`` (the
+            layout of Spider and BIRD), ``NAME.duckdb`` or ``NAME.sql``. A file is one of these, or
+            a dump that includes the database.
+        name: The name of the database; None: the only database of `location`. The name of a single
             database file is its stem.
 
     Raises:
@@ -62,7 +66,7 @@ def find(location: str | Path, name: str | None = None) -> Source:
     location = Path(location)
     if location.is_dir():
         if name is None:
-            raise TaskError(f"{location}: say which of its databases (the task's field 'db')")
+            raise TaskError(f"{location}: name one of its databases in the task's field 'db'")
         for stem in (location / name, location / name / name):
             for suffix in _SUFFIXES:
                 if (path := stem.parent / f"{stem.name}{suffix}").is_file():
@@ -89,7 +93,7 @@ def _resolve_inside(folder: Path, path: Path) -> Path:
 
 
 def names(location: str | Path) -> tuple[str, ...]:
-    """Return the names of the databases in a folder or a file, sorted."""
+    """Return the sorted names of the databases in a folder or a file."""
     location = Path(location)
     if location.is_dir():
         files = [
@@ -111,7 +115,7 @@ def _source_in_file(path: Path, name: str | None) -> Source:
         name = dump_names[0]
     if name is None:
         raise TaskError(
-            f"{path}: say which of its databases (the task's field 'db'): {', '.join(dump_names)}"
+            f"{path}: name one of its databases in the task's field 'db': {', '.join(dump_names)}"
         )
     if name not in dump_names:
         raise TaskError(f"{path}: no database {name!r}, but {', '.join(map(repr, dump_names))}")
@@ -121,7 +125,13 @@ def _source_in_file(path: Path, name: str | None) -> Source:
 
 @lru_cache(maxsize=1024)
 def _inspect_file(path: Path, timestamp: int) -> tuple[Kind, tuple[str, ...], str]:
-    """Return kind, database names of a dump, and digest; `timestamp` distinguishes edited files."""
+    """Return a file's kind, the names of the databases in a dump, and the digest of the content.
+
+    Args:
+        path: The file.
+        timestamp: The file's modification time, by which the cache notices that the file was
+            edited.
+    """
     digest = hashlib.blake2b(digest_size=16)
     with path.open("rb") as file:
         while block := file.read(1 << 20):

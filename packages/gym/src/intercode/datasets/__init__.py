@@ -1,7 +1,7 @@
-"""Loading of datasets by registered name, file, address or user loader.
+"""Loading of datasets by registered name, file, address or a user's loader.
 
-A benchmark is one module whose function ``load`` returns a `Dataset`, with an entry in
-`intercode.registry.DATASETS`.
+A loader is a function that returns a `Dataset`. Each benchmark has a module with a loader ``load``,
+and an entry in `intercode.registry.DATASETS`.
 """
 
 from __future__ import annotations
@@ -16,25 +16,26 @@ from intercode.datasets.catalog import VERSIONS
 from intercode.errors import InterCodeError, TaskError, UsageError
 from intercode.registry import DATASETS, SOURCES, parse_scheme
 from intercode.task import Dataset
-from intercode_sandbox.suggestions import hint_text
+from intercode_sandbox.spelling_suggestions import hint_text
 from intercode_sandbox.user_code import error_location, is_reference, split
 
 __all__ = ["load", "load_seeded", "loader_name", "splits", "accepts_option"]
 
 
 def load(data: str | Path | Dataset, split: str | None = None, **options: Any) -> Dataset:
-    """Load a dataset by name, file, address or user loader.
+    """Load a dataset by name, file, address or a user's loader.
 
-    A repeated call reads the files again only if one has changed. Tasks are immutable, so all
+    A repeated call reads the files again only if a file has changed. Tasks are immutable, so all
     environments share them.
 
     Args:
-        data: A registered name (``"bash"``), optionally with options of its loader
-            (``"generated-bash:seed=1,difficulty=2"``); your own loader in the same form
-            (``"qa.py:load"``, ``"qa.py:load:seed=1"``); a file (see `intercode.datasets.files`); an
-            address (``"harbor:FOLDER"``; see `intercode.registry.SOURCES`); or a dataset, which is
-            returned. A registered name has precedence over a file: ``./bash`` is a file.
-        split: One of `splits`; None: the dataset's default, or all tasks.
+        data: The dataset, in one of five forms. A registered name (``"bash"``) may be followed by
+            options of the loader (``"generated-bash:seed=1,difficulty=2"``). Your own loader has
+            the same form (``"qa.py:load"``, ``"qa.py:load:seed=1"``). The path of a file is read
+            by `intercode.datasets.files`. An address (``"harbor:FOLDER"``) is resolved by
+            `intercode.registry.SOURCES`. A `Dataset` is returned unchanged. A registered name has
+            precedence over a file of the same name: write ``./bash`` for the file.
+        split: One of `splits`; None: the dataset's default split, or all tasks.
         options: Arguments of the loader.
 
     Returns:
@@ -59,7 +60,8 @@ def load(data: str | Path | Dataset, split: str | None = None, **options: Any) -
         loader, inline_options = DATASETS.resolve(name), _inline_options(data)
         if duplicates := sorted(inline_options.keys() & options.keys()):
             raise UsageError(
-                f"dataset {data!r}: {duplicates[0]!r} is given twice: beside and within it"
+                f"dataset {data!r}: {duplicates[0]!r} is given twice: as an argument and within "
+                "data"
             )
         try:
             inspect.signature(loader).bind(**inline_options, **options)
@@ -78,17 +80,19 @@ def load(data: str | Path | Dataset, split: str | None = None, **options: Any) -
     if isinstance(data, str) and not Path(data).suffix and not Path(data).exists():
         raise TaskError(
             f"{data!r} is neither a file nor a dataset's name{hint_text(data, DATASETS.names())} "
-            "(or "
-            "your own loader, as path/to/file.py:name)"
+            "(or your own loader, as path/to/file.py:name)"
         )
     return load_cached_file(data)
 
 
 def splits(data: str | Path | Dataset) -> list[str]:
-    """Return the splits of a dataset: a benchmark's, or the values of ``split`` in tasks' metadata.
+    """Return the names of a dataset's splits.
+
+    For a benchmark, the splits are those of its authors, and no tasks are loaded. For other data,
+    the splits are the values of ``split`` in the tasks' metadata.
 
     Args:
-        data: See `load`. For a benchmark, no tasks are loaded.
+        data: As in `load`.
 
     Raises:
         TaskError: See `load`.
@@ -102,13 +106,13 @@ def splits(data: str | Path | Dataset) -> list[str]:
 def load_seeded(
     data: str | Path | Dataset, seed: int, secret: str | None = None, split: str | None = None
 ) -> Dataset:
-    """Load a dataset with `load`, and pass a seed and a secret to a loader that accepts them.
+    """Load a dataset with `load`. A seed and a secret are passed to the loader if it accepts them.
 
     Args:
-        data: See `load`. A seed or secret in this text has precedence.
-        seed: The seed of generated tasks; without effect if the tasks do not depend on a seed.
-        secret: The secret of flags: see `intercode.datasets.puzzles.load`.
-        split: See `load`.
+        data: As in `load`. A seed or a secret in this text overrides the argument.
+        seed: The seed of generated tasks. Without effect if the tasks do not depend on a seed.
+        secret: The secret from which flags are derived: see `intercode.datasets.puzzles.load`.
+        split: As in `load`.
 
     Returns:
         The dataset.
@@ -132,13 +136,17 @@ def accepts_option(data: str | Path | Dataset, option: str) -> bool:
 
 
 def _parameters(data: str | Path | Dataset) -> Collection[str]:
-    """Return the parameters of a dataset's loader; empty without a loader."""
+    """Return the names of the parameters of a dataset's loader; empty if no loader reads it."""
     name = loader_name(data)
     return () if name is None else inspect.signature(DATASETS.resolve(name)).parameters.keys()
 
 
 def loader_name(data: object) -> str | None:
-    """Return the loader's name in ``NAME`` or ``NAME:OPTION=VALUE,…``; None without a loader."""
+    """Return the name of a loader from ``NAME`` or ``NAME:OPTION=VALUE,…``.
+
+    The name is registered, or a reference to a user's code. The result is None if `data` names no
+    loader, for instance if it is a file or a dataset.
+    """
     if not isinstance(data, str):
         return None
     name, colon, options_text = data.partition(":")
@@ -148,7 +156,11 @@ def loader_name(data: object) -> str | None:
 
 
 def _refusal(loader: Callable[..., object], options: Mapping[str, Any], error: TypeError) -> str:
-    """Return why a loader refuses options: the unknown option with the valid ones, or `error`."""
+    """Return the reason why a loader refuses its options, for a message.
+
+    If an option is unknown, the reason names the option and the valid options. Otherwise the reason
+    is the text of `error`, which Python raised for the call.
+    """
     names = [
         name
         for name, parameter in inspect.signature(loader).parameters.items()
@@ -169,7 +181,8 @@ def _call_loader(
     """Call a loader, and return its dataset.
 
     Raises:
-        TaskError: A user's loader raises an exception or exits, or any loader returns no dataset.
+        TaskError: A loader of the user raises an exception or exits. Or a loader returns an object
+            that is not a dataset.
     """
     try:
         dataset = loader(**options)
@@ -187,7 +200,7 @@ def _call_loader(
 
 
 def _inline_options(data: object) -> dict[str, Any]:
-    """Return the options in ``NAME:OPTION=VALUE,…``; digits become an integer.
+    """Parse the options in ``NAME:OPTION=VALUE,…``. A value of digits becomes an integer.
 
     Raises:
         UsageError: An option is malformed or repeated.

@@ -1,9 +1,10 @@
 """Loader of APPS (Hendrycks et al. 2021): 10,000 programming problems, from the user's copy.
 
-The copy has one of two layouts: the authors' folders (``test/0000/`` with ``question.txt``,
-``input_output.json``, ``solutions.json``, ``starter_code.py``, ``metadata.json``), or JSONL files
-of the same fields (``test.jsonl``). If ``input_output`` names a function (``fn_name``), the tests
-call the function. Otherwise the submission is a program that reads standard input and prints.
+The copy has one of two layouts. In the authors' layout, each problem is a folder (``test/0000/``)
+with ``question.txt``, ``input_output.json``, ``solutions.json``, ``starter_code.py`` and
+``metadata.json``. In the other layout, each problem is a line with the same fields in a JSONL file
+(``test.jsonl``). If ``input_output`` names a function (``fn_name``), the tests call the function.
+Otherwise the submission is a program that reads standard input and prints to standard output.
 """
 
 from __future__ import annotations
@@ -17,15 +18,16 @@ from typing import Any
 from intercode.datasets.dataset_cache import cached_loader, track_file
 from intercode.datasets.files import locate, read_rows
 from intercode.errors import TaskError
-from intercode.syntax import parse
+from intercode.python_source import parse
 from intercode.task import Dataset, Task
 from intercode_sandbox.units import format_count
 
 SPLITS = ("test", "train")
 GOLDS = 3
-"""Maximum number of golds of a task; a problem often has hundreds of solutions."""
+"""The maximum number of golds that a task gets. A problem of APPS often has hundreds of
+solutions."""
 NO_GOLD = "no-gold"
-"""Tag of tasks without a Python 3 solution."""
+"""The tag of tasks without a Python 3 solution."""
 
 PRELUDE = """\
 import sys, time, itertools, collections, math, fractions, random, heapq, bisect, functools, re
@@ -36,7 +38,8 @@ from math import sqrt, sin, cos, tan, ceil, fabs, floor, gcd, exp, log, log2
 from typing import List, Tuple, Optional, Dict, Set
 from heapq import *
 """
-"""Imports that the authors' grading runs before a solution; solutions rely on them."""
+"""Imports that the authors' grading program executes before a solution. Many solutions lack these
+imports, because they rely on the program."""
 
 _CHECK = """\
 def _same(output, expected):
@@ -61,7 +64,7 @@ _log = logging.getLogger(__name__)
 
 
 class _UngradableProblem(Exception):  # noqa: N818 - told as a warning, or as a TaskError
-    """A problem whose tests cannot grade a solution."""
+    """The tests of a problem cannot score a solution."""
 
 
 @cached_loader
@@ -71,25 +74,25 @@ def load(
     difficulty: str | None = None,
     strict: bool = False,
 ) -> Dataset:
-    """Load one split; a task's id is the authors' number, such as ``"0042"``.
+    """Load a split of APPS. A task's id is the authors' number, such as ``"0042"``.
 
     Problems without readable tests are omitted, and a logged warning names the first five. Problems
     without a Python 3 solution are included with the tag ``no-gold``.
 
     Args:
-        root: A folder with the split, at most three levels below; None: ``datasets/apps`` in
-            InterCode's cache.
+        root: A folder that contains the split, at most three levels deep; None: the folder
+            ``datasets/apps`` in InterCode's cache.
         split: ``"test"`` or ``"train"``.
-        difficulty: Only ``"introductory"``, ``"interview"`` or ``"competition"`` problems; None:
-            all.
-        strict: Whether to refuse the split if any problem would be omitted.
+        difficulty: The difficulty of the problems to load: ``"introductory"``, ``"interview"`` or
+            ``"competition"``; None: all problems.
+        strict: Whether to raise an error if a problem would be omitted.
 
     Returns:
         The dataset.
 
     Raises:
-        TaskError: The split is unknown, absent, malformed or without a problem that can be graded;
-            or `strict` refuses it.
+        TaskError: The split is unknown, absent or malformed, or no problem in it can be scored. Or
+            `strict` is true, and a problem would be omitted.
     """
     if split not in SPLITS:
         raise TaskError(f"APPS has no split {split!r}; known: {', '.join(SPLITS)}")
@@ -177,14 +180,15 @@ def _task(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tests(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content of ``input_output``.
+    """Return the parsed field ``input_output`` of a problem.
 
     Raises:
-        _UngradableProblem: The content cannot grade a solution.
+        _UngradableProblem: The field is malformed, or has no tests.
     """
     try:
         test_cases = json.loads(row.get("input_output") or "null", parse_constant=_no_number)
-    except ValueError as error:  # including a number with more digits than Python converts
+    # Python also raises ValueError for a number with more digits than it converts.
+    except ValueError as error:
         raise _UngradableProblem(f"input_output is not JSON: {error}") from None
     inputs = test_cases.get("inputs") if isinstance(test_cases, dict) else None
     outputs = test_cases.get("outputs") if isinstance(test_cases, dict) else None
@@ -205,7 +209,7 @@ def _no_number(name: str) -> None:
 
 
 def _solutions(row: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the first `GOLDS` solutions in Python 3; some solutions are Python 2."""
+    """Yield the first `GOLDS` solutions that are Python 3. Other solutions are Python 2."""
     try:
         sources = json.loads(row.get("solutions") or "[]")
     except ValueError as error:
@@ -230,7 +234,7 @@ def _programs(tests: Mapping[str, Any]) -> Iterator[dict[str, str]]:
 
 
 def _join_lines(value: Any) -> str:
-    """Return a text; some problems have a list of lines instead."""
+    """Return an input or output as a text. Some problems have a list of lines instead of a text."""
     return "\n".join(map(_join_lines, value)) if isinstance(value, list) else str(value)
 
 
@@ -238,14 +242,18 @@ def _calls(function: str, tests: Mapping[str, Any]) -> Iterator[str]:
     for argument_values, expected_value in zip(tests["inputs"], tests["outputs"], strict=True):
         accepted_values = [_convert_keys(expected_value)]
         if isinstance(expected_value, list) and len(expected_value) == 1:
-            # Some problems wrap the output in a list, some do not.
+            # Some problems have the expected output in a list of one element, so both the list and
+            # its element are accepted.
             accepted_values.append(_convert_keys(expected_value[0]))
         arguments = ", ".join(repr(_convert_keys(value)) for value in argument_values)
         yield f"_gives({function}({arguments}), {', '.join(map(repr, accepted_values))})"
 
 
 def _convert_keys(value: Any) -> Any:
-    """Convert an object's keys from JSON's text to integers, as the authors' grading does."""
+    """Convert the keys of a JSON object to integers, if all are numbers.
+
+    JSON has only texts as keys. The authors' grading program converts them in the same way.
+    """
     if isinstance(value, dict) and all(key.lstrip("-").isdecimal() for key in value):
         return {int(key): member for key, member in value.items()}
     return value

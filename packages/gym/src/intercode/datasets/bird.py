@@ -3,13 +3,14 @@
 The copy has one of three layouts:
 
 - the authors' dev set: ``dev.json``, ``dev_tables.json`` and ``dev_databases/NAME/NAME.sqlite``
-  (or the same files of ``train``);
-- the authors' mini-dev: ``mini_dev_sqlite.json`` beside the same folders;
-- the 2023 release of InterCode: ``ic_bird.json`` alone. The release has no databases for BIRD: pass
-  the authors' folder ``dev_databases`` as `databases`.
+  (for the train set, the same names with ``train``);
+- the authors' mini-dev: ``mini_dev_sqlite.json`` beside ``dev_tables.json`` and ``dev_databases``;
+- the 2023 release of InterCode: ``ic_bird.json`` alone. The release has no databases for BIRD, so
+  the caller passes the authors' folder ``dev_databases`` as `databases`.
 
 Gold is in SQLite's dialect. The authors' difficulty (``simple``, ``moderate``, ``challenging``) is
-a tag and ``metadata["hardness"]``. The authors' external knowledge is ``metadata["evidence"]`` and,
+a tag of the task, and ``metadata["hardness"]``. The authors give external knowledge with many
+questions: a sentence that explains values or terms. This knowledge is ``metadata["evidence"]`` and,
 by default, a part of the query.
 """
 
@@ -29,7 +30,7 @@ SPLITS = {
     "mini_dev": ("mini_dev_sqlite.json", "dev_tables.json", "dev_databases"),
     "train": ("train.json", "train_tables.json", "train_databases"),
 }
-"""Split → the authors' file of tasks, file of tables, and folder of databases."""
+"""Name of a split → the authors' file of tasks, file of tables, and folder of databases."""
 
 _RELEASE = "ic_bird.json"
 
@@ -41,15 +42,15 @@ def load(
     evidence: bool = True,
     databases: str | Path | None = None,
 ) -> Dataset:
-    """Load one split; a task's id is its row number.
+    """Load a split of BIRD. A task's id is the number of its row.
 
     Args:
-        root: A folder with one of the layouts, at most three levels below; None: the folder of
-            ``intercode datasets fetch bird`` (``bird-mini-dev``).
+        root: A folder that contains one of the layouts, at most three levels deep; None: the folder
+            that ``intercode datasets fetch bird`` (or ``bird-mini-dev``) has written.
         split: One of `SPLITS`; for the 2023 release, ``dev``.
         evidence: Whether the query includes the external knowledge, as in BIRD's main setting. The
             2023 release did not include it.
-        databases: Another folder of the databases; None: the layout's.
+        databases: Another folder with the databases; None: the folder in the layout.
 
     Returns:
         The dataset.

@@ -1,8 +1,8 @@
-"""Loaders of the bundled tasks, which were written for InterCode: the files in ``builtin/``.
+"""Loaders of the bundled tasks, which were written for InterCode.
 
-``ENV_*.json`` holds the standard tasks of an environment. ``hard_ENV.json`` holds hard tasks, with
-exploration, misleading data and several layers of faults. ``starter_ENV.json`` holds easy tasks,
-for small models.
+The tasks are in files of the folder ``builtin/``. ``ENV_*.json`` has the standard tasks of an
+environment. ``hard_ENV.json`` has hard tasks, with exploration, misleading data and several layers
+of faults. ``starter_ENV.json`` has easy tasks for small models.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from intercode.datasets.files import load_file
 from intercode.task import Dataset, Task
 
 PREFIX = "builtin:"
-"""Prefix of files in `FOLDER` within names of images and repositories."""
+"""The prefix by which names of images and repositories refer to files in `FOLDER`."""
 FOLDER = Path(__file__).parent / "builtin"
 DATABASES = FOLDER / "databases"
 SPLITS = ("train", "test")
-"""Splits of the starter tasks."""
+"""The splits of the starter tasks."""
 
 
 @cached_loader
 def load(env: str = "bash") -> Dataset:
-    """Load all standard tasks of an environment, in the order of their files' names.
+    """Load all standard tasks of an environment, from its files in alphabetical order.
 
     Args:
         env: An environment with files ``ENV_*.json``: ``bash``, ``python``, ``sql`` or ``swe``.

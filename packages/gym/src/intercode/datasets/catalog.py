@@ -1,8 +1,9 @@
 """Catalogue of datasets: titles, licences, versions, and the authors' archives.
 
-The authors publish no checksums. The checksums of this catalogue are those of the archives that
-many people have fetched. If the authors replace an archive, the checksum does not match: inspect
-the new archive, and pass its checksum with ``--checksum``.
+The authors of the datasets publish no checksums. The checksums in this catalogue are those of the
+archives that many people have fetched. If the authors replace an archive, its checksum does not
+match, and the download fails. The user then inspects the new archive, and passes its checksum with
+``--checksum``.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from dataclasses import dataclass
 
 from intercode.errors import UsageError
 from intercode.registry import DATASETS
-from intercode_sandbox.suggestions import hint_text
+from intercode_sandbox.spelling_suggestions import hint_text
 
 
 @dataclass(frozen=True, slots=True)
 class DatasetEntry:
-    """An entry of the catalogue: a dataset's title, licence and origin."""
+    """An entry of the catalogue: the title, the licence and the origin of a dataset."""
 
     name: str
     title: str
@@ -24,15 +25,15 @@ class DatasetEntry:
     home: str
     """The address of the dataset's page; empty for a bundled dataset."""
     url: str = ""
-    """The archive's address; empty without a stable one."""
+    """The address of the archive; empty if the archive has no stable address."""
     sha256: str = ""
-    """The archive's SHA-256 in hexadecimal."""
+    """The SHA-256 of the archive in hexadecimal."""
     size: int = 0
-    """The archive's approximate size in bytes."""
+    """The approximate size of the archive in bytes."""
     advice: str = ""
-    """Instructions to obtain a dataset that cannot be fetched."""
+    """Instructions for users to obtain a dataset that cannot be fetched."""
     package: str = ""
-    """The Python package that contains the dataset; empty without any."""
+    """The Python package that contains the dataset; empty if no package contains it."""
     version: int = 1
     """The version of a bundled dataset's tasks."""
 
@@ -182,7 +183,10 @@ Increase the version when a task, its files or its gold change.
 
 
 def entries() -> list[DatasetEntry]:
-    """Return an entry for every named dataset: the catalogue's, then other registered ones."""
+    """Return an entry for every dataset with a name.
+
+    The entries of the catalogue come first, then those of other registered datasets.
+    """
     names = {entry.name for entry in _ENTRIES}
     other_names = [name for name in DATASETS.names() if name not in names]
     return [
@@ -195,7 +199,7 @@ def find(name: str) -> DatasetEntry:
     """Return the entry of a dataset.
 
     Raises:
-        UsageError: No dataset has this name; the message suggests a similar one.
+        UsageError: No dataset has this name. The message suggests a similar name.
     """
     for entry in entries():
         if entry.name == name:

@@ -1,8 +1,9 @@
-"""Cache of loaded datasets, shared by all environments of a process until a file changes.
+"""A cache of loaded datasets, which all environments of a process share.
 
-The decorator `cached_loader` caches a loader. The loader passes each path that it reads to
-`track_file`, so a later call detects any change in microseconds. Sharing is safe, because tasks
-are immutable.
+The decorator `cached_loader` adds the cache to a loader. The loader passes each path that it reads
+to `track_file`. A later call compares the state of these paths, which takes microseconds, and loads
+the dataset again only if a file has changed. Environments can share tasks, because tasks are
+immutable.
 """
 
 from __future__ import annotations
@@ -21,15 +22,16 @@ from pathlib import Path
 from typing import ParamSpec
 
 from intercode.task import Dataset
-from intercode_sandbox.files import cache_root
+from intercode_sandbox.host_files import cache_root
 
 Parameters = ParamSpec("Parameters")
 Signature = tuple[object, ...]
 
 _MAX_ENTRIES = 16
-"""Maximum number of cached datasets, the most recently requested."""
+"""The maximum number of cached datasets. The cache keeps the most recently requested datasets."""
 _TICK = 2_000_000_000
-"""Nanoseconds within which two changes may have the same file times, on any file system."""
+"""The coarsest resolution of file times on any file system, in nanoseconds. Two changes of a file
+within this interval may leave the same times."""
 
 _observed_files: ContextVar[dict[Path, Signature] | None] = ContextVar(
     "observed_files", default=None
@@ -37,7 +39,7 @@ _observed_files: ContextVar[dict[Path, Signature] | None] = ContextVar(
 
 
 class _CachedDataset:
-    """A cache entry: a dataset once loaded, and the signatures of the files that it depends on."""
+    """A cache entry: a dataset, and the signatures of the files from which it was loaded."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -55,7 +57,10 @@ _lock = threading.Lock()
 
 
 def track_file(path: Path) -> Path:
-    """Record the state of a file or folder before a loader reads it; return the path."""
+    """Record the state of a file or folder for the cache, and return the path.
+
+    A loader calls this function before it reads the path.
+    """
     files = _observed_files.get()
     if files is not None:
         files.setdefault(path, _signature(path))
@@ -63,10 +68,11 @@ def track_file(path: Path) -> Path:
 
 
 def cached_loader(load: Callable[Parameters, Dataset]) -> Callable[Parameters, Dataset]:
-    """Decorate a loader with a cache for equal arguments, until a tracked file changes.
+    """Decorate a loader with a cache.
 
-    The working directory and the cache folder count as arguments. Each call returns a shallow copy
-    of the cached dataset.
+    Calls with equal arguments use the same cached dataset until a tracked file changes. The working
+    directory and InterCode's cache folder count as arguments. Each call returns a shallow copy of
+    the cached dataset.
 
     Args:
         load: The loader. The loader must call `track_file` before it reads a file or a folder; the
@@ -78,7 +84,9 @@ def cached_loader(load: Callable[Parameters, Dataset]) -> Callable[Parameters, D
         try:
             cache_key = (load, args, tuple(sorted(options.items())), Path.cwd(), str(cache_root()))
             entry = _entry(cache_key)
-        except (OSError, TypeError):  # no working directory, or an argument without a hash
+        # The working directory does not exist, or an argument is not hashable: without a key,
+        # there is no caching.
+        except (OSError, TypeError):
             return load(*args, **options)
         with entry.lock:
             if not entry.is_current():
@@ -89,10 +97,11 @@ def cached_loader(load: Callable[Parameters, Dataset]) -> Callable[Parameters, D
                 finally:
                     _observed_files.reset(token)
             outer_files = _observed_files.get()
-            if outer_files is not None:  # another loader calls this one
+            # If another cached loader calls this loader, its dataset depends on the same files.
+            if outer_files is not None:
                 for path, signature in entry.files.items():
                     outer_files.setdefault(path, signature)
-            assert entry.data is not None  # the entry is current
+            assert entry.data is not None  # the entry is current, or was loaded above
             return copy.copy(entry.data)
 
     return loader
@@ -108,10 +117,11 @@ def _entry(cache_key: object) -> _CachedDataset:
 
 
 def _signature(path: Path) -> Signature:
-    """Return a value that identifies the state of a file or folder; empty if absent.
+    """Return a value that identifies the state of a file or folder; empty if it does not exist.
 
-    A file that changed within `_TICK` may change again with the same times. The signature therefore
-    includes the content: the SHA-256 of a file, or the entries of a folder.
+    The value contains the file times, the size and the inode. If the last change is younger than
+    `_TICK`, another change could leave the same times. The value then also contains the SHA-256 of
+    the file, or the entries of the folder.
     """
     try:
         status = path.stat()
@@ -127,7 +137,11 @@ def _signature(path: Path) -> Signature:
 
 
 def _forget() -> None:
-    """Reset the cache in a forked child: a lock of another thread would never be released."""
+    """Reset the cache in a forked child process.
+
+    Another thread of the parent may have held a lock at the fork. In the child, nothing would
+    release that lock.
+    """
     global _lock
     _lock = threading.Lock()
     _entries.clear()

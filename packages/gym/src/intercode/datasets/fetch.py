@@ -1,7 +1,7 @@
 """Download of datasets, and safe unpacking of their archives.
 
-A dataset is downloaded, unpacked and loaded once before it moves to the folder that its loader
-searches::
+A dataset is downloaded and unpacked in a temporary folder, and loaded there as a test. Only then it
+moves to the folder that its loader searches::
 
     ROOT/datasets/NAME          complete, or absent
     ROOT/datasets/.NAME.part/   download in progress
@@ -29,11 +29,11 @@ from intercode.downloads import Progress, download
 from intercode.errors import FetchError, TaskError, UsageError
 from intercode.registry import DATASETS
 from intercode.task import Dataset
-from intercode_sandbox.files import file_lock, remove_tree
+from intercode_sandbox.host_files import file_lock, remove_tree
 from intercode_sandbox.units import format_count
 
 LIMIT = 16 << 30
-"""Maximum size of an unpacked archive in bytes (16 GiB)."""
+"""The maximum size of an unpacked archive in bytes (16 GiB)."""
 
 _MOST_MEMBERS = 200_000
 _BLOCK = 1 << 20
@@ -57,20 +57,21 @@ def fetch(
     report_line: Callable[[str], None] | None = None,
     progress: Progress | None = None,
 ) -> Dataset:
-    """Fetch a dataset into the cache, unless present.
+    """Fetch a dataset into InterCode's cache, unless the cache has the dataset already.
 
     Args:
-        name: A dataset of the catalogue with an address, or with `origin` any that is not bundled.
-        origin: A replacement for the catalogue's address: another URL of the archive, the archive
-            as a file, or a folder with the dataset. The cache links to such a folder.
-        sha256: The archive's digest in hexadecimal; default: the catalogue's, only for a download
-            from the catalogue's address.
-        force: Whether to fetch a dataset that is present.
-        report_line: Called with a line of text at each step.
-        progress: Called during the download.
+        name: The name of a dataset that is not bundled. Without `origin`, the catalogue must have
+            an address for the dataset.
+        origin: A replacement for the catalogue's address: another URL of the archive, the path of
+            the archive, or a folder with the dataset. The cache then has a link to the folder.
+        sha256: The digest of the archive in hexadecimal; empty: the catalogue's digest for a
+            download from the catalogue's address, otherwise no verification.
+        force: Whether to fetch a dataset again that the cache has.
+        report_line: A function that receives a line of text at each step.
+        progress: A callback that receives the progress of the download.
 
     Returns:
-        The dataset, loaded.
+        The loaded dataset.
 
     Raises:
         UsageError: The dataset is unknown, bundled or has no address, or `origin` is unusable.
@@ -81,7 +82,7 @@ def fetch(
     if entry.bundled:
         raise UsageError(f"dataset {name!r} comes with InterCode; there is nothing to fetch")
     if not (entry.url or origin):
-        raise UsageError(f"dataset {name!r} has no place to fetch it from; {entry.advice}")
+        raise UsageError(f"dataset {name!r} has no address to fetch it from; {entry.advice}")
     dataset_folder = home(name)
     report_step = report_line or (lambda line: None)
     work_folder = dataset_folder.with_name(f".{name}.part")
@@ -89,7 +90,7 @@ def fetch(
         dataset_folder.parent.mkdir(parents=True, exist_ok=True)
         with file_lock(
             dataset_folder.with_name(f".{name}.lock"),
-            on_wait=lambda: report_step("waiting for another process that fetches it"),
+            on_wait=lambda: report_step("waiting for another process that is fetching it"),
         ):
             if force or not dataset_folder.exists():
                 remove_tree(work_folder)
@@ -103,7 +104,7 @@ def fetch(
     except OSError as error:
         if isinstance(error, FetchError):
             raise
-        raise FetchError(f"cannot keep datasets in {dataset_folder.parent}: {error}") from error
+        raise FetchError(f"cannot store datasets in {dataset_folder.parent}: {error}") from error
     return _load(name, dataset_folder)
 
 
@@ -120,7 +121,9 @@ def _fetch(
     local = Path(origin).expanduser() if origin and "://" not in origin else None
     if local is not None and local.is_dir():
         if local.resolve() in (dataset_folder.parent.resolve() / dataset_folder.name).parents:
-            raise UsageError(f"{origin}: holds the cache itself; name a folder nearer to the data")
+            raise UsageError(
+                f"{origin}: contains InterCode's cache; name a folder that contains only the data"
+            )
         unpack_folder.symlink_to(local.resolve())
         archive = None
     elif local is not None:
@@ -139,7 +142,7 @@ def _fetch(
             unpack(archive, unpack_folder)
         dataset = _load(entry.name, unpack_folder)
     except (FetchError, TaskError) as error:
-        raise FetchError(f"what was fetched is not {entry.name!r}: {error}") from error
+        raise FetchError(f"the fetched file is not {entry.name!r}: {error}") from error
     if dataset_folder.is_symlink() or dataset_folder.exists():
         dataset_folder.rename(work_folder / "old")
     unpack_folder.rename(dataset_folder)
@@ -151,21 +154,21 @@ def _load(name: str, root: Path) -> Dataset:
 
 
 def unpack(archive: Path, folder: Path, limit: int = LIMIT) -> None:
-    """Unpack an untrusted ZIP or TAR archive, including its inner ZIP archives of databases.
+    """Unpack an untrusted ZIP or TAR archive.
 
-    Only plain files are unpacked, and only below the folder. An archive is refused if a member is
-    a link, a device, encrypted or outside the folder. An archive with too many members (200,000) or
-    bytes is refused, too.
-    Modes, owners and times are ignored.
+    A ZIP archive of databases within the archive (``*databases.zip``) is unpacked, too. Only plain
+    files are unpacked, and only into the folder. An archive is refused if a member is a link or a
+    device, is encrypted, or has a path outside the folder. An archive is also refused if it has
+    more than 200,000 members, or more bytes than `limit`. Modes, owners and times are ignored.
 
     Args:
-        archive: The file.
+        archive: The path of the archive.
         folder: The folder to unpack into, which must not exist.
         limit: The maximum number of bytes of all files together.
 
     Raises:
-        FetchError: The file is not a ZIP or TAR archive, is damaged or refused. All unpacked files
-            are removed.
+        FetchError: The file is not a ZIP or TAR archive, is damaged, or is refused. All unpacked
+            files are removed.
     """
     try:
         folder.mkdir(parents=True)
@@ -176,7 +179,7 @@ def unpack(archive: Path, folder: Path, limit: int = LIMIT) -> None:
 
 
 class _Unpacker:
-    """The unpacking of an archive, with a common limit for its inner archives."""
+    """The state of unpacking an archive. The archive and its inner archives share the limits."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -201,7 +204,8 @@ class _Unpacker:
         except _ARCHIVE_ERRORS as error:
             raise FetchError(f"{archive.name}: is damaged: {error}") from error
         except (OSError, RuntimeError) as error:
-            # RuntimeError: an encrypted member. OSError: damaged bzip2 data, among others.
+            # The module zipfile raises RuntimeError for an encrypted member. OSError is raised for
+            # damaged bzip2 data, among other reasons.
             raise FetchError(f"{archive.name}: cannot be unpacked: {error}") from error
 
     def _add(self, folder: Path, name: str, content: IO[bytes] | None) -> None:
@@ -210,9 +214,9 @@ class _Unpacker:
             raise FetchError(f"the archive has more than {_MOST_MEMBERS} members")
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or "\0" in name:
-            raise FetchError(f"the archive has a member {name!r}, which would lie elsewhere")
+            raise FetchError(f"the archive has a member {name!r}, which is outside of the archive")
         if "__MACOSX" in path.parts or path.name == ".DS_Store":
-            return  # macOS adds them to archives
+            return  # macOS adds these files to archives; they are not data
         target = folder.joinpath(*path.parts)
         if content is None:
             target.mkdir(parents=True, exist_ok=True)
@@ -227,7 +231,7 @@ class _Unpacker:
 
 
 def _zip_members(archive: Path) -> Iterator[tuple[str, IO[bytes] | None]]:
-    """Yield the name and the content of each member; None is the content of a folder."""
+    """Yield the name and the content of each member of a ZIP archive; None: a folder."""
     with zipfile.ZipFile(archive) as archive_file:
         for info in archive_file.infolist():
             kind = stat.S_IFMT(info.external_attr >> 16)

@@ -1,12 +1,13 @@
 """Readers of data files, the search for copies of benchmarks, and reviews of their golds.
 
 The suffix of a data file determines its format: JSON (an object or a list), JSONL, CSV, TSV or
-YAML. A malformed file raises a `TaskError` with file, row and field, before anything starts. Rows
-count from 1, because editors count lines from 1; formats with lines also give the line. Pickle is
-refused, because reading a pickle executes its code.
+YAML. For a malformed file, a `TaskError` with file, row and field is raised, before any episode
+starts. Rows are counted from 1, because editors count lines from 1. For formats with a row on each
+line, messages also name the line. Pickle is refused, because reading a pickle executes its code.
 
-The files that its loader needs identify a benchmark. `locate` searches for them in a folder and a
-few levels below, because archives of the same benchmark have different numbers of outer folders.
+A copy of a benchmark is recognised by the files that its loader needs. `locate` searches for them
+in a folder and three levels deep, because archives of the same benchmark differ in the number of
+outer folders.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from intercode.datasets.dataset_cache import cached_loader, track_file
 from intercode.errors import TaskError
 from intercode.plain_data import build_object, check_plain, read_yaml
 from intercode.task import CANNOT, FIELDS, Dataset, Task, freeze
-from intercode_sandbox.files import cache_root
+from intercode_sandbox.host_files import cache_root
 
 Row = tuple[str, Any]
 """A row's location, such as ``row 3 (line 7)``, and its content."""
@@ -35,8 +36,8 @@ def load_file(path: str | Path, name: str | None = None) -> Dataset:
     """Load the tasks in a data file.
 
     Args:
-        path: The file.
-        name: The dataset's name; default: the file's name without its suffix.
+        path: The path of the file.
+        name: The dataset's name; None: the file's name without its suffix.
 
     Returns:
         The dataset. Relative paths in a task are relative to the file's folder.
@@ -70,18 +71,18 @@ def load_file(path: str | Path, name: str | None = None) -> Dataset:
     if not tasks:
         raise TaskError(f"{path}: holds no tasks")
     name = path.stem if name is None else name
-    return Dataset(tasks, name, str(path), rows=rows, kept=sorted(extra_fields))
+    return Dataset(tasks, name, str(path), rows=rows, retained_tasks=sorted(extra_fields))
 
 
 load_cached_file = cached_loader(load_file)
-"""`load_file` with a cache that all environments of a process share."""
+"""The function `load_file` with a cache, which all environments of a process share."""
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Read the unconverted rows of a data file, each with its location.
+    """Read the rows of a data file, each with its location, without converting them to tasks.
 
-    An object with only the key ``canary`` is skipped: its text keeps the file out of training
-    corpora.
+    An object with only the key ``canary`` is skipped. The canary is a text by which authors of
+    training corpora recognise benchmark data, and exclude the file.
 
     Raises:
         TaskError: The file has an unknown suffix, cannot be read or is malformed.
@@ -116,7 +117,7 @@ def _is_canary(row: object) -> bool:
 
 
 def _enumerate_rows(document: object) -> Iterator[Row]:
-    """Yield the rows of a parsed document: one object, or a list of them."""
+    """Yield the rows of a parsed document, which is an object or a list of objects."""
     if not isinstance(document, (list, dict)):
         raise ValueError(f"must hold an object or a list of objects, not {type(document).__name__}")
     rows = document if isinstance(document, list) else [document]
@@ -153,7 +154,8 @@ def _is_object(text: str) -> bool:
 
 def _jsonl(text: str) -> Iterator[Row]:
     row = 0
-    # Not splitlines(): a JSON text may contain U+2028 and similar characters unescaped.
+    # `str.splitlines` would also split at U+2028 and similar characters, which a JSON text may
+    # contain without escapes.
     for line_number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
@@ -167,12 +169,14 @@ def _jsonl(text: str) -> Iterator[Row]:
 
 def _table(delimiter: str) -> Callable[[str], Iterator[Row]]:
     def read(text: str) -> Iterator[Row]:
-        # Python's reader accepts NUL, which is not valid in a text table.
+        # Python's CSV reader accepts NUL characters, which are not valid in a table of texts.
         if "\0" in text:
             raise ValueError(f"holds a NUL in line {text[: text.index(chr(0))].count(chr(10)) + 1}")
-        # In a file with Windows line ends, line breaks within cells are CRLF, too.
+        # In a file with Windows line ends (CRLF), line breaks within cells are CRLF, too. The line
+        # ends are replaced, so a task has the same text from both kinds of files.
         text = text.replace("\r\n", "\n")
-        # The library's default limit is 128 KiB a cell; the limit is global to the process.
+        # The default limit of the module csv is 128 KiB for a cell. The limit is global to the
+        # process, so it is only ever raised.
         csv.field_size_limit(max(csv.field_size_limit(), len(text) + 1))
         reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
         try:
@@ -193,7 +197,8 @@ def _table(delimiter: str) -> Callable[[str], Iterator[Row]]:
                     raise ValueError(
                         f"{location}: has {len(cells)} cells, the header {len(header)}"
                     )
-                # An empty cell is an absent field: a table has no other notation for absence.
+                # An empty cell stands for an absent field, because a table cannot express absence
+                # otherwise.
                 yield location, {key: cell for key, cell in zip(header, cells, strict=True) if cell}
         except csv.Error as error:
             raise ValueError(f"line {reader.line_num}: {error}") from None
@@ -223,7 +228,7 @@ _DEPTH = 3
 
 
 def home(name: str) -> Path:
-    """Return the cache folder of a fetched dataset, where its loader searches first."""
+    """Return the folder of a fetched dataset in InterCode's cache, which its loader searches."""
     return cache_root() / "datasets" / name
 
 
@@ -239,13 +244,14 @@ def locate(
     """Find the nearest folder that has all files of a layout.
 
     Args:
-        root: The folder to search, with three levels below; None: the fetched dataset's.
-        name: The dataset's name, for the message.
-        layouts: Lists of files and folders, relative to the folder; the first layout has
-            precedence.
+        root: The folder to search, three levels deep; None: the folder of the fetched dataset in
+            the cache.
+        name: The dataset's name.
+        layouts: For each layout, the names of files and folders that a folder must contain. If a
+            folder matches several layouts, the first counts.
 
     Returns:
-        The folder, and the index of its layout.
+        The folder, and the index of its layout in `layouts`.
 
     Raises:
         TaskError: No folder has the files of a layout; the message lists them.
@@ -264,7 +270,10 @@ def locate(
 
 
 def _folders(root_folder: Path, depth: int) -> list[Path]:
-    """Return a folder and `depth` levels of visible folders below, the nearer levels first."""
+    """Return a folder and the folders in it, `depth` levels deep, with the nearer levels first.
+
+    Hidden folders are omitted.
+    """
     folders = [root_folder]
     level = [root_folder]
     for _ in range(depth):
@@ -284,9 +293,9 @@ def read_tasks(
     """Read the tasks in a benchmark's file.
 
     Args:
-        path: The file.
-        convert: Converts a row and its index, from 0, into the fields of a task (see
-            `Task.from_dict`).
+        path: The path of the file.
+        convert: A function that converts a row and its index, counted from 0, to the fields of a
+            task (see `Task.from_dict`).
 
     Raises:
         TaskError: The file is malformed; the message names file and row.
@@ -305,7 +314,10 @@ def read_tasks(
 
 
 def read_tables(path: Path) -> dict[str, dict[str, list[str]]]:
-    """Read a ``tables.json`` in the format of Spider and BIRD: database → table → columns.
+    """Read the tables of databases from a ``tables.json`` in the format of Spider and BIRD.
+
+    Returns:
+        Name of a database → name of a table → names of its columns.
 
     Raises:
         TaskError: The file is malformed; the message names file and row.
@@ -317,9 +329,10 @@ def read_tables(path: Path) -> dict[str, dict[str, list[str]]]:
             names = row["table_names_original"]
             tables |= {name: [] for name in names}
             for table, column in row["column_names_original"]:
-                if table >= 0:  # -1 is the table of "*"
+                if table >= 0:  # the pseudo-column "*" has the table number -1
                     tables[names[table]].append(column)
-            schemas[row["db_id"]] = freeze(tables)  # many tasks share the schema
+            # Many tasks share the schema of a database, so it is made immutable.
+            schemas[row["db_id"]] = freeze(tables)
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise TaskError(
                 f"{path}: {location}: no description of a database: {error!r}"
@@ -328,26 +341,28 @@ def read_tables(path: Path) -> dict[str, dict[str, list[str]]]:
 
 
 def apply(task: Task, review: Mapping[str, Any] | None) -> Task:
-    """Return a task with its review applied; without a review, the unchanged task.
+    """Return a benchmark's task with the corrections of InterCode's review.
 
-    A file of reviews has a line for each task with a remark, identified by ``row``. ``gold`` is
-    ``right`` or ``wrong``. ``golds`` are other, equally right golds, and ``tests`` further tests.
-    ``cannot`` is the reason why right and wrong answers cannot be distinguished. ``note`` is for
-    people. All reviews were written for this project and quote nothing from the data.
+    A file of reviews has a line for each task about which the reviewers have a remark. The fields
+    of a line are as follows. ``row`` identifies the task. ``gold`` is ``right`` or ``wrong``, a
+    verdict on the published gold. ``golds`` are other right golds, and ``tests`` are further tests.
+    ``cannot`` is the reason why right and wrong answers cannot be distinguished. ``note`` is a
+    remark for readers. All reviews were written for this project and quote nothing from the data.
 
     Args:
         task: The task.
-        review: The line of the task; None: no remark.
+        review: The line of the task; None: the task is returned unchanged.
 
     Raises:
-        TaskError: The databases of review and task differ: the data has another version.
+        TaskError: The review names another database than the task, so the data is of another
+            version.
     """
     if review is None:
         return task
     if review.get("db", task.db) != task.db:
         raise TaskError(
-            f"task {task.task_id!r} is over {task.db!r}, but was over {review['db']!r} when it was "
-            f"reviewed: this is another version of the data"
+            f"task {task.task_id!r} uses the database {task.db!r}, but its review "
+            f"{review['db']!r}: this is another version of the data"
         )
     if CANNOT in review:
         return replace(task, metadata={**task.metadata, CANNOT: review[CANNOT]})
@@ -358,5 +373,9 @@ def apply(task: Task, review: Mapping[str, Any] | None) -> Task:
 
 @cache
 def reviews(file: Path) -> Mapping[str, Mapping[str, Any]]:
-    """Read a file of reviews: ``row`` as text → the line."""
+    """Read a file of reviews; `apply` describes the fields of a line.
+
+    Returns:
+        Value of a line's field ``row``, as text → the whole line.
+    """
     return {str(row["row"]): row for _, row in read_rows(file)}

@@ -1,12 +1,13 @@
 """Loader of IC-CTF, the puzzles of the 2023 release (from picoCTF), from the user's copy.
 
-The copy has the release's layout: ``data/ctf/ic_ctf.json``, and the files of task N in
+The copy has the layout of the release: ``data/ctf/ic_ctf.json``, and the files of task N in
 ``data/ctf/task_assets/N/``. Any folder with ``ic_ctf.json`` and ``task_assets`` is valid. In the
 sandbox, the files of task N are in ``/ctf/N``, as in the release.
 
-The commands under ``setup`` fetch files from the network. ``metadata.released_setup`` retains
-these commands, but they are not executed. The write-ups in ``solution`` are omitted: in 2023, an
-agent could read them.
+In the data, the field ``setup`` has commands that fetch files from the network. The loader copies
+these commands to ``metadata.released_setup``, and no command is executed. The folders ``solution``
+explain how to solve the tasks. The loader omits these folders; in the 2023 release, an agent could
+read them.
 """
 
 from __future__ import annotations
@@ -25,23 +26,23 @@ NEED_NETWORK = frozenset({
     1, 7, 9, 14, 16, 20, 28, 29, 35, 39, 41, 42, 43, 54, 57, 62, 66, 73, 87, 88, 89, 95,
 })
 # fmt: on
-"""Ids of the tasks that need the internet, which have the tag ``network``."""
+"""The ids of the tasks that need the internet. These tasks get the tag ``network``."""
 
 _FILE = "ic_ctf.json"
 _ASSETS = "task_assets"
 _WRITE_UP = "solution"
-"""Folder of a task's files that explains the solution, and often contains the flag."""
+"""The folder among a task's files that explains the solution, and often contains the flag."""
 
 
 @cached_loader
 def load(root: str | Path | None = None) -> Dataset:
-    """Load all tasks, with the ids of the data.
+    """Load all tasks. The ids are those in the data.
 
-    Some copies lack the folder of assets. Without their files, most tasks cannot be solved.
+    Some copies lack the folder ``task_assets``. Most tasks cannot be solved without its files.
 
     Args:
-        root: A folder with the data, at most three levels below; None: the folder of
-            ``intercode datasets fetch ic-ctf``.
+        root: A folder that contains the data, at most three levels deep; None: the folder that
+            ``intercode datasets fetch ic-ctf`` has written.
 
     Returns:
         The dataset.
@@ -60,11 +61,11 @@ def load(root: str | Path | None = None) -> Dataset:
 
 
 def task_fields(row: Mapping[str, Any], dataset_folder: Path) -> dict[str, Any]:
-    """Return the fields of a task for `Task.from_dict`.
+    """Return the fields of a task in the form for `Task.from_dict`.
 
     Args:
-        row: The row of the release's file.
-        dataset_folder: The folder of the release's file.
+        row: A row of ``ic_ctf.json``.
+        dataset_folder: The folder with ``ic_ctf.json``.
 
     Raises:
         TaskError: The task's id is not a number.

@@ -1,8 +1,8 @@
-"""Loader of MBPP (Austin et al. 2021): 974 small functions, with three asserts each.
+"""Loader of MBPP (Austin et al. 2021): 974 small Python functions, with three asserts each.
 
 The user's copy is one of two files with the same tasks: the authors' ``mbpp.jsonl``, or
-``ic_mbpp.json`` of the 2023 release. ``metadata.test_setup_code`` is executed before a task's
-tests. ``metadata.challenge_tests`` holds the authors' additional tests.
+``ic_mbpp.json`` of the 2023 release. A task's ``metadata.test_setup_code`` is executed before its
+tests. ``metadata.challenge_tests`` contains additional tests of the authors.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ SPLITS = {
     "validation": range(511, 601),
     "train": range(601, 975),
 }
-"""Split of the authors → the ids of its tasks."""
+"""Name of a split → the ids of its tasks. The splits are those of the authors, and ``all``."""
 REVIEW = Path(__file__).with_name("mbpp_reviewed.jsonl")
-"""Reviews of tasks with wrong tests, or tests that a constant passes, by id; see `files.apply`."""
+"""The file of InterCode's reviews of tasks whose tests are wrong, or whose tests a constant result
+passes. The function `intercode.datasets.files.apply` describes its format."""
 
 _AUTHORED = "mbpp.jsonl"
 _RELEASED = "ic_mbpp.json"
@@ -33,13 +34,13 @@ _RELEASED = "ic_mbpp.json"
 
 @cached_loader
 def load(root: str | Path | None = None, split: str = "all", reviewed: bool = False) -> Dataset:
-    """Load one split, with the authors' task ids.
+    """Load a split of MBPP. The task ids are those of the authors.
 
     Args:
-        root: A folder with one of the files, at most three levels below; None: ``datasets/mbpp`` in
-            InterCode's cache.
+        root: A folder that contains one of the files, at most three levels deep; None: the folder
+            ``datasets/mbpp`` in InterCode's cache.
         split: One of `SPLITS`.
-        reviewed: Whether to apply `REVIEW`.
+        reviewed: Whether to apply the corrections in `REVIEW`.
 
     Returns:
         The dataset.

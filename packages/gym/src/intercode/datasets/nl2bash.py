@@ -1,14 +1,16 @@
 """Loader of NL2Bash, the Bash tasks of the 2023 paper, from the user's copy.
 
-No data of NL2Bash are bundled. The copy has one of two layouts. In the release's layout,
-``docker/bash_scripts/setup_nl2b_fs_N.sh`` builds the file system of suite N. In the other, the file
-systems are archives: ``data/nl2bash/filesystems/fs_N.tar.gz``. The file system is a layer over the
-image ``nl2bash``, which has the tools of the paper's image.
+No data of NL2Bash are bundled. The 200 tasks are in four suites, each with a file system. The copy
+has one of two layouts. In the layout of the 2023 release, the script
+``docker/bash_scripts/setup_nl2b_fs_N.sh`` builds the file system of suite N. In the other layout,
+the file systems are archives: ``data/nl2bash/filesystems/fs_N.tar.gz``. The file system of a suite
+is a layer over the image ``nl2bash``, which has the tools of the paper's image.
 
-Many golds are one author's command for a query with several solutions, and some do not solve the
-query. `REVIEW`, InterCode's review of each task, states whether gold is right, other right golds,
-and the type of the answer (`intercode.rewards.answer_types`). Or the review states why the task
-cannot be graded. The review is applied on request.
+Many queries have several solutions, but gold is a single command by one author. Some golds do not
+solve their queries. The file `REVIEW` has a review of each task by InterCode's authors. A review
+states whether gold is right, lists other right golds, and names the type of the answer
+(`intercode.rewards.answer_types`). Or it gives the reason why the task cannot be scored. The
+reviews are applied on request.
 
 Tasks whose queries depend on the clock ("modified more than 7 days ago") are marked. At the start
 of every episode, their files have the same ages (`intercode.task.Task.ages`).
@@ -31,21 +33,24 @@ from intercode.task import CANNOT, CLOCK, Dataset, Task
 BASE_IMAGE = "nl2bash"
 SUITES = ("nl2bash_fs_1", "nl2bash_fs_2", "nl2bash_fs_3", "nl2bash_fs_4", "test_queries")
 REVIEW = Path(__file__).with_name("nl2bash_reviewed.jsonl")
-"""Reviews of the tasks in the four file systems, by ``suite`` and ``row``; see
-``benchmarks/graders/REVIEW.md``."""
+"""The file of reviews of the tasks in the four file systems. ``suite`` and ``row`` identify a task;
+see ``benchmarks/graders/REVIEW.md``."""
 
 _FILE_SYSTEM_SUITES = SUITES[:4]
 _RECENT_SECONDS, _DAY_SECONDS = 600, 86400
 _AGES: Mapping[str, Mapping[str, int]] = {
-    # The files are ten minutes old, except a few that the release made older. Queries ask for 5
-    # minutes and one hour: ten minutes exceed 5, and stay below an hour for 50 more minutes.
+    # The newest file of each folder is ten minutes old; a few files are older, as in the release.
+    # Queries ask for files changed in the last 5 minutes, or in the last hour. Ten minutes are more
+    # than 5 minutes, and remain less than an hour for the first 50 minutes of an episode.
     **{f"fs1-{row}": {"/testbed": _RECENT_SECONDS} for row in (11, 12, 47)},
     **{f"fs2-{row}": {"/system": _RECENT_SECONDS} for row in (17, 18, 19, 25, 32, 39, 41)},
     **{f"fs3-{row}": {"/workspace": _RECENT_SECONDS} for row in (0, 2, 3, 12)},
     "fs1-46": {"/var/log": 3 * _DAY_SECONDS},
-    **{name: {} for name in ("fs2-42", "fs4-21")},  # the query asks for the current time
+    # The queries of these tasks ask for the current time, so no ages are needed.
+    **{name: {} for name in ("fs2-42", "fs4-21")},
 }
-"""Task that depends on the clock → its `intercode.task.CLOCK`: path → age in seconds."""
+"""Id of a task that depends on the clock → its metadata under `intercode.task.CLOCK`: path of a
+folder → age of its newest file in seconds."""
 _NON_ANSWER_FIELDS = {"suite", "row", "gold", "golds", "answer", "may_change", "note"}
 
 
@@ -53,15 +58,15 @@ _NON_ANSWER_FIELDS = {"suite", "row", "gold", "golds", "answer", "may_change", "
 def load(
     root: str | Path | None = None, suite: str | None = None, reviewed: bool = False
 ) -> Dataset:
-    """Load the 200 tasks, or those of one suite.
+    """Load all 200 tasks, or the tasks of a suite.
 
     Args:
-        root: A folder with ``data/nl2bash``; None: the folder of
-            ``intercode datasets fetch nl2bash``.
-        suite: One of `SUITES`, whose task ids are row numbers from 0; None: all four file systems,
-            where row 7 of the second has the id ``fs2-7``.
-        reviewed: Whether to apply `REVIEW`. Tasks that cannot be graded have the reason under
-            `intercode.task.CANNOT` in their metadata, and runs exclude them.
+        root: A folder that contains ``data/nl2bash``; None: the folder that
+            ``intercode datasets fetch nl2bash`` has written.
+        suite: One of `SUITES`. The task ids are then the row numbers, from 0. None: the suites of
+            all four file systems. The task in row 7 of the second suite then has the id ``fs2-7``.
+        reviewed: Whether to apply the reviews in `REVIEW`. A task that cannot be scored then has
+            the reason under `intercode.task.CANNOT` in its metadata, and runs exclude the task.
 
     Returns:
         The dataset.
@@ -96,7 +101,8 @@ def _suite(root: Path, suite: str, reviewed: bool) -> list[Task]:
     tasks = load_file(_file(root, suite), suite)
     image, suite_id = image_for(root, suite), suite.removeprefix("nl2bash_").replace("_", "")
     suite_tasks = [
-        # No `folder`, because the image may include a file outside the folder of the data file.
+        # A task with a `folder` may name only files within it. The image of these tasks includes
+        # a file outside the folder of the data file, so `folder` is None.
         replace(task, task_id=f"{suite_id}-{row}", image=image, tags=(suite_id,), folder=None)
         for row, task in enumerate(tasks)
     ]
@@ -110,7 +116,7 @@ def _suite(root: Path, suite: str, reviewed: bool) -> list[Task]:
 
 
 def _apply_review(task: Task) -> Task:
-    """Return a task with its review applied.
+    """Return a task with the corrections of its review, and with the type of its answer.
 
     Raises:
         TaskError: The task has no review.
@@ -129,12 +135,16 @@ def _apply_review(task: Task) -> Task:
 
 @cache
 def _review() -> Mapping[str, Mapping[str, Any]]:
-    """Read the reviews: task id → review."""
+    """Read the file of reviews.
+
+    Returns:
+        Id of a task → its review.
+    """
     return {f"fs{row['suite']}-{row['row']}": row for _, row in read_rows(REVIEW)}
 
 
 def image_for(root: Path, suite: str) -> str:
-    """Return the image of a suite: the base image, with the suite's file system as a layer.
+    """Return the name of a suite's image: the image ``nl2bash`` with the suite's file system.
 
     Args:
         root: The folder of the copy.
@@ -145,7 +155,8 @@ def image_for(root: Path, suite: str) -> str:
     """
     match = re.fullmatch(r"nl2bash_fs_(\d)", suite)
     if match is None:
-        # The release built the file system of its test queries in a separate small image.
+        # The suite "test_queries" has no file system of this kind: the 2023 release built a small
+        # image for it.
         return BASE_IMAGE
     layers = (
         root / "data" / "nl2bash" / "filesystems" / f"fs_{match[1]}.tar.gz",

@@ -1,13 +1,14 @@
 """Loader of NL2SH-ALFA (Westenfelder et al. 2025): 300 Bash tasks in five file systems.
 
 NL2SH-ALFA is a corrected successor of NL2Bash, with two golds for each task. The data come from the
-installed package ``icalfa``, or from a checkout of westenfelder/InterCode-ALFA. Only `TYPES` is
-bundled, InterCode's own file with the type of each answer (`intercode.rewards.answer_types`).
+installed package ``icalfa``, or from a checkout of westenfelder/InterCode-ALFA. Only the file
+`TYPES` is bundled, which InterCode's authors wrote: it has the type of each answer
+(`intercode.rewards.answer_types`).
 
-The authors use containers of Ubuntu 24.04 and, for the fifth file system, of Alpine. InterCode
-replaces both by the image ``nl2bash``: Debian 11, with GNU tools and Bash instead of BusyBox. As in
-the authors' containers, the root of a file system contains its setup script, because tasks ask
-about the script. The variable ``FILES`` is not set.
+The authors of NL2SH-ALFA use containers of Ubuntu 24.04 and, for the fifth file system, of Alpine.
+InterCode replaces both by the image ``nl2bash``: Debian 11, with GNU tools and Bash instead of
+BusyBox. As in the authors' containers, the root of a file system contains the script that built it,
+because tasks ask about the script. Unlike there, the environment variable ``FILES`` is not set.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from intercode.errors import TaskError
 from intercode.task import CANNOT, Dataset, Task
 
 TYPES = Path(__file__).with_name("nl2sh_alfa_answers.jsonl")
-"""A line for each task, by ``suite`` and ``row``: the type of its answer, or the reason why it
-cannot be graded. ``wrong`` lists golds, 1 or 2, that do not solve the query."""
+"""The file with the types of answers. Each line is about a task, which ``suite`` and ``row``
+identify. The line has the type of the answer, or the reason why the task cannot be scored.
+``wrong`` lists the numbers (1 or 2) of golds that do not solve the query."""
 
 _NAME = "nl2sh-alfa"
 _PACKAGE = "icalfa"
@@ -39,13 +41,14 @@ _DIFFICULTIES = ("easy", "medium", "hard")
 
 @cached_loader
 def load(root: str | Path | None = None, every_gold: bool = False) -> Dataset:
-    """Load all tasks; row 7 of the second file system has the id ``fs2-7``.
+    """Load all tasks. The task in row 7 of the second file system has the id ``fs2-7``.
 
     Args:
-        root: A folder with the package or a checkout, at most three levels below; None: the folder
-            of ``intercode datasets fetch nl2sh-alfa``, or the installed package.
-        every_gold: Whether a task has both golds, even a gold that does not solve the query in this
-            file system.
+        root: A folder that contains the package or a checkout, at most three levels deep. None: the
+            folder that ``intercode datasets fetch nl2sh-alfa`` has written, or else the installed
+            package.
+        every_gold: Whether each task gets both golds, including golds that do not solve the query
+            in the file system of the task.
 
     Returns:
         The dataset.
@@ -54,7 +57,8 @@ def load(root: str | Path | None = None, every_gold: bool = False) -> Dataset:
         TaskError: The data are absent, malformed or of another version.
     """
     if root is None and not track_file(home(_NAME)).is_dir():
-        root = find_installed(_PACKAGE)  # not imported: the package needs Docker and a model's key
+        # The package is not imported, because its import needs Docker and a key of a model.
+        root = find_installed(_PACKAGE)
         if root is None:
             raise TaskError(
                 f"dataset {_NAME!r} is not there: pip install --no-deps {_PACKAGE}; or clone "

@@ -2,17 +2,18 @@
 
 The user's copy has one of two layouts:
 
-- the authors': ``dev.json``, ``tables.json`` and ``database/NAME/NAME.sqlite``. Gold is in
-  SQLite's dialect, and the authors' rule computes the difficulty (`compute_difficulty`). The folder
-  ``database`` of the authors' distilled test suites has the same layout, with more files for each
-  name;
+- the authors' layout: ``dev.json``, ``tables.json`` and ``database/NAME/NAME.sqlite``. Gold is in
+  SQLite's dialect. `compute_difficulty` computes the difficulty by the authors' rule. The folder
+  ``database`` of the authors' distilled test suites has the same layout, with several SQLite files
+  for each name;
 - the 2023 release of InterCode: ``ic_spider_dev.json`` and ``ic_spider_dbs.sql``. Gold is in
-  MySQL's dialect, and the difficulty is stored. 19 of the 1,034 golds fail on MySQL 8: `REVIEW` has
-  replacements.
+  MySQL's dialect, and the data contain the difficulty. 19 of the 1,034 golds fail on MySQL 8; the
+  file `REVIEW` has replacements.
 
-``metadata`` holds ``dialect``, ``hardness``, ``db_tables`` (table → columns) and
-``permute_columns``. As in the authors' evaluation, the columns of an answer may have another order
-than gold's, unless the question states the order.
+The ``metadata`` of a task contain ``dialect``, ``hardness`` (the difficulty), ``db_tables`` (table
+→ columns) and ``permute_columns``. As in the authors' evaluation, the columns of an answer may have
+another order than gold's, unless the question states the order. ``permute_columns`` is true if
+the order is free.
 """
 
 from __future__ import annotations
@@ -36,19 +37,20 @@ SPLITS = {
     "train": (("train_spider.json", "train_others.json"), "tables.json", "database"),
     "test": (("test.json",), "test_tables.json", "test_database"),
 }
-"""Split → the authors' files of tasks, file of tables, and folder of databases."""
+"""Name of a split → the authors' files of tasks, file of tables, and folder of databases."""
 REVIEW = Path(__file__).with_name("spider_reviewed.jsonl")
-"""Reviews of the release's wrong golds, by ``row`` (see `intercode.datasets.files.apply`)."""
+"""The file of InterCode's reviews of wrong golds in the 2023 release. The function
+`intercode.datasets.files.apply` describes its format."""
 
 LEVELS = ("easy", "medium", "hard", "extra")
-"""Levels of difficulty, from the easiest."""
+"""The levels of difficulty, from the easiest to the hardest."""
 
 _FIXED_ORDER = re.compile(
     r"\bin (?:this|that|the following|the given|exactly this) order\b|\bfollowed by\b"
     r"|\b(?:first|second|third|last|left|right)most? column\b|\border of (?:the )?columns\b",
     re.IGNORECASE,
 )
-_Node = Any  # sqlglot's tree; the base class changes its name with the version
+_Node = Any  # a node of sqlglot's syntax tree; its base class has different names in versions
 _RELEASE = ("ic_spider_dev.json", "ic_spider_dbs.sql")
 
 
@@ -59,13 +61,14 @@ def load(
     databases: str | Path | None = None,
     reviewed: bool = False,
 ) -> Dataset:
-    """Load one split; a task's id is its row number.
+    """Load a split of Spider. A task's id is the number of its row.
 
     Args:
-        root: A folder with one of the layouts, at most three levels below; None: the folder of
-            ``intercode datasets fetch spider``.
+        root: A folder that contains one of the layouts, at most three levels deep; None: the folder
+            that ``intercode datasets fetch spider`` has written.
         split: One of `SPLITS`; the 2023 release has only ``dev``.
-        databases: Other databases with the same names, such as a test suite's; None: the layout's.
+        databases: A folder or file with other databases of the same names, such as those of a test
+            suite; None: the databases in the layout.
         reviewed: Whether to replace wrong golds of the 2023 release, and to accept an additional
             column that explains the answer.
 
@@ -73,8 +76,8 @@ def load(
         The dataset.
 
     Raises:
-        TaskError: The split is unknown, absent or malformed; or `reviewed` is set for the authors'
-            layout, whose golds have no review.
+        TaskError: The split is unknown, absent or malformed. Or `reviewed` is true for the authors'
+            layout, whose golds are not reviewed.
     """
     if split not in SPLITS:
         raise TaskError(f"Spider has no split {split!r}; known: {', '.join(SPLITS)}")
@@ -134,31 +137,34 @@ def _released_task(task: Task) -> Task:
 
 
 def _allow_explained_answer(task: Task) -> Task:
-    """Accept a column that explains the answer, as the guidelines of Spider's labellers do."""
+    """Return a task whose reward accepts an additional column that explains the answer.
+
+    The guidelines for the labellers of Spider permit such a column.
+    """
     return replace(task, metadata={**task.metadata, "columns": "explained"})
 
 
 def has_fixed_order(question: str) -> bool:
-    """Return whether a question states the order of its answer's columns."""
+    """Return whether a question states the order of the columns in its answer."""
     return _FIXED_ORDER.search(question) is not None
 
 
 def compute_difficulty(sql: str, dialect: str = "sqlite") -> str | None:
-    """Return the difficulty of a query as one of `LEVELS`; None if the query cannot be parsed.
+    """Return the difficulty of an SQL query as one of `LEVELS`; None if it cannot be parsed.
 
-    The rule is Spider's "hardness" (``evaluation.py`` of the authors). Three numbers are counted in
-    the outermost query (in the first query of a set operation):
+    The rule is the "hardness" in the authors' ``evaluation.py``. Three numbers are counted in the
+    outermost query. For UNION, INTERSECT and EXCEPT, the first of the combined queries counts:
 
     - *components*: WHERE, GROUP BY, ORDER BY and LIMIT, each once; each join; each OR and each
       LIKE in the conditions of ON, WHERE and HAVING;
     - *nested queries*: conditions with a subquery, plus one for UNION, INTERSECT or EXCEPT;
     - *others*, each at most once: several aggregates in SELECT and ORDER BY, several selected
-      columns, several conditions in WHERE, several columns in GROUP BY. Like the authors' rule, the
-      number of aggregates includes negated conditions and the connectors of HAVING.
+      columns, several conditions in WHERE, several columns in GROUP BY. As in the authors' program,
+      negated conditions, and the ANDs and ORs of HAVING, count as aggregates.
 
     Args:
         sql: The query.
-        dialect: The query's dialect, by its name in sqlglot.
+        dialect: The dialect of the query, by its name in the package sqlglot.
     """
     try:
         query: _Node = sqlglot.parse_one(sql, dialect=dialect)
@@ -215,7 +221,7 @@ def _count(query: _Node, is_set: bool) -> tuple[int, int, int]:
 
 
 def _conditions(clause: _Node) -> Iterator[_Node]:
-    """Yield the conditions of a clause, separated by AND and OR."""
+    """Yield the single conditions of a clause, which AND and OR connect."""
     if clause is None:
         return
     body = _body(clause)

@@ -1,11 +1,12 @@
 """Loader of SWE-bench (Jimenez et al. 2024): issues of Python projects, from the user's copy.
 
-The authors' rows are in one JSON or JSONL file, or in a folder with one such file. The agent does
-not see ``hints_text``, which was written after the issue.
+The copy is a JSON or JSONL file with the authors' rows, or a folder with one such file. The loader
+omits the field ``hints_text``, because the hints were written after the issue.
 
-A row names a repository and a commit, but no location: see ``--repositories``. A row also lacks the
-test command. The image must have pytest and the project's dependencies, and tasks of projects with
-another test runner (Django, SymPy) must name the runner.
+A row names a repository and a commit, but not where the repository is: the option
+``--repositories`` names the location. A row also lacks the command that runs the tests. The image
+must have pytest and the dependencies of the project. Tasks of projects with another test runner
+(Django, SymPy) must name the runner.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from intercode.errors import TaskError
 from intercode.task import Dataset
 
 TEST_TIMEOUT = 1800.0
-"""Time limit of a task's tests in seconds, as in the authors' harness."""
+"""The time limit of a task's tests in seconds, as in the authors' evaluation program."""
 
 _SUFFIXES = (".json", ".jsonl")
 _REQUIRED_FIELDS = ("repo", "base_commit", "test_patch", "FAIL_TO_PASS", "PASS_TO_PASS")
@@ -29,18 +30,18 @@ _METADATA_FIELDS = ("version", "environment_setup_commit", "created_at")
 
 @cached_loader
 def load(root: str | Path | None = None, name: str = "swe-bench") -> Dataset:
-    """Load all rows; a task's id is the authors' ``instance_id``.
+    """Load all rows of a copy. A task's id is the authors' ``instance_id``.
 
     Args:
-        root: The file, or a folder with one file of rows; None: ``datasets/NAME`` in InterCode's
-            cache.
+        root: The file, or a folder with one file of rows; None: the folder ``datasets/NAME`` in
+            InterCode's cache.
         name: The dataset's name.
 
     Returns:
         The dataset.
 
     Raises:
-        TaskError: The file is absent, malformed or not the only one in its folder.
+        TaskError: The file is absent or malformed, or the folder has several files of rows.
     """
     file = _file(home(name) if root is None else Path(root), name)
     return Dataset(read_tasks(file, _task), name, str(file))

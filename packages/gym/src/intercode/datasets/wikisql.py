@@ -2,10 +2,11 @@
 
 The copy has one of two layouts:
 
-- the authors': ``dev.jsonl``, ``dev.tables.jsonl`` and ``dev.db``. The structured queries become
-  SQL in SQLite's dialect, as in the authors' engine. Texts are compared in lower case, in which the
-  authors' database stores them. The columns are ``col0``, ``col1``…, so the task's query names the
-  table and its columns;
+- the authors' layout: ``dev.jsonl``, ``dev.tables.jsonl`` and ``dev.db``. The data have structured
+  queries, which the loader converts to SQL in SQLite's dialect, as the authors' program does. Texts
+  in the SQL are in lower case, because the authors' database stores texts in lower case. The
+  columns have the names ``col0``, ``col1``…. Therefore the task's query lists the table and the
+  meaning of its columns;
 - the 2023 release of InterCode: ``ic_wikisql_dev.json`` and ``ic_wikisql_dev.sql``. Of the 196
   golds, 174 are not valid SQL, because names and texts are not quoted (``SELECT COUNT
   School/Club_Team FROM … WHERE No. = 3``). Seven of the others return no rows for the same reason
@@ -24,7 +25,7 @@ from typing import Any
 from intercode.datasets.dataset_cache import cached_loader
 from intercode.datasets.files import locate, read_rows, read_tasks
 from intercode.errors import TaskError
-from intercode.syntax import quoted
+from intercode.sql_identifiers import quote_identifier
 from intercode.task import Dataset
 
 SPLITS = ("dev", "train", "test")
@@ -47,14 +48,14 @@ def load(
     repair: bool = True,
     databases: str | Path | None = None,
 ) -> Dataset:
-    """Load one split; a task's id is its row number.
+    """Load a split of WikiSQL. A task's id is the number of its row.
 
     Args:
-        root: A folder with one of the layouts, at most three levels below; None: the folder of
-            ``intercode datasets fetch wikisql``.
+        root: A folder that contains one of the layouts, at most three levels deep; None: the folder
+            that ``intercode datasets fetch wikisql`` has written.
         split: One of `SPLITS`; the 2023 release has only ``dev``.
-        repair: Whether to repair golds of the 2023 release into valid SQL.
-        databases: Another file of the database; None: the layout's.
+        repair: Whether to convert golds of the 2023 release to valid SQL.
+        databases: Another file of the database; None: the file in the layout.
 
     Returns:
         The dataset.
@@ -86,32 +87,41 @@ def load(
 
 
 def repair_query(gold: str) -> str | None:
-    """Convert a gold of the 2023 release into valid SQL for MySQL; None for an unknown form."""
+    """Convert a gold of the 2023 release to valid SQL for MySQL.
+
+    The result is None if the gold has not the form of the released golds.
+    """
     match = _PUBLISHED_QUERY.fullmatch(gold.strip())
     if match is None:
         return None
     aggregate, column, table, where_clause = match.groups()
-    selection = f"{aggregate}({quoted(column, '`')})" if aggregate else quoted(column, "`")
-    sql = f"SELECT {selection} FROM {quoted(table, '`')}"
+    selection = (
+        f"{aggregate}({quote_identifier(column, '`')})"
+        if aggregate
+        else quote_identifier(column, "`")
+    )
+    sql = f"SELECT {selection} FROM {quote_identifier(table, '`')}"
     conditions = []
     for condition_text in _NEXT_CONDITION.split(where_clause) if where_clause else ():
         condition = _CONDITION.fullmatch(condition_text)
         if condition is None:
             return None
         name, operator, value = condition.groups()
-        value = value.replace("\\", "\\\\")  # an escape in MySQL, not in SQLite
+        # In MySQL, unlike in SQLite, a backslash in a string begins an escape sequence.
+        value = value.replace("\\", "\\\\")
         is_number = operator != "=" and _NUMBER.fullmatch(value)
-        literal = value if is_number else quoted(value, "'")
-        conditions.append(f"{quoted(name, '`')} {operator} {literal}")
+        literal = value if is_number else quote_identifier(value, "'")
+        conditions.append(f"{quote_identifier(name, '`')} {operator} {literal}")
     return f"{sql} WHERE {' AND '.join(conditions)}" if conditions else sql
 
 
 def to_sql(query: Mapping[str, Any], table: str, types: Sequence[str]) -> str:
-    """Convert the authors' structured query into SQL for SQLite.
+    """Convert a structured query of the authors to SQL for SQLite.
 
     Args:
-        query: An object with ``sel`` (index of the selected column), ``agg`` (index in
-            `AGGREGATES`) and ``conds`` (column index, index in `OPERATORS`, value).
+        query: An object with three fields. ``sel`` is the index of the selected column, ``agg`` is
+            an index in `AGGREGATES`. ``conds`` is a list of conditions: index of a column, index in
+            `OPERATORS`, and value.
         table: The table's name in the database.
         types: The types of the table's columns, ``text`` or ``real``.
 
@@ -135,10 +145,10 @@ def to_sql(query: Mapping[str, Any], table: str, types: Sequence[str]) -> str:
 def _value(value: object, kind: str) -> str:
     if kind == "real" and isinstance(value, str):
         match = _NUMBER.search(value.replace(",", ""))
-        return match[0] if match else quoted(value.lower(), "'")
+        return match[0] if match else quote_identifier(value.lower(), "'")
     if isinstance(value, (int, float)):
-        return quoted(str(value), "'") if kind != "real" else json.dumps(value)
-    return quoted(str(value).lower(), "'")
+        return quote_identifier(str(value), "'") if kind != "real" else json.dumps(value)
+    return quote_identifier(str(value).lower(), "'")
 
 
 def _authored_fields(
@@ -149,12 +159,12 @@ def _authored_fields(
         raise TaskError(f"field 'table_id': there is no table {identifier!r}")
     header, types = tables[identifier]
     table = "table_" + identifier.replace("-", "_")
-    columns = ", ".join(
+    columns_text = ", ".join(
         f"col{column_index} is {name!r}" for column_index, name in enumerate(header)
     )
     return {
         "task_id": index,
-        "query": f"{row['question']} (Use table {table}, in which {columns})",
+        "query": f"{row['question']} (Use table {table}, in which {columns_text})",
         "gold": to_sql(row["sql"], table, types),
         "db": split,
         "dialect": "sqlite",

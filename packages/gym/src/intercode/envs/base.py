@@ -26,12 +26,12 @@ from intercode.envs.options import EnvOptions, SandboxOptions
 from intercode.envs.snapshots import (
     HOWS,
     EpisodeSnapshot,
-    How,
+    ForkMode,
     make_fork_generator,
     repeat,
     take_snapshot,
 )
-from intercode.envs.stage import PlaceT, SandboxStage, Stage, SupportsTermination
+from intercode.envs.stage import SandboxStage, Stage, SupportsTermination, WorkspaceT
 from intercode.envs.terminal_keys import add_keys_tool
 from intercode.envs.traits import SHELL, language_traits
 from intercode.episode import (
@@ -81,14 +81,14 @@ INTERPRETERS = Registry(
 """Name → the function or class that opens the interpreter in a sandbox."""
 
 
-class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
+class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
     """An interactive coding environment: observations and actions are texts.
 
     The action ``submit`` ends the episode with its reward, ``skip`` gives up. Any other action is
     executed. After `max_turns` executed actions the episode is truncated, and the state at that
-    point is scored. An action that ends its own sandbox ends the episode; the reward then scores
-    the state that is still readable. Before the end the reward is 0.0, unless `reward_every_turn`
-    is set.
+    point is scored. An action that ends the sandbox, for example by killing all processes, ends
+    the episode, too. The reward then scores the state that is still readable. Before the end the
+    reward is 0.0, unless `reward_every_turn` is set.
 
     `info` holds ``task_id`` and ``turn`` (the number of executed actions). After an action `info`
     also holds ``ok`` and, for an action with an exit code, ``exit_code``. With a reward `info`
@@ -122,11 +122,12 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
     prompt: ClassVar[str] = "$ "
     """The prompt before an action in output for people."""
     takes_answer: ClassVar[bool] = False
-    """Whether ``submit ANSWER`` submits; if False, only the bare ``submit`` does."""
+    """Whether ``submit ANSWER`` submits an answer. If False, only the bare ``submit`` ends the
+    episode, and ``submit ANSWER`` is executed as code."""
     Options: ClassVar[type[EnvOptions]] = SandboxOptions
-    """The class of the constructor's options."""
+    """The class of the constructor's argument `options`."""
     scores_later = False
-    """Whether `settle` scores the end of an episode; the last step then returns no score."""
+    """Whether the last step of an episode returns no score, and leaves the scoring to `settle`."""
     _constructor_arguments: tuple[tuple[Any, ...], dict[str, Any]]
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
@@ -138,20 +139,21 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
     def __init__(
         self,
         dataset: str | Path | Dataset,
-        stage: Stage[PlaceT] | None = None,
-        interpreter: str | Callable[[PlaceT], Interpreter] = "bash",
-        reward: str | Function | Reward[PlaceT] | None = None,
+        stage: Stage[WorkspaceT] | None = None,
+        interpreter: str | Callable[[WorkspaceT], Interpreter] = "bash",
+        reward: str | Function | Reward[WorkspaceT] | None = None,
         *,
         options: EnvOptions | None = None,
         **changes: Any,
     ) -> None:
         kind = self.Options if options is None else type(options)
-        self.options = options = kind.of(options, changes)
+        self.options = options = kind.merge(options, changes)
         opens = _opener(interpreter)
         if (language := getattr(opens, "language", "")) and language != self.traits.language:
             self.traits = language_traits(language)
         elif not language and not isinstance(interpreter, str) and self.traits is SHELL:
-            # A custom interpreter without a language may run anything: no shell command applies.
+            # A custom interpreter that names no language may accept other actions than shell
+            # commands. The shell's commands and programs are therefore removed from the traits.
             self.traits = replace(SHELL, where="", overview="", programs=())
         if getattr(options, "keys", False):
             opens, self.traits = add_keys_tool(opens, self.traits)
@@ -163,8 +165,9 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
             reward = choose_reward(self.name, reward, _no_reward)
         if stage is None:
             if (image := getattr(options, "image", None)) and Path(image).exists():
-                options = kind.of(options, {"image": Path(image)})  # "./" is not needed
-            stage = cast("Stage[PlaceT]", SandboxStage.of(options, self.traits))
+                # An existing path needs no leading "./" to be recognised as a path.
+                options = kind.merge(options, {"image": Path(image)})
+            stage = cast("Stage[WorkspaceT]", SandboxStage.from_options(options, self.traits))
         hide(tasks.source, tasks.databases)
         super().__init__(tasks, self.options)
         self.render_mode = options.render_mode
@@ -172,25 +175,27 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
         """The stage, which opens the tasks' workspaces."""
         if layers := getattr(options, "layers", ()):
             if not isinstance(stage, SandboxStage):
-                raise UsageError(f"nothing can be laid over the places of {self.name!r}: layers")
+                raise UsageError(
+                    f"no layers can be added to the workspaces of {self.name!r}: layers"
+                )
             stage.layers = tuple(layers)
         if isinstance(stage, SandboxStage):
             stage.programs = stage.programs or self.traits.programs
         self._open = opens
-        self._reward = cast("Reward[PlaceT]", reward)
-        self._workspace: PlaceT | None = None
+        self._reward = cast("Reward[WorkspaceT]", reward)
+        self._workspace: WorkspaceT | None = None
         self._interpreter: Interpreter | None = None
         self._origin: EpisodeSnapshot | None = None  # the snapshot that a fork begins from
-        self._scored_workspaces: weakref.WeakSet[Any] = (
-            weakref.WeakSet()
-        )  # workspaces already scored
+        # The workspaces that were already scored, each of which may be scored only once.
+        self._scored_workspaces: weakref.WeakSet[Any] = weakref.WeakSet()
         self._is_stopped = False
         self._change_tracker: FileChangeTracker | None = None
-        self._is_wire = options.observations == "utf-8"  # texts are escaped in both directions
-        self._settings: dict[tuple[str, str], str] = {}  # by image and directory
+        # With "utf-8", actions arrive, and observations leave, in the escaped form of `plain`.
+        self._is_wire = options.observations == "utf-8"
+        self._settings: dict[tuple[str, str], str] = {}  # (image, directory) → line of `setting`
 
     @classmethod
-    def narrowed(cls, tasks: Dataset, options: Mapping[str, Any]) -> tuple[Dataset, str]:
+    def filter_tasks(cls, tasks: Dataset, options: Mapping[str, Any]) -> tuple[Dataset, str]:
         """Exclude the tasks that cannot run with the given options, without starting anything.
 
         Args:
@@ -206,7 +211,7 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
         return tasks, ""
 
     def recreate(self, tasks: Dataset) -> Self:
-        """Construct another environment with this one's arguments and other tasks.
+        """Construct an environment with the same constructor arguments, but other tasks.
 
         Args:
             tasks: The new environment's tasks: the constructor's first argument.
@@ -234,7 +239,7 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
         return self.episode_state.submissions.total
 
     @property
-    def workspace(self) -> PlaceT:
+    def workspace(self) -> WorkspaceT:
         """The workspace of the current episode: its sandbox or session, for inspection.
 
         In a fork that has not started yet, access starts the workspace.
@@ -247,17 +252,17 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
             with self._calls:
                 self._start_fork()
         if self._workspace is None:
-            raise EnvironmentStateError("there is no sandbox: call reset() first")
+            raise EnvironmentStateError("the environment has no sandbox: call reset() first")
         return self._workspace
 
     @property
-    def sandbox(self) -> PlaceT:
+    def sandbox(self) -> WorkspaceT:
         """The workspace: the same as `workspace`, named for environments with a sandbox."""
         return self.workspace
 
     @property
     def directory(self) -> str:
-        """The initial working directory of the actions, relative to the workspace's directory.
+        """The initial working directory of the actions, relative to the image's working directory.
 
         Raises:
             EnvironmentStateError: No episode has started yet.
@@ -286,7 +291,8 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
     def solution(self, task: Task) -> list[str]:
         """Return actions that solve a task by its first reference solution (gold).
 
-        The last action is a submit. The actions of ``metadata.looks``, if any, precede gold.
+        The last action is a submit. If the task's ``metadata.looks`` lists exploratory actions,
+        these actions precede gold.
         """
         looks = task.metadata.get(LOOKS, ())
         return [*(looks if isinstance(looks, list | tuple) else ()), *task.gold[:1], "submit"]
@@ -302,7 +308,7 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
         """Begin an episode in a fresh workspace.
 
         Args:
-            seed: Restarts the order of the tasks.
+            seed: The seed of a new order of the tasks; None: the current order continues.
             options: ``{"task_id": …}`` or ``{"index": …}``, for callers behind Gymnasium's
                 wrappers, which pass no other arguments.
             task_id: Selects a task, without advancing the order.
@@ -318,9 +324,9 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
             UsageError: An option is unknown, or a task is selected twice.
             TaskError: The task's files or setup failed.
             ImageError: The image cannot be found or built.
-            SandboxError: The sandbox cannot be started. With ``errors="value"``
-                ``info["error"]`` holds this error and the two before, and the next step ends the
-                episode.
+            SandboxError: The sandbox cannot be started. With ``errors="value"``, `reset` returns
+                a `TaskError`, `ImageError` or `SandboxError` in ``info["error"]`` instead of
+                raising it, and the next step ends the episode.
             SandboxUnavailableError: This machine permits no sandbox. The error is raised even
                 with ``errors="value"``.
         """
@@ -378,7 +384,7 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
                     reply = execute(interpreter, action, state.task.timeout)
             turn = record_turn(action, reply)
             if tracker is not None and ENDED not in turn.info:
-                with suppress(CausedInsideError):  # the next action reports the error
+                with suppress(CausedInsideError):  # the next action will report the error
                     turn = replace(turn, changes=tracker.turn())
             self.episode.turns.append(turn)
             ended = ENDED in turn.info
@@ -413,25 +419,28 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
         if self._change_tracker is None or self._change_tracker.workspace is not workspace:
             try:
                 self._change_tracker = FileChangeTracker(workspace)
-            except CausedInsideError:  # the action itself reports the error
+            except CausedInsideError:  # the following action will report the error
                 return None
         return self._change_tracker
 
     def _reply(self, answer: str | None) -> Execution | None:
-        """Return the reply to an answer after which the episode continues; None: it ends.
+        """Return the reply to a submitted answer; None: the answer ends the episode.
 
-        Environments that permit several answers override this method. The reply is a turn.
+        Environments that permit several answers override this method. A reply counts as a turn,
+        after which the episode continues.
         """
         return None
 
     def _finish(self, status: Status) -> Score | None:
-        """End the episode and the agent's processes, and score it unless `scores_later` is set."""
+        """End the running episode and the agent's processes.
+
+        The method scores the episode, unless `scores_later` is set.
+        """
         assert self._interpreter is not None  # the episode is running
         self.episode.status = status
         self._interpreter.close()
-        gate = getattr(
-            self._workspace, "gate", None
-        )  # only a sandbox with a network policy has one
+        # Only a sandbox with a network policy has a gate.
+        gate = getattr(self._workspace, "gate", None)
         if gate is not None and (refusals := gate.refusal_counts):
             self.episode.metadata["network_refused"] = dict(refusals)
         if self.scores_later and not self.reward_every_turn:
@@ -467,7 +476,7 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
         if episode.turns and episode.status in ("ended", "truncated"):
             episode.turns[-1] = replace(episode.turns[-1], reward=score.value)
 
-    def _judge(self, task: Task, episode: Episode, workspace: PlaceT) -> Score:
+    def _judge(self, task: Task, episode: Episode, workspace: WorkspaceT) -> Score:
         """End all processes of an ended episode's workspace, then score the workspace."""
         score, ending_detail = Score(0.0), {}
         try:
@@ -480,10 +489,11 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
         except CausedInsideError as error:
             ending_detail = {ENDED: str(error)}
         if self.stage.changed(task, workspace):
-            # With the image ``host``, a package was installed: gold may have run other programs.
+            # The image ``host`` is this machine's file system. After the installation of a package
+            # there, gold may have run other programs than the agent.
             raise SandboxError(
-                f"the content of {self.image(task)!r} changed while the episode ran: the "
-                "episode and its gold did not run on the same thing"
+                f"the content of {self.image(task)!r} changed during the episode: the episode and "
+                "gold ran in different images"
             )
         return replace(score, detail={**score.detail, **ending_detail}) if ending_detail else score
 
@@ -499,7 +509,7 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
     def score(
         self,
         task: Task,
-        workspace: PlaceT,
+        workspace: WorkspaceT,
         *,
         output: str | None = None,
         episode: Episode | None = None,
@@ -513,11 +523,12 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
         Args:
             task: The task.
             workspace: The workspace, opened by ``env.stage.open(task)``. The caller closes it.
-            output: The agent's answer, if the reward judges one: the text that a Bash task asks
-                for, an SQL query (executed in the workspace), a Python program, a flag. Without
-                an output, a task that asks for an answer is not solved.
-            episode: The record of the attempt, which replaces `output`. Its turns and its answer
-                count like those of an episode of this environment.
+            output: The agent's answer, if the reward judges an answer. Bash: the text that
+                the task asks for. SQL: a query, which is executed in the workspace. Python: a
+                program. CTF: a flag. Without an output, a task that asks for an answer is not
+            solved.
+            episode: The record of the attempt, which replaces `output`. The turns and the answer in
+                the record count like those of an episode of this environment.
 
         Returns:
             The score, with a value in [0, 1].
@@ -540,39 +551,42 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
             return self._judge(task, episode, workspace)
 
     def _refuse_to_score(
-        self, task: Task, workspace: PlaceT, output: str | None, episode: Episode | None
+        self, task: Task, workspace: WorkspaceT, output: str | None, episode: Episode | None
     ) -> None:
         if output is not None and episode is not None:
-            raise UsageError("score takes an output or an episode, which has one, not both")
+            raise UsageError(
+                "score takes an output or an episode, not both: an episode has an output"
+            )
         if episode is not None and episode.task_id != task.task_id:
             raise UsageError(f"the episode is of task {episode.task_id!r}, not {task.task_id!r}")
         if workspace is self._workspace and self.episode_state.is_running:
             raise EnvironmentStateError(
-                "this is the place of the running episode, which step('submit') ends and scores"
+                "this workspace belongs to the running episode: step('submit') ends and scores it"
             )
         if workspace in self._scored_workspaces:
             raise EnvironmentStateError(
-                "this place was scored before, which may have changed it: start one from a "
-                "snapshot of it, and score that"
+                "this workspace was scored before, which may have changed it: start another "
+                "workspace from a snapshot, and score that"
             )
         if self.stage.changed(task, workspace):
             raise UsageError(
-                f"the place was not started from {self.image(task)!r} as it is now: open it by "
-                f"env.stage.open(task), so that it differs from the image by what the agent did"
+                f"the workspace was not started from {self.image(task)!r} in its current version: "
+                "open it by env.stage.open(task), so that its differences from the image are the "
+                "agent's changes"
             )
 
-    def _attempt(self, task: Task, workspace: PlaceT, output: str | None) -> Episode:
+    def _attempt(self, task: Task, workspace: WorkspaceT, output: str | None) -> Episode:
         """Return an episode for an attempt without `step`, from its answer (see `score`)."""
         turns = [] if output is None else [Turn("", output)]
         return Episode(task.task_id, task.query, self.name, turns=turns, status="submitted")
 
     def render(self) -> str | None:
         """Return the episode so far as terminal text; None without a `render_mode`."""
-        state = self.episode_state
+        episode_state = self.episode_state
         return (
             None
             if self.render_mode is None
-            else self._encode_output(state.render_text(self.prompt))
+            else self._encode_output(episode_state.render_text(self.prompt))
         )
 
     def overview(self) -> str:
@@ -595,7 +609,7 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
             turn = self._look(task, self.traits.overview)
         if not turn.ok:
             message = turn.observation.strip()[-500:]
-            raise TaskError(f"task {task.task_id!r}: what there is cannot be shown: {message}")
+            raise TaskError(f"task {task.task_id!r}: its contents cannot be listed: {message}")
         return turn.observation.rstrip("\n")
 
     def setting(self) -> str:
@@ -615,7 +629,8 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
                 try:
                     turn = self._look(task, self.traits.where)
                 except (TaskError, ImageError, SandboxError):
-                    return default_setting  # a missing name does not justify a failed episode
+                    # A missing line in the prompt does not justify a failure of the episode.
+                    return default_setting
                 line = turn.observation.strip()[:SETTING_LENGTH]
                 self._settings[key] = (
                     line if turn.ok and line.isprintable() and line else default_setting
@@ -623,9 +638,9 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
             return self._settings.get(key, default_setting)
 
     def _look(self, task: Task, action: str) -> Turn:
-        """Execute an action in a second workspace, and leave the episode's unchanged.
+        """Execute an action in a second workspace of a task, not in the episode's workspace.
 
-        In the episode's workspace, an extra process would shift all later process ids.
+        In the episode's workspace, an extra process would shift the ids of all later processes.
         """
         with (
             closing(self.stage.open(task)) as workspace,
@@ -649,16 +664,17 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
         with closing(self.recreate(single_task)) as env:
             return play_gold(env, task)
 
-    def snapshot(self, how: How = "auto", lossy: bool = False) -> EpisodeSnapshot:
+    def snapshot(self, mode: ForkMode = "auto", lossy: bool = False) -> EpisodeSnapshot:
         """Save the running episode between two actions; the episode continues unchanged.
 
         Args:
-            how: ``"state"`` saves the state of workspace and interpreter. With ``"replay"`` each
+            mode: ``"state"`` saves the state of workspace and interpreter. With ``"replay"`` each
                 fork repeats the actions and compares their results. ``"auto"`` saves the state
                 if possible, and replays otherwise.
             lossy: Omit the parts of the state that cannot be saved, such as running programs,
-                instead of raising an error. The snapshot's `lost`, each fork's ``info["lost"]``
-                and its episode's ``metadata["lost"]`` list the omitted parts.
+                instead of raising an error. Three places list the omitted parts: the snapshot's
+                `lost`, each fork's ``info["lost"]``, and the ``metadata["lost"]`` of the fork's
+                episode.
 
         Raises:
             ForkError: The episode cannot be saved in this way, or has ended.
@@ -667,7 +683,7 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
         """
         try:
             with self._calls:
-                return self._save(how, lossy)
+                return self._save(mode, lossy)
         except BaseException as error:  # the interpreter may have sent only a part of its state
             self.interrupt(error)
             raise
@@ -700,12 +716,12 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
                 (observation, self.episode_state.first_info(self.max_turns, last_turn))
             )
 
-    def fork(self, n: int = 1, how: How = "auto", lossy: bool = False) -> list[Self]:
+    def fork(self, n: int = 1, mode: ForkMode = "auto", lossy: bool = False) -> list[Self]:
         """Fork the running episode into new environments; the episode itself continues.
 
         Args:
             n: The number of forks, at least 1, each in a new environment. The caller closes them.
-            how: See `snapshot`.
+            mode: See `snapshot`.
             lossy: See `snapshot`.
 
         Returns:
@@ -719,7 +735,7 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
             raise UsageError(f"the number of forks must be a whole number, not {n!r}")
         if n < 1:
             raise UsageError(f"the number of forks must be at least 1, not {n}")
-        with ExitStack() as stack, self.snapshot(how, lossy) as snapshot:
+        with ExitStack() as stack, self.snapshot(mode, lossy) as snapshot:
             forks = []
             for _ in range(n):
                 fork = stack.enter_context(closing(self.recreate(self.dataset)))
@@ -733,14 +749,14 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
             stack.pop_all()
             return forks
 
-    def _save(self, fork_mode: How, lossy: bool) -> EpisodeSnapshot:
+    def _save(self, fork_mode: ForkMode, lossy: bool) -> EpisodeSnapshot:
         state, episode, origin = self.episode_state, self.episode, self._origin
         if fork_mode not in HOWS:
             raise UsageError(f"how must be one of {', '.join(HOWS)}, not {fork_mode!r}")
         is_active = self._is_unstarted_fork or self._interpreter is not None
         if episode.status != "running" or not is_active:
             raise ForkError("the episode has ended: take a snapshot while it is running")
-        if self._is_unstarted_fork and origin is not None and fork_mode in ("auto", origin.how):
+        if self._is_unstarted_fork and origin is not None and fork_mode in ("auto", origin.mode):
             return origin.with_episode(episode, state.fork_numbers)
         if not self._is_unstarted_fork:
             episode = replace(episode, seconds=state.seconds)
@@ -759,7 +775,7 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
         return is_fork and self.episode_state.is_running
 
     def _start_fork(self) -> None:
-        """Start the workspace and interpreter of a fork, unless they run already."""
+        """Start the workspace and the interpreter of a fork, unless both already run."""
         if not self._is_unstarted_fork:
             return
         assert self._origin is not None  # an unstarted fork has its snapshot
@@ -769,7 +785,7 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
             self._refuse_stopped()
         self.episode_state.start_clock()
 
-    def _replay_turns(self) -> tuple[PlaceT, Interpreter]:
+    def _replay_turns(self) -> tuple[WorkspaceT, Interpreter]:
         """Open a workspace, and repeat the actions of the episode in it."""
         task = self.episode_state.task
         with ExitStack() as stack:
@@ -783,7 +799,7 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
         return workspace, interpreter
 
     def stop(self) -> None:
-        """Close the workspace for good, even while another thread's call runs. Idempotent.
+        """Close the workspace permanently, even while another thread's call runs. Idempotent.
 
         The running call fails with `SandboxClosedError` or `EnvironmentStateError`. `close` frees
         the remaining resources.
@@ -792,12 +808,19 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
         self.abort()
 
     def abort(self) -> None:
-        """Interrupt only the running call of another thread; `stop` also refuses later episodes."""
+        """Interrupt the running call of another thread by closing the workspace.
+
+        Unlike `stop`, the method leaves the environment usable for further episodes.
+        """
         if (workspace := self._workspace) is not None:
             workspace.close()
 
     def _refuse_stopped(self) -> None:
-        """Refuse a workspace that was opened during `stop`, which could not close it yet."""
+        """Close a workspace that was still being opened when `stop` ran on another thread.
+
+        Raises:
+            EnvironmentStateError: `stop` was called.
+        """
         if self._is_stopped and self._workspace is not None:
             self._workspace.close()
             raise EnvironmentStateError("this environment was stopped")
@@ -811,7 +834,8 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
         parent process owns the resources.
         """
         if self._calls.cut():
-            self.abort()  # the call itself frees the rest: it uses its descriptors until its end
+            # The interrupted call uses its descriptors until its end, and frees them itself.
+            self.abort()
         elif not self._calls.forked:
             self._release()
 
@@ -826,8 +850,8 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
             EnvironmentStateError: Always.
         """
         raise EnvironmentStateError(
-            "an environment cannot be copied or pickled, as its sandbox is one: fork() branches an "
-            "episode, and another process makes an environment of its own"
+            "an environment cannot be copied or pickled, because its sandbox cannot: use fork() "
+            "to branch an episode, and make a new environment in another process"
         )
 
     @contextmanager
@@ -838,7 +862,8 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
         """
         interpreter, self._interpreter = self._interpreter, None
         workspace, self._workspace = self._workspace, None
-        origin, self._origin = self._origin, None  # its saved state is freed after the workspace
+        # The local variable keeps the snapshot's saved state until the workspace is closed.
+        origin, self._origin = self._origin, None
         try:
             if interpreter is not None:
                 interpreter.close()
@@ -882,4 +907,6 @@ def _open_custom(interpreter: Callable[[Any], Interpreter], workspace: Any) -> I
 
 
 def _no_reward() -> NoReturn:
-    raise UsageError("say how well an episode went: reward=FUNCTION, or reward='reward.py:score'")
+    raise UsageError(
+        "this environment needs a reward: reward=FUNCTION, or reward='reward.py:score'"
+    )

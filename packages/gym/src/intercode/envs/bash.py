@@ -28,9 +28,10 @@ from intercode_sandbox import SandboxBackend
 class BashEnv(InterCodeEnv[SandboxBackend]):
     """An environment with one persistent Bash per episode; observations are terminal output.
 
-    The reward is the task's verification command. Without a verification command the reward
-    compares the effect of the episode with gold's. The option `reward` replaces both; a `Judge` of
-    `intercode.rewards.judge` only decides on outputs that differ from gold's.
+    The reward runs the task's verification command. Without a verification command the reward
+    compares the effect of the episode with the effect of gold. The option `reward` replaces both.
+    If the option is a `Judge` of `intercode.rewards.judge`, the comparison with gold remains, and
+    the judge only decides on outputs that differ from gold's output.
 
     Args:
         data: A dataset, a file of tasks, or a dataset's name.
@@ -61,7 +62,7 @@ class BashEnv(InterCodeEnv[SandboxBackend]):
         options: BashOptions | None = None,
         **changes: Any,
     ) -> None:
-        options = BashOptions.of(options, changes)
+        options = BashOptions.merge(options, changes)
         if (reward := options.reward) == "judge":
             raise UsageError(
                 "a judge needs a model: --judge-model PROVIDER/NAME, or from Python "
@@ -69,7 +70,7 @@ class BashEnv(InterCodeEnv[SandboxBackend]):
             )
         judge, reward = (reward, None) if isinstance(reward, Judge) else (None, reward)
         tasks = load(data)
-        stage = SandboxStage.of(options, self.traits)
+        stage = SandboxStage.from_options(options, self.traits)
         cache = GoldCache.from_option(options.cache_gold, stage.provider)
         env_reward = choose_reward(
             "bash", reward, lambda: _reward(tasks, stage, cache, judge, options.ignore)
@@ -84,7 +85,10 @@ def _reward(
     judge: Judge | None,
     ignore: Sequence[str],
 ) -> Reward[SandboxBackend]:
-    """Return the reward that runs a task's verification or, without one, compares with gold.
+    """Return the reward of the Bash environment.
+
+    For a task with a verification command, the reward runs the command. For any other task, the
+    reward compares the effect of the episode with the effect of gold.
 
     Raises:
         TaskError: A task has neither gold nor verification.
@@ -92,8 +96,7 @@ def _reward(
     for task in tasks:
         if not task.gold and task.verification is None:
             raise TaskError(
-                f"{tasks.where(task)} has neither 'gold' nor 'verification': nothing says when it "
-                "is solved"
+                f"{tasks.where(task)} has neither 'gold' nor 'verification', so it cannot be scored"
             )
     runner = GoldRunner(stage.open, BashInterpreter, stage.identify, cache)
     gold_reward = BashReward(runner, judge, ignore)

@@ -33,7 +33,7 @@ from intercode.task import Dataset, Task
 from intercode_sandbox.base import Completed, Limits, Provider, SandboxBackend
 from intercode_sandbox.images.archive import pack
 from intercode_sandbox.network import Network, Policy
-from intercode_sandbox.scripts import SHELL as BASH, script
+from intercode_sandbox.script_arguments import SHELL as BASH, script
 from intercode_sandbox.units import format_count
 
 NETWORK = "network"
@@ -42,16 +42,18 @@ FOLDER = "/ctf"
 """The default folder of a task. A home directory is unsuitable: services may need access."""
 
 SERVICE_USER = "65534:65534"
-"""The user of services: not the agent's user, and numeric, because images may lack names."""
+"""The user and group ids of services. The agent has another user, which cannot read a service's
+secrets. The ids are numeric, because an image may lack user names."""
 
 HEALTH_TIMEOUT = 30.0
 """Seconds within which a service must become healthy."""
 
 
-# Descriptor 3 passes the input on: a shell gives background commands an empty input by default.
+# ``setsid --fork`` starts the service in the background, without the shell's terminal and output.
+# Descriptor 3 passes the shell's standard input on to the service.
 _BACKGROUND = 'exec 3<&0; exec setsid --fork "$@" <&3 3<&- >/dev/null 2>&1'
 _FIELDS = {"service", "subtasks", "assets", "released_setup"}
-"""The metadata fields that only puzzles have."""
+"""The fields of a task's `metadata` by which CTF tasks are recognised."""
 _FLAG = re.compile(r"\w+\{[^{}\s]+\}")
 
 
@@ -122,26 +124,28 @@ class CtfEnv(InterCodeEnv[SandboxBackend]):
         options: CtfOptions | None = None,
         **changes: Any,
     ) -> None:
-        options = CtfOptions.of(options, changes)
+        options = CtfOptions.merge(options, changes)
         tasks = load_seeded(data, options.seed or 0, options.secret)
         _check(tasks)
         self.attempts = options.attempts or None
-        available_tasks = tasks if Policy.of(options.network).reaches_out else filter_offline(tasks)
+        available_tasks = (
+            tasks if Policy.parse(options.network).reaches_out else filter_offline(tasks)
+        )
         self._excluded_ids = {task.task_id for task in tasks} - {
             task.task_id for task in available_tasks
         }
-        self._folders = CtfStage.of(options, self.traits)
+        self._folders = CtfStage.from_options(options, self.traits)
         env_reward = choose_reward("ctf", options.reward, FlagReward)
         super().__init__(
             available_tasks, self._folders, self._open_shell, env_reward, options=options
         )
 
     @classmethod
-    def narrowed(cls, tasks: Dataset, options: Mapping[str, Any]) -> tuple[Dataset, str]:
-        """Exclude the tasks that need an unavailable network: see `InterCodeEnv.narrowed`."""
+    def filter_tasks(cls, tasks: Dataset, options: Mapping[str, Any]) -> tuple[Dataset, str]:
+        """Exclude the tasks that need an unavailable network: see `InterCodeEnv.filter_tasks`."""
         available_tasks = (
             tasks
-            if Policy.of(options.get("network") or False).reaches_out
+            if Policy.parse(options.get("network") or False).reaches_out
             else filter_offline(tasks)
         )
         excluded_count = len(tasks) - len(available_tasks)
@@ -175,7 +179,8 @@ class CtfEnv(InterCodeEnv[SandboxBackend]):
     def _reply(self, answer: str | None) -> Execution | None:
         task, submissions = self.episode_state.task, self.episode_state.submissions
         if self.attempts is not None and submissions.wrong >= self.attempts:
-            self.episode.metadata[NO_ATTEMPT_KEY] = True  # the forks used up all attempts
+            # Forks of the episode share the attempts, and used up all of them.
+            self.episode.metadata[NO_ATTEMPT_KEY] = True
             return None
         if answer is None or is_flag(task, answer):
             return None
@@ -192,7 +197,7 @@ class CtfEnv(InterCodeEnv[SandboxBackend]):
                     return None
                 text += f" {format_count(remaining_attempts, 'more attempt')}."
             reply = Execution(f"{text}\n".encode(), ok=False, info=info)
-        self.episode.answer = None  # the turn holds the answer
+        self.episode.answer = None  # the answer does not end the episode: its turn holds the answer
         return reply
 
 
@@ -288,8 +293,9 @@ class CtfStage(SandboxStage):
         ]
         if inspection_capabilities and _text(task, "service") is not None:
             raise TaskError(
-                f"task {task.task_id!r}: with the capabilities {', '.join(inspection_capabilities)} the agent could "
-                "look into the processes or files of the task's service: leave them out"
+                f"task {task.task_id!r}: with the capabilities "
+                f"{', '.join(inspection_capabilities)} the agent could read the processes or "
+                "files of the task's service: omit these capabilities"
             )
         return limits
 
@@ -327,7 +333,8 @@ class CtfStage(SandboxStage):
         return Service(command, stdin, SERVICE_USER, _text(task, "health"))
 
     def _lay(self, sandbox: SandboxBackend, task: Task) -> None:
-        # Assets contain the folder and relative files create it: both save a process.
+        # Assets contain the task's folder, and writing a relative file creates the folder. Only
+        # without both does a ``mkdir`` have to run.
         if _text(task, "assets") is None and not any(
             map(_is_inside_folder, self.file_contents(task))
         ):
@@ -346,11 +353,12 @@ class CtfStage(SandboxStage):
         stdin, directory = service.stdin, self.directory(task)
         try:
             result = sandbox.exec(argv, stdin=stdin, cwd=directory, user=service.user)
-        except LookupError:  # the sandbox has only one user
+        except LookupError:  # the sandbox has only one user, because InterCode does not run as root
             result = sandbox.exec(argv, stdin=stdin, cwd=directory)
         except PermissionError as error:
             raise TaskError(
-                f"task {task.task_id!r}: its service may not enter the task's folder: {error}"
+                f"task {task.task_id!r}: its service is not permitted to enter the task's folder: "
+                f"{error}"
             ) from error
         _require_success(task, "service", result)
         if service.health is not None:
@@ -362,7 +370,8 @@ def _await(sandbox: SandboxBackend, task: Task, health: str, directory: str) -> 
     deadline = time.monotonic() + HEALTH_TIMEOUT
     pause = 0.005
     while True:
-        # Every check, even the last, has its full time limit: its output explains a failure.
+        # The last check, too, has the full time limit, because the check's output explains the
+        # failure.
         result = sandbox.exec(argv, stdin=stdin, cwd=directory)
         if result.ok:
             return

@@ -1,8 +1,9 @@
 """Recipes: Dockerfiles that describe a task's workspace, for other tools.
 
 The built image has the files of `Stage.open`, with three exceptions. The image ``host`` is local to
-this machine and cannot be exported: ``base`` replaces it. A Debian suite has Docker's selection of
-packages. Timestamps differ.
+this machine and cannot be exported: ``base`` replaces it. For an image that is a Debian suite, the
+recipe begins with Docker's image of that suite, whose selection of packages differs. Timestamps
+differ.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class WorkspaceRecipe:
     """A description of a task's workspace for other tools."""
 
     dockerfile: str
@@ -69,14 +70,15 @@ class Recipe:
     executable: frozenset[str]
     """The paths in `files` that are executable."""
     carried: Mapping[str, str]
-    """The images after ``FROM`` that no registry has → their names in InterCode. An engine imports
-    each image once: ``intercode images export NAME x.tar && docker import x.tar IMAGE``."""
+    """The name after ``FROM`` → InterCode's name, for each image that no registry has. A container
+    engine imports each image once:
+    ``intercode images export NAME x.tar && docker import x.tar IMAGE``."""
     env: Mapping[str, str]
     """All environment variables of an agent's programs."""
     workdir: str
-    """The initial working directory of those programs."""
+    """The initial working directory of an agent's programs."""
     user: str
-    """The user of those programs, ``uid:gid``; empty: root."""
+    """The user of an agent's programs, ``uid:gid``; empty: root."""
     limits: Limits
     """The resource limits of the workspace, including the capabilities of its programs."""
     network: bool
@@ -94,13 +96,13 @@ class Recipe:
         return dockerfile
 
 
-class Writer:
+class RecipeWriter:
     """A builder of recipes that appends Dockerfile instructions.
 
     Args:
         image: InterCode's name of the image.
         start: How programs start in the image.
-        base: The name after ``FROM``, which replaces the base image.
+        base: The name after ``FROM``, which replaces the image; None: derived from `image`.
 
     Raises:
         UsageError: The image cannot be exported to another tool.
@@ -143,14 +145,14 @@ class Writer:
         image_name = "base" if name == "host" else name
         if image_name not in _EXPORTABLE_IMAGES:
             raise UsageError(
-                f"the image {name!r} is in no registry: give it to your engine (intercode images "
-                "export, docker import), and name it there: recipe(task, base=NAME)"
+                f"the image {name!r} is in no registry: import it into your engine (intercode "
+                "images export, docker import), and pass its name there: recipe(task, base=NAME)"
             )
         self.carried[image_name] = image_name
         return image_name
 
     def _inline_dockerfile(self, options: Options) -> list[str]:
-        """Return the lines of an existing Dockerfile, and add the files beside it."""
+        """Return the lines of an existing Dockerfile, and add the files of the same folder."""
         text = options.path.read_text(encoding="utf-8")
         stages = set(_STAGE.findall(text))
 
@@ -159,7 +161,7 @@ class Writer:
             if name in ("host", *_EXPORTABLE_IMAGES) and name not in stages:
                 name = self._carry(name)
             elif name.startswith(("/", "./", "../", "~")):
-                self._carry(name)  # raises: a path is in no registry
+                self._carry(name)  # `_carry` raises the error: no registry has an image with a path
             return f"{match[1]}{name}"
 
         for name, value in options.arguments.items():
@@ -179,7 +181,9 @@ class Writer:
                 if file == dockerfile or (file.is_dir() and not file.is_symlink()):
                     continue
                 if file.is_symlink() or not file.is_file():
-                    raise UsageError(f"{file} is not a regular file, and a recipe has only those")
+                    raise UsageError(
+                        f"{file} is not a regular file, and a recipe supports only regular files"
+                    )
                 path = file.relative_to(folder).as_posix()
                 self.files[path] = file.read_bytes()
                 if os.access(file, os.X_OK):
@@ -193,7 +197,7 @@ class Writer:
                 break
 
     def _root(self, is_root: bool) -> None:
-        """Switch between root, for build steps, and the image's user."""
+        """Append a ``USER`` instruction for root, who runs build steps, or for the image's user."""
         if self._start.user:
             self._lines.append(f"USER {'0:0' if is_root else _account(self._start.user)}")
 
@@ -213,7 +217,7 @@ class Writer:
         ]
 
     def put(self, name: str, content: bytes) -> str:
-        """Add a file beside the Dockerfile, and return its path."""
+        """Add a file beside the recipe's Dockerfile, and return the file's path."""
         path = f"{FOLDER}/{len(self.files)}-{re.sub(r'[^A-Za-z0-9._-]', '_', name)}"
         self.files[path] = content
         return path
@@ -226,13 +230,14 @@ class Writer:
         limits: Limits,
         network: bool,
         service: Service | None,
-    ) -> Recipe:
+    ) -> WorkspaceRecipe:
         """Add the task's files and setup, and return the recipe.
 
         Args:
-            directory: The directory of relative files and setup, relative to the image's.
+            directory: The directory of the setup and of files with relative paths, itself relative
+                to the image's working directory.
             file_contents: The task's files: path → content.
-            setup: The setup command, run in `directory`; None: none.
+            setup: The setup command, run in `directory`; None: the task has no setup.
             limits: The resource limits of the workspace.
             network: Whether the workspace has network access.
             service: The service that runs in the workspace.
@@ -247,7 +252,7 @@ class Writer:
         self._root(False)
         if setup is not None:
             self._lines.append(f"RUN {_words('/bin/bash', '--norc', '--noprofile', '-c', setup)}")
-        return Recipe(
+        return WorkspaceRecipe(
             dockerfile="\n".join([*self._lines, ""]),
             files=self.files,
             executable=frozenset(self._executable),
@@ -270,7 +275,7 @@ def _declare_argument(value: str, declaration: re.Match[str]) -> str:
 
 
 def _account(user: str) -> str:
-    """Return the user and the group; a Dockerfile does not support further groups."""
+    """Return the part ``uid:gid`` of a user, because a Dockerfile supports no further groups."""
     return user.partition(",")[0]
 
 

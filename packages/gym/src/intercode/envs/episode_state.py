@@ -36,11 +36,12 @@ from intercode.registry import MESSAGES
 from intercode.task import Dataset, Task
 from intercode.tool_calls import Tool, ToolCall
 from intercode_sandbox.interruption import is_callers
-from intercode_sandbox.ownership import OneCaller
+from intercode_sandbox.ownership import CallGuard
 
 VALUES = (SandboxError, ImageError, OSError, TaskError, RewardError)
-"""The errors that ``errors="value"`` turns into values. Errors of the caller or the agent are not
-among them, and `SandboxUnavailableError` is excluded, because every other episode would raise it.
+"""The errors that `reset` and `step` return in ``info["error"]``, instead of raising them, with the
+option ``errors="value"``. Errors of the caller or the agent are not among them. The subclass
+`SandboxUnavailableError` is always raised, because every later episode would raise it, too.
 """
 SHOWN = ("timed_out", "restarted", "truncated", "gone")
 """The facts of an execution that `info` includes; facts that vary from run to run are excluded."""
@@ -88,7 +89,8 @@ class EpisodeState:
         self._task: Task | None = None
         self._episode: Episode | None = None
         self._start_time = 0.0
-        """The monotonic time of the episode's start; a fork's is shifted by its elapsed seconds."""
+        """The monotonic time of the episode's start. For a fork: the time of the fork's start,
+        minus the seconds that had elapsed in its source episode."""
         self.failure: Exception | None = None
         """The failure of the last reset, which the next step raises."""
         self.submissions = Submissions()
@@ -130,7 +132,8 @@ class EpisodeState:
 
         Args:
             env: The environment, with its name, tasks and random generator.
-            task: The task; None: the next task of a seeded order. A new order follows its end.
+            task: The task; None: the next task of a seeded order. When all tasks of the order have
+                been taken, a new order begins.
             seed: The seed of the episode and of a new order; None: the attribute `seed`, which
                 is used once.
         """
@@ -144,7 +147,7 @@ class EpisodeState:
         return task
 
     def resume(self, task: Task, episode: Episode, submissions: Submissions) -> None:
-        """Continue an episode.
+        """Begin a fork: continue from a recorded episode.
 
         Args:
             task: The task.
@@ -177,7 +180,8 @@ class EpisodeState:
             ActionError: The action is not a text.
             Exception: The error in `failure`, raised once.
         """
-        if (error := self.failure) is not None:  # from `reset`, which cannot truncate an episode
+        # A failed `reset` stores its error, because only a step can truncate an episode.
+        if (error := self.failure) is not None:
             self.failure = None
             raise error
         if self.episode.status != "running" or not is_open:
@@ -214,7 +218,10 @@ class EpisodeState:
 
     @contextmanager
     def recording_failures(self) -> Iterator[None]:
-        """End the episode as an error if the block raises an exception, and propagate it."""
+        """End the episode as an error if the ``with`` block raises an exception.
+
+        The exception propagates to the caller.
+        """
         try:
             yield
         except BaseException as error:
@@ -224,8 +231,8 @@ class EpisodeState:
     def _fail(self, error: BaseException) -> None:
         """End the episode as an error.
 
-        An exception of the caller arrives before the observation. The effects of the action are
-        then unknown, and its late observation could be mistaken for that of a later action.
+        After an exception of the caller, the episode cannot continue, because the action's effects
+        are unknown. The action's late observation could also be mistaken for a later one.
         """
         name = type(error).__name__
         self.episode.status = "error"
@@ -316,7 +323,8 @@ class EpisodeEnv(gymnasium.Env[str, str]):
     name: ClassVar[str]
     """The environment's short name, for the record."""
     traits: Traits = SHELL
-    """The environment's traits; without a class, those of its language."""
+    """The environment's traits. For an environment without a separate class, the traits follow from
+    the language of the actions."""
 
     def __init__(self, dataset: Dataset, options: EnvOptions) -> None:
         if not dataset:
@@ -328,7 +336,7 @@ class EpisodeEnv(gymnasium.Env[str, str]):
         self.observation_space = Unicode()
         self.action_space = Unicode()
         self.episode_state = EpisodeState(options)
-        self._calls = OneCaller("this environment", self._release)
+        self._calls = CallGuard("this environment", self._release)
 
     @property
     def episode(self) -> Episode:
@@ -349,12 +357,13 @@ class EpisodeEnv(gymnasium.Env[str, str]):
         Raises:
             EnvironmentStateError: No episode has started, or it has ended; or another process made
                 the environment, or another thread is using it. An exception of the caller (Ctrl-C,
-                the handler of an alarm) before the observation also ends the episode.
+                the handler of an alarm) that arrives before the observation also ends the episode.
             ActionError: The action is not a text.
             SandboxError: The infrastructure, not the agent's processes, lost the sandbox. The
                 episode counts as an error, never as a reward.
-            RewardError: The episode cannot be scored. With ``errors="value"`` this error and the
-                one before truncate the episode, with the reward NaN and ``info["error"]``.
+            RewardError: The episode cannot be scored. With ``errors="value"``, a `RewardError` or
+                `SandboxError` is not raised: the step truncates the episode, with the reward NaN
+                and the error in ``info["error"]``.
         """
         try:
             with self._calls:
@@ -380,7 +389,10 @@ class EpisodeEnv(gymnasium.Env[str, str]):
         self.episode_state.interrupt(error)
 
     def _encode_output(self, data: DataT) -> DataT:
-        """Return an output of the environment in its external form; the default is unchanged."""
+        """Return an output of the environment in the form that callers receive.
+
+        By default the output is returned unchanged.
+        """
         return data
 
     def _release(self) -> None:
@@ -446,7 +458,7 @@ def choices(options: Mapping[str, Any] | None, **arguments: Any) -> dict[str, An
     if options is not None and not isinstance(options, Mapping):
         raise UsageError(f"the options of reset are a dict, not {type(options).__name__}")
     if invalid_names := [name for name in options or () if not isinstance(name, str)]:
-        raise UsageError(f"reset knows no option {invalid_names[0]!r}, only 'task_id' and 'index'")
+        raise UsageError(f"reset has no option {invalid_names[0]!r}, only 'task_id' and 'index'")
     arguments = {name: value for name, value in arguments.items() if value is not None}
     if duplicates := sorted(arguments.keys() & (options or {}).keys()):
         raise UsageError(f"give {duplicates[0]!r} to reset once, not in its options as well")

@@ -34,7 +34,7 @@ class FileChangeTracker:
     """A tracker that compares a workspace's files with the previous listing.
 
     Args:
-        workspace: The workspace. Differences from its image at this moment belong to no turn.
+        workspace: The workspace. Files that already differ from its image count for no turn.
 
     Raises:
         SandboxError: The workspace is lost.
@@ -77,7 +77,8 @@ class FileChangeTracker:
             return replace(file, cut=True)
         try:
             content = self.workspace.read_file(file.path, MAX_FILE_SIZE)
-        except (OSError, OutputLimitError):  # a background program changed the file meanwhile
+        except (OSError, OutputLimitError):
+            # A background program changed or removed the file after the listing.
             return replace(file, cut=True)
         if b"\0" in content:
             return file
@@ -88,7 +89,7 @@ class FileChangeTracker:
 def _describe_change(previous_change: Change | None, current_change: Change | None) -> FileChange:
     """Return the difference between two states of a path.
 
-    Each argument is the path's change from the image, and None if the path is as in the image.
+    Each argument is a difference between the workspace and its image; None: no difference.
     """
     change = current_change or previous_change
     assert change is not None  # the caller compares only different states
@@ -105,11 +106,12 @@ def _describe_change(previous_change: Change | None, current_change: Change | No
 
 
 def presence(previous_change: Change | None, current_change: Change | None) -> tuple[bool, bool]:
-    """Return whether a path existed, and whether it exists now, by its changes from the image.
+    """Return whether a path existed at an earlier time, and whether the path exists now.
 
     Args:
-        previous_change: The previous change; None: as in the image.
-        current_change: The current change; None: as in the image. At most one change is None.
+        previous_change: The path's earlier difference from the image; None: no difference.
+        current_change: The path's current difference from the image; None: no difference. At most
+            one of the two arguments is None.
     """
     change = previous_change or current_change
     assert change is not None  # the caller compares only different states

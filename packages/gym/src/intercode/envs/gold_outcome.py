@@ -17,7 +17,7 @@ from intercode.rewards.answer_types import last_output
 from intercode.rewards.gold import TROUBLES, differing_paths
 from intercode.task import Task
 from intercode_sandbox.base import Change, FileType, SandboxBackend
-from intercode_sandbox.files import sha256
+from intercode_sandbox.host_files import sha256
 
 _TYPES: Mapping[int, FileType] = {
     stat.S_IFREG: "file",
@@ -30,7 +30,10 @@ _TYPES: Mapping[int, FileType] = {
 
 @dataclass(frozen=True, slots=True)
 class GoldOutcome:
-    """The effect of a task's first gold in a workspace of the task; contains the solution."""
+    """The effect of a task's first gold on a workspace of the task.
+
+    The outcome reveals the solution.
+    """
 
     changes: tuple[Change, ...]
     """The paths that gold changed, sorted, each compared with the workspace that an agent receives.
@@ -75,7 +78,7 @@ def play_gold(env: Any, task: Task) -> GoldOutcome:
         RewardError: Gold exceeded a limit, or ended its own workspace.
     """
     if not task.gold:
-        raise TaskError(f"task {task.task_id!r} has no 'gold': what it asks for is not known")
+        raise TaskError(f"task {task.task_id!r} has no 'gold', so its expected outcome is unknown")
     *actions, submission = env.solution(task)
     env.max_turns = len(actions) + 1
     env.reset()
@@ -121,7 +124,14 @@ def _changes(sandbox: SandboxBackend | None) -> dict[str, Change]:
 def _compare_change(
     sandbox: SandboxBackend, path: str, initial_change: Change | None, final_change: Change | None
 ) -> Change:
-    """Return a path's change by gold, from its changes relative to the image before and after."""
+    """Return the change that gold made to a path.
+
+    Args:
+        sandbox: The sandbox in which gold ran.
+        path: The path.
+        initial_change: The path's difference from the image before gold ran; None: no difference.
+        final_change: The path's difference from the image after gold ran; None: no difference.
+    """
     change = initial_change or final_change
     assert change is not None  # the caller compares only different states
     was_there, is_there = presence(initial_change, final_change)
@@ -139,14 +149,16 @@ def _compare_change(
 
 
 def _describe_image_path(sandbox: SandboxBackend, path: str) -> Change:
-    """Describe a path that gold restored to the image's state, which `changes` omits.
+    """Describe a path that the setup changed, and gold restored to the image's state.
+
+    The sandbox's `changes` omits such a path, because the path equals the image's.
 
     Raises:
         RewardError: The path cannot be read.
     """
     result = sandbox.exec(["stat", "-c", "%f %u %g %s", "--", encode(path)])
     if not result.ok:
-        raise RewardError(f"{path} cannot be looked at: {decode(result.stderr).strip()}")
+        raise RewardError(f"{path} cannot be inspected: {decode(result.stderr).strip()}")
     mode, uid, gid, size = result.stdout.split()
     bits = int(mode, 16)
     kind = _TYPES.get(stat.S_IFMT(bits), "device")
@@ -159,7 +171,7 @@ def _content(sandbox: SandboxBackend, change: Change) -> bytes | None:
     if change.type == "file":
         try:
             return sandbox.read_file(change.path)
-        except PermissionError:  # gold set the mode, and `change` already records it
+        except PermissionError:  # gold made the file unreadable; `change` already records the mode
             sandbox.exec(["chmod", "u+r", "--", encode(change.path)])
             return sandbox.read_file(change.path)
     if change.type == "symlink":

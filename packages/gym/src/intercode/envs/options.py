@@ -9,7 +9,7 @@ that subclass define the arguments of the constructor, `intercode.make`, the com
 
 `list_class_options` lists a class's fields with the facts that text formats need, and
 `list_constructor_options` lists the options of an environment's constructor. In text formats, a
-field whose type is a Python object (or its name) takes a text.
+field whose type is a Python object or the object's name takes the name, as a text.
 
 Runs with different values of an option are different runs, unless the field's role excludes the
 option from a run's identity: see `Role`.
@@ -33,22 +33,22 @@ from msgspec import Meta
 
 from intercode.errors import UsageError
 from intercode_sandbox.base import Limits
-from intercode_sandbox.capabilities import CAPABILITIES
+from intercode_sandbox.linux_capabilities import CAPABILITIES
 from intercode_sandbox.network import Policy
-from intercode_sandbox.suggestions import hint_text
+from intercode_sandbox.spelling_suggestions import hint_text
 from intercode_sandbox.units import LIMITS
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from intercode.databases.base import Engine
+    from intercode.databases.base import DatabaseEngine
     from intercode.rewards.gold import GoldCache
     from intercode_sandbox.base import Provider
 
-    # A reward: a function, a `Reward`, a judge, or a name.
+    # The value of the option `reward`: a function, a `Reward`, a judge, or a reward's name.
     RewardValue = str | Callable[..., Any] | Any
     ProviderValue = str | Provider
-    EngineValue = str | Engine
+    EngineValue = str | DatabaseEngine
     PathValue = str | Path
     CacheValue: TypeAlias = bool | GoldCache
 else:  # the types of values in text formats
@@ -70,69 +70,70 @@ _OptionsT = TypeVar("_OptionsT", bound="EnvOptions")
 Image = Annotated[
     PathValue | None,
     Meta(
-        description="for all tasks; what they lay over host (host+…) they lay over it (default: "
-        "each task's own, else host)",
+        description="the image of all tasks; layers that a task adds to host (host+…) are added to "
+        "it (default: each task's own image, else host)",
         extra={"metavar": "IMAGE", "path": True, "role": "described", "daily": True},
     ),
 ]
 DefaultImage = Annotated[
     str | None,
     Meta(
-        description="of the tasks that name none: what a benchmark's folder says (default: host)",
+        description="the image of tasks without one, from a benchmark's intercode.toml (default: "
+        "host)",
         extra={"flag": False, "path": True, "role": "described"},
     ),
 ]
 NetworkOption = Annotated[
     bool | str | Sequence[str],
     Meta(
-        description="let tasks reach one endpoint (HOST:PORT, as their own 127.0.0.1:PORT), a list "
-        "of hosts by a proxy (pypi.org,*.example.org), or without a value all of this machine's "
-        "network, and try those that need it",
+        description="let tasks reach one endpoint (HOST:PORT, at 127.0.0.1:PORT of the sandbox), "
+        "an allowlist of hosts through a proxy (pypi.org,*.example.org), or without a value this "
+        "machine's whole network; also run the tasks that need a network",
         extra={"metavar": "HOSTS", "many": True},
     ),
 ]
 Layers = Annotated[
     Sequence[str],
     Meta(
-        description="archives of what the agent brings along, as its skills: laid over every "
-        "task's image, and no part of what a record calls the image",
+        description="archives with files of the agent, such as its skills, as layers over every "
+        "task's image; the recorded image excludes them",
         extra={"flag": False, "many": True, "role": "described"},
     ),
 ]
 Ignore = Annotated[
     Sequence[str],
     Meta(
-        description="for Bash: paths that an agent from outside writes for itself, which are not "
-        "compared where the task does not work there",
+        description="for Bash: paths with an external agent's own files, ignored by the comparison "
+        "unless the task works there",
         extra={"flag": False, "many": True},
     ),
 ]
 KeepDiffs = Annotated[
     bool,
     Meta(
-        description="keep in the record what each turn changed on disk",
+        description="record the files that each turn changed",
         extra={"role": "presentation"},
     ),
 ]
 Keys = Annotated[
     bool,
     Meta(
-        description="for Bash, SWE and CTF: a tool that types into a terminal, for programs that "
-        "need one"
+        description="for Bash, SWE and CTF: add a tool that sends keys to a terminal, for programs "
+        "that need one"
     ),
 ]
 RewardOption = Annotated[
     RewardValue | None,
     Meta(
-        description="your own function, reward.py:score; for Bash also judge; for SQL also "
-        "bird-ex, bird-soft-f1, bird-r-ves or spider-test-suite",
+        description="your own reward function, such as reward.py:score; for Bash also judge; for "
+        "SQL also bird-ex, bird-soft-f1, bird-r-ves or spider-test-suite",
         extra={"metavar": "FILE:NAME", "path": True, "role": "described", "daily": True},
     ),
 ]
 MaxTurns = Annotated[
     int,
     Meta(
-        description="turns before an episode is cut off",
+        description="maximum turns of an episode",
         ge=1,
         extra={"metavar": "N", "role": "described", "daily": True},
     ),
@@ -148,15 +149,15 @@ EngineOption = Annotated[
 Databases = Annotated[
     PathValue | None,
     Meta(
-        description="for SQL: the folder, database file or dump that holds the tasks' databases",
+        description="for SQL: the folder, database file or dump with the tasks' databases",
         extra={"metavar": "PATH", "path": True, "role": "described"},
     ),
 ]
 CacheGold = Annotated[
     CacheValue,
     Meta(
-        description="whether gold runs once per task rather than at every score (False if it "
-        "depends on the clock), or a cache to share with other environments",
+        description="whether gold runs once per task instead of at every score (False if gold "
+        "depends on the clock), or a cache shared with other environments",
         extra={"flag": False, "role": "resources"},
     ),
 ]
@@ -184,16 +185,22 @@ class LimitOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     timeout: Annotated[
         float | None,
-        _limit(f"for each action (default: {_LIMITS.timeout:g})", "SECONDS", daily=True),
+        _limit(f"time limit of each action (default: {_LIMITS.timeout:g})", "SECONDS", daily=True),
     ] = None
-    memory: Annotated[int | str | None, _limit("default: 1G", "SIZE")] = None
-    disk: Annotated[int | str | None, _limit("default: 1G", "SIZE")] = None
-    output: Annotated[int | str | None, _limit("kept of each action (1M)", "SIZE")] = None
-    processes: Annotated[int | None, _limit(f"default: {_LIMITS.processes}", "N")] = None
+    memory: Annotated[int | str | None, _limit("memory of a sandbox (default: 1G)", "SIZE")] = None
+    disk: Annotated[int | str | None, _limit("disk space of a sandbox (default: 1G)", "SIZE")] = (
+        None
+    )
+    output: Annotated[
+        int | str | None, _limit("retained output of each action (default: 1M)", "SIZE")
+    ] = None
+    processes: Annotated[
+        int | None, _limit(f"processes of a sandbox (default: {_LIMITS.processes})", "N")
+    ] = None
     capabilities: Annotated[
         list[str] | str | None,
         _limit(
-            f"what root may do in a sandbox: any of {', '.join(CAPABILITIES)} (default: none)",
+            f"capabilities of root in a sandbox: any of {', '.join(CAPABILITIES)} (default: none)",
             "NAME,…",
         ),
     ] = None
@@ -211,15 +218,15 @@ class EnvOptions(LimitOptions, frozen=True, kw_only=True):
     sandbox: Annotated[
         ProviderValue,
         Meta(
-            description="what runs the sandboxes: native (default); docker: an engine with "
-            "Docker's API; or your own provider",
+            description="provider of sandboxes: native (default); docker: an engine with Docker's "
+            "API; or your own provider",
             extra={"metavar": "NAME|FILE:NAME", "role": "described"},
         ),
     ] = "native"
     limits: Annotated[
         Limits | None,
         Meta(
-            description="what a sandbox may use: `Limits`, or names with values, as "
+            description="resource limits of a sandbox: `Limits`, or names with values, such as "
             "{'memory': '2G'} (default: `Limits()`)",
             extra={"flag": False, "role": "described"},
         ),
@@ -228,8 +235,8 @@ class EnvOptions(LimitOptions, frozen=True, kw_only=True):
     reward_every_turn: Annotated[
         bool,
         Meta(
-            description="score after every action, as the 2023 'Try Again' setting did; it tells "
-            "the agent how close it is, and is to be reported as such",
+            description="score after every action, like the 'Try Again' setting of 2023; the "
+            "reward guides the agent, so results must say so",
             extra={"flag": False, "role": "described"},
         ),
     ] = False
@@ -240,23 +247,23 @@ class EnvOptions(LimitOptions, frozen=True, kw_only=True):
     seed: Annotated[
         int | None,
         Meta(
-            description="of the first reset that is given none",
+            description="seed of the first reset without a seed",
             extra={"flag": False, "role": "described"},
         ),
     ] = None
     observations: Annotated[
         str,
         Meta(
-            description="'text' (a byte that is not UTF-8 is a lone surrogate), or 'utf-8', for a "
-            "wire: what leaves is escaped by `intercode.plain`, and actions are read by `exact`",
+            description="'text' (a byte that is not UTF-8 is a lone surrogate), or 'utf-8' for a "
+            "wire: `intercode.plain` escapes observations, and `exact` decodes actions",
             extra={"flag": False},
         ),
     ] = "text"
     errors: Annotated[
         str,
         Meta(
-            description="'raise', or 'value': a failure that is not the agent's ends the episode "
-            "as truncated, with the reward NaN and `info['error']`",
+            description="'raise', or 'value': an infrastructure failure ends the episode as "
+            "truncated, with the reward NaN and `info['error']`",
             extra={"flag": False, "role": "presentation"},
         ),
     ] = "raise"
@@ -270,7 +277,9 @@ class EnvOptions(LimitOptions, frozen=True, kw_only=True):
         limit_options = {name: getattr(self, name) for name in LimitOptions.__struct_fields__}
         limit_options = {name: value for name, value in limit_options.items() if value is not None}
         if limit_options or self.limits is not None:
-            msgspec.structs.force_setattr(self, "limits", Limits.of(self.limits, **limit_options))
+            msgspec.structs.force_setattr(
+                self, "limits", Limits.merge(self.limits, **limit_options)
+            )
         for name in limit_options:
             msgspec.structs.force_setattr(self, name, None)
         for name, (first_value, second_value) in BINARY_OPTIONS.items():
@@ -280,7 +289,7 @@ class EnvOptions(LimitOptions, frozen=True, kw_only=True):
                 )
 
     @classmethod
-    def of(
+    def merge(
         cls: type[_OptionsT], options: EnvOptions | None, changes: Mapping[str, Any]
     ) -> _OptionsT:
         """Merge a constructor's options object with its single options.
@@ -323,7 +332,7 @@ class SandboxOptions(EnvOptions, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Validate the values, including the network policy."""
         super().__post_init__()
-        Policy.of(self.network)
+        Policy.parse(self.network)
 
 
 class ShellOptions(SandboxOptions, frozen=True, kw_only=True):
@@ -344,16 +353,16 @@ class CtfOptions(SandboxOptions, frozen=True, kw_only=True):
     attempts: Annotated[
         Annotated[int, Meta(ge=0)] | None,
         Meta(
-            description="for CTF: wrong flags that end an episode (default: 3; 0: any number may "
-            "be tried)",
+            description="for CTF: number of wrong flags that ends an episode (default: 3; 0: no "
+            "limit)",
             extra={"metavar": "N"},
         ),
     ] = 3
     secret: Annotated[
         str | None,
         Meta(
-            description="what the bundled puzzles' flags are made from (default: one that is drawn "
-            "once for this process)",
+            description="the secret from which the flags of the bundled puzzles are derived "
+            "(default: drawn at random, once for each process)",
             extra={"flag": False},
         ),
     ] = None
@@ -365,8 +374,8 @@ class PythonOptions(SandboxOptions, frozen=True, kw_only=True):
     python: Annotated[
         str | None,
         Meta(
-            description="for Python: the image's own, as python3, from Python 3.8 (default: "
-            "InterCode's, without packages)",
+            description="for Python: an interpreter of the image, such as python3, from Python 3.8 "
+            "on (default: InterCode's own, without packages)",
             extra={"metavar": "PROGRAM"},
         ),
     ] = None
@@ -380,7 +389,7 @@ class SqlOptions(EnvOptions, frozen=True, kw_only=True):
     max_rows: Annotated[
         int,
         Meta(
-            description="for SQL: rows of a result that are shown (default: 50)",
+            description="for SQL: maximum rows of an observation (default: 50)",
             ge=1,
             extra={"metavar": "N"},
         ),
@@ -388,16 +397,16 @@ class SqlOptions(EnvOptions, frozen=True, kw_only=True):
     permute_columns: Annotated[
         bool | None,
         Meta(
-            description="for SQL: whether an answer's columns may come in another order (default: "
-            "as the data says; Spider's may)"
+            description="for SQL: accept the columns of an answer in any order (default: as the "
+            "dataset says; yes for Spider)"
         ),
     ] = None
     columns: Annotated[
         str | None,
         Meta(
-            description="for SQL: exact: an answer has the columns that were asked for; explained: "
-            "or one more, which it orders, groups or filters by (default: as the data says; those "
-            "of reviewed sets are explained)",
+            description="for SQL: exact: accept only the requested columns; explained: also accept "
+            "one more column, by which the answer orders, groups or filters (default: as the "
+            "dataset says; explained for reviewed sets)",
             extra={"choices": ["exact", "explained"]},
         ),
     ] = None
@@ -408,7 +417,7 @@ class SqlOptions(EnvOptions, frozen=True, kw_only=True):
         """Validate the values, and refuse capabilities: only a root shell can use them."""
         super().__post_init__()
         if self.limits is not None and self.limits.capabilities:
-            raise UsageError("SQL takes no capabilities: they are for tasks in a sandbox's files")
+            raise UsageError("SQL takes no capabilities: they are for tasks with a shell")
 
 
 class SweOptions(ShellOptions, frozen=True, kw_only=True):
@@ -417,15 +426,16 @@ class SweOptions(ShellOptions, frozen=True, kw_only=True):
     repositories: Annotated[
         PathValue | None,
         Meta(
-            description="for SWE: where the repositories are that tasks name and do not have",
+            description="for SWE: folder or URL of the repositories that tasks name but do not "
+            "include",
             extra={"metavar": "DIR|URL", "path": True, "role": "described"},
         ),
     ] = None
     history: Annotated[
         str,
         Meta(
-            description="for SWE: none, the repository is one commit (default), or full, with the "
-            "commits before it, where the answer may stand",
+            description="for SWE: none: the repository has a single commit (default); full: it "
+            "also has the earlier commits, which may contain the answer",
             extra={"choices": ("none", "full"), "role": "described"},
         ),
     ] = "none"
@@ -460,7 +470,8 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
     group: str = ""
     """The title of the option's group in help; empty: the group of its class."""
     fact: str = ""
-    """The equivalent fact of a record, which may differ if the option is set."""
+    """The key of the fact in a run's record that this option determines. A command that repeats the
+    run accepts another value of the fact if this option is set. Empty: no such fact."""
 
     @property
     def flag(self) -> str:
@@ -621,7 +632,7 @@ _DATA_ALIASES = {"tasks", "dataset"}
 
 
 def _rename_options(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace the older name ``provider`` by ``sandbox``, with a warning.
+    """Rename the option ``provider`` to ``sandbox``, its current name, and warn the caller.
 
     Raises:
         UsageError: Both names are given with different values.
@@ -629,9 +640,9 @@ def _rename_options(changes: Mapping[str, Any]) -> dict[str, Any]:
     changes = dict(changes)
     if "provider" in changes:
         warnings.warn(
-            "provider= is now named sandbox=, as on the command line",
+            "provider= is now named sandbox=",
             DeprecationWarning,
-            stacklevel=4,  # the caller of the environment's constructor
+            stacklevel=4,  # the warning points at the caller of the environment's constructor
         )
         provider = changes.pop("provider")
         if changes.setdefault("sandbox", provider) is not provider:

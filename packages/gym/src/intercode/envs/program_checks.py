@@ -1,7 +1,8 @@
 """Checks of the programs that an environment needs in an image, once per image before any episode.
 
-A program may be missing, or present but unable to run: for another architecture, without its loader
-or libraries, or not executable. Each of these is a fault of the image, not of the sandbox.
+A program may be missing. A present program may be unable to run, because it is for another
+architecture, lacks its loader or libraries, or is not executable. All these are faults of the
+image, not of the sandbox.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from intercode_sandbox import Provider, SandboxBackend
 from intercode_sandbox.base import Completed
 
 _SECONDS = 30.0
-"""Time limit of one trial in seconds: on a busy machine, the first start is slow to read from
-disk."""
+"""Time limit in seconds for the start of one program. The limit is generous, because on a busy
+machine the first start, which reads the program from disk, is slow."""
 _MAX_MESSAGE_BYTES = 300
 """Maximum bytes of a program's output in an error message."""
 _READ = 4096
-"""Bytes that are read of a program's file to test whether the file exists."""
+"""Bytes of a program's file that are read to test whether the file exists."""
 _MACHINE_ERRORS = [os.strerror(n) for n in (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)]
 """The kernel's messages for a lack of resources on the machine, not a fault of the image."""
 _working_programs: set[tuple[str, str, tuple[str, ...]]] = set()
-"""Verified combinations: provider class, image digest and programs."""
+"""Combinations of provider class, image digest and programs that this process has verified."""
 
 
 def try_programs(provider: Provider, image: str, programs: Sequence[str]) -> None:
@@ -49,7 +50,7 @@ def try_programs(provider: Provider, image: str, programs: Sequence[str]) -> Non
             if reason := _flaw(sandbox, program):
                 raise ImageError(
                     f"the image {image!r} cannot run {program!r}, which its tasks need: {reason}. "
-                    "Put a program that runs into the image, or name another image"
+                    "Install a working program in the image, or name another image"
                 )
     _working_programs.add(key)
 
@@ -77,8 +78,9 @@ def _flaw(sandbox: SandboxBackend, program: str) -> str:
         return "the image has no such program"
     message = (result.stderr or result.stdout)[:_MAX_MESSAGE_BYTES].decode(errors="replace").strip()
     if any(words in message for words in _MACHINE_ERRORS):
-        raise SandboxError(f"{program!r} could not be tried in a sandbox: {message}")
-    # The kernel's messages for an existing file: process 1 reports them, a shell uses others.
+        raise SandboxError(f"{program!r} could not be tested in a sandbox: {message}")
+    # The file exists. The sandbox's process 1, which starts the program, reports the kernel's
+    # messages unchanged; a shell would report other words.
     if "Exec format error" in message:
         return f"{path} is for another architecture, or no program at all ({message})"
     if "No such file or directory" in message:
@@ -95,7 +97,7 @@ def _find(sandbox: SandboxBackend, program: str) -> str:
         with suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
             try:
                 sandbox.read_file(path, _READ)
-            except (OutputLimitError, PermissionError):  # the file exists
+            except (OutputLimitError, PermissionError):  # both errors prove that the file exists
                 return path
             return path
     return ""

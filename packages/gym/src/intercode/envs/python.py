@@ -17,16 +17,16 @@ from intercode.envs.traits import PYTHON, Guess, Traits, constant_actions, pytho
 from intercode.episode import Episode, Score, Turn
 from intercode.errors import TaskError
 from intercode.interpreters.python import PythonInterpreter
+from intercode.python_source import parse
 from intercode.rewards.custom import choose_reward
 from intercode.rewards.python import PythonReward
 from intercode.rewards.python_plan import has_tests, stdio_cases
 from intercode.rewards.verification import CommandReward
-from intercode.syntax import parse
 from intercode.task import Dataset, Task
 from intercode_sandbox.base import SandboxBackend
 
 _FIELDS = {"cases", "stdio", "entry_point"}
-"""The metadata fields that only Python tasks have."""
+"""The fields of a task's `metadata` by which Python tasks are recognised."""
 _EQUALS_ALL = """class answer:
     def __init__(self, *given, **named): pass
     def __eq__(self, other): return True
@@ -42,9 +42,10 @@ def _recognises(tasks: Sequence[Task]) -> bool:
 
 
 def _expected_answer(task: Task) -> tuple[str, ...]:
-    """Return actions that answer with the expected value of a task's first test.
+    """Return actions that define a function with a constant result, and submit the function.
 
-    If any constant solves the task, this value does.
+    The constant is the expected value of the task's first test. If any constant solves the task,
+    this value does.
     """
     return next(map(python_answer, _literals(task)), ())
 
@@ -102,10 +103,10 @@ class PythonEnv(InterCodeEnv[SandboxBackend]):
         options: PythonOptions | None = None,
         **changes: Any,
     ) -> None:
-        options = PythonOptions.of(options, changes)
+        options = PythonOptions.merge(options, changes)
         tasks = load(data)
         network, self._python = options.network, options.python
-        stage = SandboxStage.of(options, self.traits)
+        stage = SandboxStage.from_options(options, self.traits)
         provider = stage.provider
         stage.programs = (self._python,) if self._python else ()
         self._provider = provider
@@ -117,7 +118,7 @@ class PythonEnv(InterCodeEnv[SandboxBackend]):
         super().__init__(tasks, stage, self._open_prompt, env_reward, options=options)
 
     def close(self) -> None:
-        """End the episode, and free its sandbox and the sandbox of the tests. Idempotent."""
+        """End the episode; free the episode's sandbox and the sandbox of the tests. Idempotent."""
         super().close()
         self._tests.close()
 
@@ -140,6 +141,6 @@ def _check_tests(tasks: Dataset) -> None:
         stdio_cases(task)
         if not has_tests(task) and task.verification is None:
             raise TaskError(
-                f"{tasks.where(task)} has neither 'tests' nor 'verification': nothing says when it "
-                "is solved"
+                f"{tasks.where(task)} has neither 'tests' nor 'verification', so it cannot be "
+                "scored"
             )

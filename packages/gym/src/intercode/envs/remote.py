@@ -1,7 +1,7 @@
 """Remote environments, whose episodes run on a server or in another framework.
 
-A subclass of `Elsewhere` begins an episode on the remote system and forwards actions to it. The
-local side keeps the record, the turn limit and the rules of `step`. Agents, runs and statistics
+A subclass of `RemoteEnvironment` begins an episode on the remote system and forwards actions to it.
+The local side keeps the record, the turn limit and the rules of `step`. Agents, runs and statistics
 therefore treat a remote environment like a local one. A remote environment has no workspace of
 InterCode, so its episodes can be neither forked nor scored from outside.
 """
@@ -32,7 +32,7 @@ from intercode.task import Dataset, Task
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class RemoteReply:
     """The remote system's reply to an action or a submission."""
 
     observation: str
@@ -51,14 +51,14 @@ class Reply:
     """Further facts for the record."""
 
 
-class StandIn(gymnasium.Env[str, str]):
+class ProxyEnv(gymnasium.Env[str, str]):
     """A proxy of an InterCode environment in another process.
 
     A subclass has the attributes and methods of `InterCodeEnv` that `ThreadVectorEnv` uses.
     """
 
 
-class Elsewhere(EpisodeEnv, ABC):
+class RemoteEnvironment(EpisodeEnv, ABC):
     """The base class of remote environments, whose episodes run on another system.
 
     Args:
@@ -77,16 +77,18 @@ class Elsewhere(EpisodeEnv, ABC):
     traits: Traits = SHELL
     """The environment's traits; a subclass defines its own, with ``is_remote=True``."""
     unsupported_options: ClassVar[tuple[str, ...]] = ("sandbox",)
-    """The options without effect, which the constructor refuses; limits are refused, too."""
+    """The options that would have no effect, and that the constructor therefore refuses. The
+    constructor also refuses limits."""
 
     def __init__(
         self, data: str | Path | Dataset, *, options: EnvOptions | None = None, **changes: Any
     ) -> None:
-        self.options = options = self.Options.of(options, changes)
+        self.options = options = self.Options.merge(options, changes)
         self._refuse_options()
         super().__init__(load(data), options)
         self._begun = False
-        """Whether a remote episode runs. A refused reset has ended the previous episode."""
+        """Whether a remote episode runs. A reset that fails leaves none, because the reset has
+        already ended the previous episode."""
 
     def _refuse_options(self) -> None:
         """Refuse options that would silently have no effect.
@@ -105,7 +107,7 @@ class Elsewhere(EpisodeEnv, ABC):
         if names:
             raise UsageError(
                 f"{self.name}: {', '.join(map(repr, names))} {'is' if names[1:] == [] else 'are'} "
-                "decided where the tasks are tried, and cannot be given here"
+                "decided by the server or framework of the tasks, and cannot be set here"
             )
 
     @abstractmethod
@@ -113,11 +115,11 @@ class Elsewhere(EpisodeEnv, ABC):
         """Begin a remote episode, and return the first observation."""
 
     @abstractmethod
-    def _take(self, action: str) -> Reply:
+    def _take(self, action: str) -> RemoteReply:
         """Execute an action in the remote episode."""
 
     @abstractmethod
-    def _submit(self, answer: str | None) -> Reply:
+    def _submit(self, answer: str | None) -> RemoteReply:
         """Submit an answer, and return a reply with the reward unless the episode continues."""
 
     def reset(
@@ -157,7 +159,7 @@ class Elsewhere(EpisodeEnv, ABC):
         takes_answer = bool(self.traits.answer or self.traits.may_answer)
         ending = state.ending(action, takes_answer=takes_answer)
         if ending == "skipped":
-            return self._end(Reply("", 0.0), ending)
+            return self._end(RemoteReply("", 0.0), ending)
         start_time = time.monotonic()
         if ending == "submitted":
             reply = self._submit(episode.answer)
@@ -165,7 +167,7 @@ class Elsewhere(EpisodeEnv, ABC):
                 return self._end(reply, ending)
         elif isinstance(action, NoAction):
             turn_info = {"executed": False, "invalid": True}
-            reply = Reply(f"[{action.note}]", ok=False, info=turn_info)
+            reply = RemoteReply(f"[{action.note}]", ok=False, info=turn_info)
         else:
             reply = self._take(action)
         seconds = time.monotonic() - start_time
@@ -185,10 +187,12 @@ class Elsewhere(EpisodeEnv, ABC):
         return step_result
 
     def _end(
-        self, reply: Reply, status: Status, turn: Turn | None = None
+        self, reply: RemoteReply, status: Status, turn: Turn | None = None
     ) -> tuple[str, float, bool, bool, dict[str, Any]]:
         if reply.reward is None or not math.isfinite(reply.reward):
-            raise RewardError(f"{self.name}: the episode has ended there without a reward")
+            raise RewardError(
+                f"{self.name}: the other framework ended the episode without a reward"
+            )
         self.episode.status = status
         detail = {name: reply.info[name] for name in (ENDED,) if name in reply.info}
         self.episode.score = score = Score(float(reply.reward), dict(reply.parts), detail)
@@ -203,12 +207,12 @@ class Elsewhere(EpisodeEnv, ABC):
         Raises:
             ForkError: Always.
         """
-        raise ForkError(f"{self.name}: an episode that takes place elsewhere cannot be forked")
+        raise ForkError(f"{self.name}: an episode of another framework cannot be forked")
 
     fork = snapshot
 
     def image(self, task: Task) -> str:
-        """Return the name of the environment, which a run's record has as the task's image."""
+        """Return the environment's name, which a run's record lists instead of the task's image."""
         return self.name
 
     def check(self, task: Task) -> None:

@@ -1,9 +1,9 @@
 """Snapshots: saved running episodes from which forks begin.
 
-A snapshot has one of two modes. *State*: the interpreter has saved itself and its workspace, and a
-fork starts from the saved state. *Replay*: a fork repeats the recorded actions in a fresh
-workspace, and fails at the first action with a different result. In both modes a fork starts at its
-first use.
+A snapshot has one of two modes. *State*: the interpreter has saved the state of interpreter and
+workspace, and a fork starts from the saved state. *Replay*: a fork repeats the recorded actions in
+a fresh workspace, and fails at the first action with a different result. In both modes a fork
+starts at its first use.
 """
 
 from __future__ import annotations
@@ -24,15 +24,19 @@ from intercode.interpreters.base import Interpreter, SavedState, SupportsSave
 from intercode.task import Dataset, Task
 from intercode_sandbox.ownership import register_finalizer
 
-How = Literal["auto", "state", "replay"]
+ForkMode = Literal["auto", "state", "replay"]
 """The mode of a fork; ``auto``: the saved state if possible, and a replay otherwise."""
 HOWS = ("auto", "state", "replay")
 _EXCERPT_LENGTH = 60
-"""Maximum characters of each observation in a message about their first difference."""
+"""Maximum characters quoted from each of two observations, in a message about the first difference
+between them."""
 
 
 class _SharedState:
-    """A saved state that is freed with the last snapshot or fork that holds this object."""
+    """A holder of a saved state.
+
+    The saved state is freed when the last snapshot or fork that refers to the holder is freed.
+    """
 
     def __init__(self, saved_state: SavedState) -> None:
         self.saved_state = saved_state
@@ -45,10 +49,10 @@ class EpisodeSnapshot:
 
     `InterCodeEnv.restore` begins any number of forks from a snapshot, in any environment of the
     same kind with the same task. A snapshot outlives its source environment. The saved state is
-    freed by `close`, or with this object, as soon as no fork needs it.
+    freed after `close`, or after the deletion of this object, as soon as no fork needs the state.
     """
 
-    how: Literal["state", "replay"]
+    mode: Literal["state", "replay"]
     """Whether a fork starts from the saved state, or repeats the actions."""
     carried: tuple[str, ...]
     """The parts of the state that a fork receives: ``files``, ``variables``, …"""
@@ -80,12 +84,15 @@ class EpisodeSnapshot:
             EnvironmentStateError: Always.
         """
         raise EnvironmentStateError(
-            "a snapshot cannot be copied or pickled, as its state is held in this process: "
-            "restore() begins any number of forks from it here"
+            "a snapshot cannot be copied or pickled, because its state is in this process: "
+            "restore() starts any number of forks from it here"
         )
 
     def close(self) -> None:
-        """Free the saved state once no fork needs it. Idempotent, and safe from any thread."""
+        """Release the saved state, which is freed as soon as no fork needs it.
+
+        The method is idempotent, and safe from any thread.
+        """
         self._shared_states.clear()
 
     def __enter__(self) -> Self:
@@ -101,7 +108,7 @@ class EpisodeSnapshot:
 
         Args:
             episode: The fork's episode.
-            fork_numbers: The numbers of the fork's own forks.
+            fork_numbers: The numbers for forks of that fork.
         """
         return replace(
             self,
@@ -111,7 +118,7 @@ class EpisodeSnapshot:
         )
 
     def reserve_fork(self) -> Self:
-        """Return a snapshot for a single fork, whose number is reserved now.
+        """Return a snapshot for a single fork, and reserve the fork's number.
 
         The number then does not depend on the order in which concurrent forks begin.
         """
@@ -141,7 +148,7 @@ class EpisodeSnapshot:
         except TaskNotFoundError as error:
             raise ForkError(f"the snapshot is of another dataset: {error}") from error
         if task != self._task:
-            raise ForkError(f"{tasks.where(task)} is another than the snapshot's of that id")
+            raise ForkError(f"{tasks.where(task)} is not the snapshot's task with this id")
         if (count := len(self._episode.turns)) >= max_turns:
             raise ForkError(f"the snapshot has {count} turns, and max_turns is {max_turns} here")
         return task
@@ -160,7 +167,8 @@ class EpisodeSnapshot:
         """Start the workspace and the interpreter of a fork.
 
         Args:
-            repeat: Starts both by repeating the actions, for a snapshot without a saved state.
+            repeat: A function that opens a workspace and an interpreter, and repeats the episode's
+                actions; called if the snapshot has no saved state.
         """
         shared_state = self._shared_states[0]
         return repeat() if shared_state is None else shared_state.saved_state.open()
@@ -170,7 +178,7 @@ def take_snapshot(
     state: EpisodeState,
     episode: Episode,
     interpreter: Callable[[], Interpreter],
-    fork_mode: How,
+    fork_mode: ForkMode,
     lossy: bool,
 ) -> EpisodeSnapshot:
     """Take a snapshot of a running episode.
@@ -179,7 +187,7 @@ def take_snapshot(
         state: The episode's state.
         episode: The episode, with its elapsed seconds.
         interpreter: Returns the interpreter; called only to save the state.
-        fork_mode: See `How`.
+        fork_mode: See `ForkMode`.
         lossy: See `SupportsSave.save`.
 
     Raises:
@@ -194,10 +202,12 @@ def take_snapshot(
                 raise
             refusal = f"; and its state cannot be saved: {error}"
     for turn_number, turn in enumerate(episode.turns, 1):
-        # A repeated action may get further, or less far, before the time limit.
+        # A repetition of an action that timed out may have other effects, because the action gets
+        # further, or less far, before the time limit.
         if saved_state is None and turn.info.get("timed_out"):
             raise ForkError(
-                f"turn {turn_number} ran into the time limit: it cannot be repeated exactly{refusal}"
+                f"turn {turn_number} ran into the time limit: it cannot be repeated "
+                f"exactly{refusal}"
             )
     state_parts = ("whatever its actions do again",) if saved_state is None else saved_state.carried
     return EpisodeSnapshot(
@@ -219,7 +229,7 @@ def _save(interpreter: Interpreter, lossy: bool) -> SavedState:
     if isinstance(interpreter, SupportsSave):
         return interpreter.save(lossy)
     raise ForkError(
-        f"{type(interpreter).__name__} cannot save its state: fork it with how='replay'"
+        f"{type(interpreter).__name__} cannot save its state: fork it with mode='replay'"
     )
 
 
@@ -228,10 +238,11 @@ def _copy_episode(episode: Episode) -> Episode:
 
 
 def make_fork_generator(episode: Episode, seed: int) -> np.random.Generator:
-    """Return the random generator of an environment that begins with a fork.
+    """Return the random generator of a new environment whose first episode is a fork.
 
     Args:
-        episode: The fork; its id, which includes the branch, distinguishes siblings.
+        episode: The fork. Siblings have different ids, and therefore different generators, because
+            an id includes the branch.
         seed: The seed of the source environment.
     """
     assert episode.fork is not None
@@ -250,16 +261,18 @@ def repeat(turns: Iterable[Turn], take_action: Callable[[str], Turn]) -> None:
         ForkError: A turn differs; the message contains its number and the difference.
     """
     for turn_number, turn in enumerate(turns, 1):
-        if turn.info.get("executed") is False:  # no code ran, and the record has the reply
+        # The interpreter ran no code in this turn. The fork copies the reply from the record.
+        if turn.info.get("executed") is False:
             continue
         if mismatch := difference(turn, take_action(turn.action)):
             raise ForkError(
-                f"the episode cannot be forked by its actions: turn {turn_number} differs: {mismatch}"
+                f"the episode cannot be forked by its actions: turn {turn_number} differs: "
+                f"{mismatch}"
             )
 
 
 def difference(recorded_turn: Turn, replayed_turn: Turn) -> str:
-    """Describe how two turns differ; empty if they are equal."""
+    """Describe how a replayed turn differs from the recorded turn; empty if both are equal."""
     if replayed_turn.info.get("timed_out"):
         return "it ran into the time limit"
     if recorded_turn.observation != replayed_turn.observation:
@@ -267,7 +280,8 @@ def difference(recorded_turn: Turn, replayed_turn: Turn) -> str:
             recorded_turn.observation, replayed_turn.observation
         )
         return f"recorded {recorded_excerpt}, now {current_excerpt}"
-    # Turns of an agent that acts without `step` may lack an exit code.
+    # A recorded turn may lack an exit code, if an external agent acted without `step`. Only a known
+    # exit code is compared.
     is_known = recorded_turn.exit_code is not None or replayed_turn.exit_code is None
     if is_known and (recorded_turn.ok, recorded_turn.exit_code) != (
         replayed_turn.ok,

@@ -20,8 +20,8 @@ class Unicode(gymnasium.Space[str]):
     and under `AsyncVectorEnv`'s shared memory that space returns wrong texts without an error.
     Batches of this space are tuples of texts.
 
-    Samples are short and contain no special characters of a shell, so a random agent acts equally
-    in every run.
+    Samples are short and contain no special characters of a shell. A random agent that submits
+    samples as commands therefore has the same effects in every run.
 
     Args:
         seed: The seed of `sample`.
@@ -51,9 +51,9 @@ class Unicode(gymnasium.Space[str]):
         letters = self.np_random.integers(len(_ALPHABET), size=length)
         return "".join(_ALPHABET[index] for index in letters)
 
-    def contains(self, x: Any) -> bool:
+    def contains(self, value: Any) -> bool:
         """Return whether a value is a text."""
-        return isinstance(x, str)
+        return isinstance(value, str)
 
     def to_jsonable(self, sample_n: Iterable[str]) -> list[str]:
         """Return a batch as JSON types: a list of the texts."""
@@ -76,6 +76,6 @@ class Unicode(gymnasium.Space[str]):
 @create_shared_memory.register(Unicode)
 def _no_shared_memory(space: Unicode, n: int = 1, ctx: Any = None) -> Any:
     raise CustomSpaceError(
-        "texts of any length have no shared memory: gymnasium.make_vec(…, "
+        "a text of unlimited length needs a vector without shared memory: gymnasium.make_vec(…, "
         "vectorization_mode='async', vector_kwargs={'shared_memory': False})"
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from intercode.databases import engine_name, shared_engine
-from intercode.databases.base import Engine, Role, Session
+from intercode.databases.base import DatabaseEngine, DatabaseSession, Role
 from intercode.databases.source import Source, find
 from intercode.datasets import load
 from intercode.envs.base import InterCodeEnv
@@ -31,7 +31,7 @@ from intercode_sandbox.images import hide
 _EMPTY_SELECT = "SELECT x FROM (SELECT NULL AS x) AS t WHERE 1 = 0"
 
 
-class SqlEnv(InterCodeEnv[Session]):
+class SqlEnv(InterCodeEnv[DatabaseSession]):
     """An environment with one session and a fresh database per episode; observations are tables.
 
     The reward is `SqlReward`. The option `reward` replaces it by another reward of InterCode
@@ -40,9 +40,9 @@ class SqlEnv(InterCodeEnv[Session]):
 
     Args:
         data: A dataset, a file of tasks, or a dataset's name.
-        options: All options in one object. All environments of the process share an engine that is
-            given by name or URL. `sandbox` is the name of the provider that runs an embedded
-            engine: ``native`` or, for SQLite, ``docker``.
+        options: All options in one object. If the option `engine` is a name or URL, all
+            environments of the process share the engine. The option `sandbox` is the name of the
+            provider that runs an embedded engine: ``native`` or, for SQLite, ``docker``.
         **changes: Single options by name, which override `options`: see `SqlOptions`.
 
     Raises:
@@ -72,7 +72,7 @@ class SqlEnv(InterCodeEnv[Session]):
         options: SqlOptions | None = None,
         **changes: Any,
     ) -> None:
-        options = SqlOptions.of(options, changes)
+        options = SqlOptions.merge(options, changes)
         tasks, engine = load(data), options.engine
         if isinstance(engine, str):
             engine = shared_engine(engine, sandbox=_provider_name(options.sandbox))
@@ -99,18 +99,24 @@ class SqlEnv(InterCodeEnv[Session]):
         return " ".join(versions) or self.traits.setting
 
     @classmethod
-    def narrowed(cls, tasks: Dataset, options: Mapping[str, Any]) -> tuple[Dataset, str]:
-        """Exclude tasks whose gold has another meaning on the engine; see the base method."""
+    def filter_tasks(cls, tasks: Dataset, options: Mapping[str, Any]) -> tuple[Dataset, str]:
+        """Exclude the tasks whose ``metadata.engines`` does not list the selected engine.
+
+        On another engine, gold may have another meaning. See `InterCodeEnv.filter_tasks`.
+        """
         engine = options.get("engine") or "sqlite"
-        name = engine_name(engine) if isinstance(engine, str) else engine.name
-        supported_tasks = tasks.filter(lambda task: name in task.metadata.get("engines", (name,)))
+        selected_engine = engine_name(engine) if isinstance(engine, str) else engine.name
+        supported_tasks = tasks.filter(
+            lambda task: selected_engine in task.metadata.get("engines", (selected_engine,))
+        )
         excluded_count = len(tasks) - len(supported_tasks)
         note = (
-            f"for other engines than {name}, and left out: {excluded_count} of {len(tasks)} tasks"
+            f"for other engines than {selected_engine}, and left out: "
+            f"{excluded_count} of {len(tasks)} tasks"
         )
         return supported_tasks, note if excluded_count else ""
 
-    def _attempt(self, task: Task, session: Session, output: str | None) -> Episode:
+    def _attempt(self, task: Task, session: DatabaseSession, output: str | None) -> Episode:
         """Return an episode for an attempt, from a statement that is executed in the session."""
         attempt = super()._attempt(task, session, None)
         if output is not None:
@@ -133,7 +139,7 @@ class DatabaseStage(NoRecipe):
 
     def __init__(
         self,
-        engine: Engine,
+        engine: DatabaseEngine,
         dataset: Dataset,
         databases: str | Path | None = None,
         limits: Limits | None = None,
@@ -165,13 +171,13 @@ class DatabaseStage(NoRecipe):
         """Return the digest of the database's content, after a trial session with the engine.
 
         Raises:
-            TaskError: The engine cannot read the database: each of its tasks would fail.
+            TaskError: The engine cannot read the database, so each task on the database would fail.
         """
         source = self.source(task)
         self.engine.open(source, self._limits).close()
         return source.digest
 
-    def changed(self, task: Task, session: Session) -> bool:
+    def changed(self, task: Task, session: DatabaseSession) -> bool:
         """Return False: every session has a pristine copy of the database."""
         return False
 
@@ -182,18 +188,22 @@ class DatabaseStage(NoRecipe):
             TaskError: The task's database is missing, or the task has a field that no SQL task has.
         """
         if task.files or task.verification or task.image or task.tests:
-            fields = ("files", "verification", "image", "tests")
-            field = next(field_name for field_name in fields if getattr(task, field_name))
-            raise TaskError(f"task {task.task_id!r}, field {field!r}: no part of an SQL task")
+            unsupported_fields = ("files", "verification", "image", "tests")
+            field = next(
+                field_name for field_name in unsupported_fields if getattr(task, field_name)
+            )
+            raise TaskError(f"task {task.task_id!r}, field {field!r}: SQL tasks have no such field")
         self.source(task)
 
-    def open(self, task: Task, role: Role = "agent", source: Source | None = None) -> Session:
+    def open(
+        self, task: Task, role: Role = "agent", source: Source | None = None
+    ) -> DatabaseSession:
         """Open a session with a pristine database, and run the task's setup.
 
         Args:
             task: The task.
             role: The role of the session's user: ``agent`` or ``grader``.
-            source: The source of the database; None: the task's.
+            source: The source of the database; None: the source of the task's database.
 
         Raises:
             TaskError: The database is missing or unreadable, or the setup failed.
@@ -222,31 +232,35 @@ def _find_databases(dataset: Dataset, databases: str | Path | None) -> Path:
     if dataset.source is not None:
         source = Path(dataset.source)
         return source if source.is_dir() else source.parent
-    raise TaskError(f"dataset {dataset.name!r}: say where its databases are (databases=…)")
+    raise TaskError(f"dataset {dataset.name!r}: name the folder of its databases (databases=…)")
 
 
 def _provider_name(sandbox: object) -> str:
     """Return the name of the provider that runs the engine.
 
     Raises:
-        UsageError: `sandbox` is a provider object, but engines are shared by their provider's name.
+        UsageError: `sandbox` is a provider object. Only a name is valid, because the environments
+            that share an engine are matched by their provider's name.
     """
     if not isinstance(sandbox, str):
-        raise UsageError("for SQL sandbox= must be a name, as 'native': it runs the engine")
+        raise UsageError(
+            "for SQL, sandbox= must be a name such as 'native', because it runs the engine"
+        )
     return sandbox
 
 
 def _reward(
-    tasks: Dataset, reward: str | Function | Reward[Session], **components: Any
-) -> Reward[Session]:
-    """Return the configured reward; InterCode's own rewards compare with gold.
+    tasks: Dataset, reward: str | Function | Reward[DatabaseSession], **components: Any
+) -> Reward[DatabaseSession]:
+    """Return the configured reward: one of InterCode's, which need gold, or a custom function.
 
     Raises:
-        UsageError: The reward has its own column rule, and an option sets another.
-        TaskError: InterCode's reward needs gold, and a task has none.
+        UsageError: The reward defines how columns are compared, and an option asks for another
+            comparison.
+        TaskError: The reward is InterCode's, and a task has no gold.
     """
 
-    def default() -> Reward[Session]:
+    def default() -> Reward[DatabaseSession]:
         return choose_reward("sql", "default", default, **components)
 
     env_reward = choose_reward("sql", reward, default, **components)
@@ -255,7 +269,7 @@ def _reward(
     parameters = inspect.signature(type(env_reward)).parameters
     for name in ("permute_columns", "columns"):
         if components[name] is not None and name not in parameters:
-            raise UsageError(f"reward {reward!r} has a rule of its own for columns: no {name}")
+            raise UsageError(f"reward {reward!r} has its own rule for columns: omit {name}")
     _check_gold(tasks)
     return env_reward
 
@@ -273,5 +287,5 @@ def _check_gold(tasks: Dataset) -> None:
     for task in tasks:
         if not task.gold:
             raise TaskError(
-                f"{tasks.where(task)}: field 'gold' is missing: nothing says when it is solved"
+                f"{tasks.where(task)}: field 'gold' is missing, so the task cannot be scored"
             )

@@ -15,29 +15,35 @@ from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, runtime_checkable
 
-from intercode.envs.dockerfile_export import OWN_START, Recipe, Service, Start, Writer
+from intercode.envs.dockerfile_export import (
+    OWN_START,
+    RecipeWriter,
+    Service,
+    Start,
+    WorkspaceRecipe,
+)
 from intercode.envs.program_checks import try_programs
 from intercode.episode import decode, encode
 from intercode.errors import ImageError, TaskError, UsageError
-from intercode.interpreters.base import Place
+from intercode.interpreters.base import Workspace
 from intercode.interpreters.bash import image_start_error
 from intercode.task import SANDBOX_LIMITS, Task
 from intercode_sandbox import Limits, Provider, SandboxBackend, get_provider
-from intercode_sandbox.base import Completed, GrantsSome
-from intercode_sandbox.data_paths import resolve_data_path
+from intercode_sandbox.base import Completed, SupportsCapabilityCheck
 from intercode_sandbox.extensions import is_packaged
 from intercode_sandbox.images.base import parse
 from intercode_sandbox.images.resolve import admit, check
 from intercode_sandbox.network import Network, Policy
+from intercode_sandbox.path_containment import resolve_data_path
 from intercode_sandbox.privileges import is_root
-from intercode_sandbox.scripts import SHELL, script
+from intercode_sandbox.script_arguments import SHELL, script
 
 if TYPE_CHECKING:
     from intercode.envs.options import EnvOptions
     from intercode.envs.traits import Traits
 
 SETUP_TIMEOUT = 120.0
-"""Time limit of a task's setup in seconds; a longer time limit of actions replaces it."""
+"""Time limit of a task's setup in seconds. The time limit of actions applies instead, if longer."""
 
 
 _AGES = """
@@ -59,9 +65,9 @@ while [ $# -gt 0 ]; do
     shift 2
 done
 """
-"""The script that sets the ages of the image's files below each folder, to the second. The
-arguments alternate: a folder, and the age of its newest file in seconds. Files with the same second
-share one ``touch``."""
+"""The script that sets the ages of the image's files below each folder, with a precision of one
+second. The arguments alternate: a folder, and the desired age of the newest file below the folder,
+in seconds. One ``touch`` sets the time of all files whose times are in the same second."""
 
 
 @runtime_checkable
@@ -69,15 +75,15 @@ class SupportsTermination(Protocol):
     """A workspace whose processes the kernel ends asynchronously."""
 
     def kill_all(self) -> None:
-        """Start ending all processes without waiting, which shortens a later `close`."""
+        """Begin to end all processes, and return without waiting, so a later `close` is faster."""
 
 
-PlaceT = TypeVar("PlaceT", bound=Place)
-StagedT = TypeVar("StagedT", bound=Place)
+WorkspaceT = TypeVar("WorkspaceT", bound=Workspace)
+StagedWorkspaceT = TypeVar("StagedWorkspaceT", bound=Workspace)
 
 
-class Stage(Protocol[StagedT]):
-    """A factory of workspaces; the agent's and gold's workspaces are equal."""
+class Stage(Protocol[StagedWorkspaceT]):
+    """A factory of workspaces. Agent and gold receive equal workspaces."""
 
     def image(self, task: Task) -> str:
         """Return the name of the task's image or database."""
@@ -90,12 +96,15 @@ class Stage(Protocol[StagedT]):
         """
 
     def digest(self, task: Task) -> str:
-        """Return the digest of the image's content for a run's record; a build may be slow."""
+        """Return the digest of the image's content, for a run's record.
 
-    def changed(self, task: Task, workspace: StagedT) -> bool:
+        If the image is missing, the call builds it first, which may be slow.
+        """
+
+    def changed(self, task: Task, workspace: StagedWorkspaceT) -> bool:
         """Return whether the image has changed since the workspace was opened."""
 
-    def open(self, task: Task) -> StagedT:
+    def open(self, task: Task) -> StagedWorkspaceT:
         """Open a fresh workspace with everything that the task needs.
 
         Raises:
@@ -103,7 +112,7 @@ class Stage(Protocol[StagedT]):
             SandboxError: The workspace cannot be opened.
         """
 
-    def recipe(self, task: Task, base: str | None = None) -> Recipe:
+    def recipe(self, task: Task, base: str | None = None) -> WorkspaceRecipe:
         """Return a Dockerfile that describes the workspace, for other tools.
 
         Args:
@@ -119,15 +128,15 @@ class Stage(Protocol[StagedT]):
 class NoRecipe:
     """A mixin for stages whose workspaces hold more than an image's files."""
 
-    def recipe(self, task: Task, base: str | None = None) -> Recipe:
+    def recipe(self, task: Task, base: str | None = None) -> WorkspaceRecipe:
         """Refuse to return a Dockerfile.
 
         Raises:
             UsageError: Always.
         """
         raise UsageError(
-            f"task {task.task_id!r}: no Dockerfile makes its place, which is more than files: "
-            "a session with a database, or a setting of 2023; open one by stage.open(task)"
+            f"task {task.task_id!r}: a Dockerfile cannot describe its workspace, which is a "
+            "database session or an environment of 2023: open a workspace by stage.open(task)"
         )
 
 
@@ -138,8 +147,8 @@ CEILINGS = {"memory": 16 << 30, "disk": 16 << 30, "processes": 4096}
 def resolve_limits(task: Task, limits: Limits | None) -> Limits:
     """Merge a task's own limits with the configured ones.
 
-    For a limit that is configured explicitly, the lower value holds. Other limits of the task may
-    go up to `CEILINGS`.
+    If a limit is configured explicitly, the lower of the task's value and the configured value
+    applies. Otherwise the task's value applies, up to `CEILINGS`.
 
     Args:
         task: The task.
@@ -163,17 +172,15 @@ def resolve_limits(task: Task, limits: Limits | None) -> Limits:
             if name in overrides and missing_capabilities:
                 raise TaskError(
                     f"task {task.task_id!r}, field 'capabilities': "
-                    f"{', '.join(missing_capabilities)} are not among "
-                    f"those that were set: {', '.join(configured_value) or 'none'}; set them "
-                    "too, or none"
+                    f"{', '.join(missing_capabilities)} are not among the configured ones: "
+                    f"{', '.join(configured_value) or 'none'}; add them, or set none"
                 )
         elif name in overrides:
             requested_value = min(requested_value, configured_value)
         elif requested_value > CEILINGS[name]:
             raise TaskError(
-                f"task {task.task_id!r}, field {name!r}: {requested_value} is more than data may "
-                "ask for, "
-                f"{CEILINGS[name]}; if it is meant, set the limit (--{name})"
+                f"task {task.task_id!r}, field {name!r}: {requested_value} is above the limit of "
+                f"tasks from data, {CEILINGS[name]}; to allow it, set --{name}"
             )
         task_limits[name] = requested_value
     return replace(limits, **task_limits, overrides=limits.overrides)
@@ -208,32 +215,34 @@ def _resolve_image(task: Task, name: str) -> str:
         raise TaskError(f"task {task.task_id!r}, field 'image': {error}") from None
 
 
-@lru_cache(maxsize=1024)  # each reset resolves the name several times
+@lru_cache(maxsize=1024)  # each reset resolves the image's name several times
 def _image_within(folder: Path, name: str) -> str:
     spec = parse(name, folder)
     data_paths = [path for path in spec.paths if not is_packaged(path)]
     for path in data_paths:
         resolve_data_path(folder, path)
-        resolve_data_path(folder, path / "Dockerfile")  # the build reads it if `path` is a folder
+        # If `path` is a folder, the build reads the folder's Dockerfile, which may be a link.
+        resolve_data_path(folder, path / "Dockerfile")
     return str(spec) if data_paths else name
 
 
 class SandboxStage:
-    """A stage that starts sandboxes; the agent's and gold's sandboxes are equal.
+    """A stage that starts sandboxes. Agent and gold receive equal sandboxes.
 
     Args:
         provider: The sandbox provider, or its name.
-        image: The image of all tasks. A task's additions to ``host`` are added to this image.
-            None: each task's own image.
+        image: The image of all tasks. If a task's own image adds layers to ``host``, these layers
+            are added to this image. None: each task has its own image.
         limits: The resource limits of a sandbox; None: the defaults.
         network: The network policy.
         default_image: The image of tasks without one; None: ``host``.
     """
 
     DEFAULT = "host"
-    """The image if neither options nor task name one."""
+    """The image of a task if neither the options nor the task name an image."""
     layers: Sequence[str] = ()
-    """Archives of the agent's own files; a record does not count them as part of the image."""
+    """Names of archives with files that the agent needs, such as skills, which are added to every
+    image. The digest of an image in a run's record does not include these archives."""
     programs: Sequence[str] = ()
     """The programs that the environment runs in every image."""
 
@@ -254,7 +263,7 @@ class SandboxStage:
         self._limits = limits
 
     @classmethod
-    def of(cls, options: EnvOptions, traits: Traits, **arguments: Any) -> Self:
+    def from_options(cls, options: EnvOptions, traits: Traits, **arguments: Any) -> Self:
         """Construct the stage from an environment's options.
 
         Raises:
@@ -288,13 +297,18 @@ class SandboxStage:
         return "+".join([self.image(task), *self.layers])
 
     def base(self, task: Task) -> str:
-        """Return the name of the image with the task's programs, which several tasks may share."""
+        """Return the name of the image in which programs are tested.
+
+        The image has all programs of the task. A subclass may omit the task's own files, because
+        several tasks can then share the image, and its programs are tested only once.
+        """
         return self.layered_image(task)
 
     def needs(self, task: Task) -> list[str]:
         """List the programs that the image must have for the task.
 
-        With a setup only its shell is required, because the setup may install the others.
+        For a task with a setup, only the shell that runs the setup is required, because the setup
+        may install the other programs.
         """
         scripts = (task.setup, task.ages, task.verification, self.service(task))
         shell = [SHELL[0]] if any(scripts) else []
@@ -317,13 +331,14 @@ class SandboxStage:
         """
         limits, provider = resolve_limits(task, self._limits), self.provider
         capabilities = limits.capabilities
-        if isinstance(provider, GrantsSome) and (
+        if isinstance(provider, SupportsCapabilityCheck) and (
             reason := provider.capability_problem(capabilities, self.network)
         ):
             raise TaskError(f"task {task.task_id!r} cannot have its capabilities: {reason}")
-        # A private sandbox lets the verification run in the agent's sandbox, without a second one.
-        # Two cases are excluded: for an ordinary user, the agent would not see its own processes,
-        # and with a network, the agent could not install another C library.
+        # In a private sandbox, processes can be hidden from each other. The verification can
+        # therefore run in the agent's sandbox, and needs no second sandbox. Two cases are excluded.
+        # If InterCode runs as an ordinary user, the agent would not see the agent's own processes.
+        # With a network, the agent could not install another C library.
         private = task.verification is not None and not self.reach(task) and is_root()
         return replace(limits, private=True) if private else limits
 
@@ -332,7 +347,10 @@ class SandboxStage:
         return self.network
 
     def directory(self, task: Task) -> str:
-        """Return the directory of the task's relative files and setup, relative to the image's."""
+        """Return the directory in which the setup runs and the task's relative files are written.
+
+        The directory is absolute, or relative to the image's working directory.
+        """
         return "."
 
     def check(self, task: Task) -> None:
@@ -368,7 +386,7 @@ class SandboxStage:
 
         For example, a package installation changes ``host``, and an edit changes a folder.
         """
-        image = getattr(sandbox, "image", None)  # some providers' sandboxes do not record the image
+        image = getattr(sandbox, "image", None)  # the sandboxes of some providers record no image
         return image is not None and image.digest != self.provider.digest(self.layered_image(task))
 
     def identify(self, task: Task) -> str:
@@ -403,7 +421,7 @@ class SandboxStage:
             raise
         return sandbox
 
-    def recipe(self, task: Task, base: str | None = None) -> Recipe:
+    def recipe(self, task: Task, base: str | None = None) -> WorkspaceRecipe:
         """Return a Dockerfile that describes a sandbox for the task, for other tools.
 
         The built image has the same files, with two exceptions: ``base`` replaces ``host``, and
@@ -420,20 +438,21 @@ class SandboxStage:
         """
         self.check(task)
         image = self.image(task)
-        writer = Writer(image, self._find_start(image), base)
+        writer = RecipeWriter(image, self._find_start(image), base)
         return writer.finish(
             self.directory(task),
             self.file_contents(task),
             task.setup,
             self.limits(task),
-            Policy.of(self.reach(task)).shared,
+            Policy.parse(self.reach(task)).shared,
             self.service(task),
         )
 
     def _find_start(self, image: str) -> Start:
-        """Return how programs start in an image.
+        """Return the environment variables, working directory and user of an image's programs.
 
-        An image of a scheme in `OWN_START` defines this itself, and is started to read it.
+        If the image's scheme is in `OWN_START`, the image itself defines these facts. A sandbox is
+        then started from the image, and its attributes are read.
         """
         spec = parse(image)
         if spec.scheme not in OWN_START:
@@ -481,7 +500,8 @@ class SandboxStage:
     def _lay(self, sandbox: SandboxBackend, task: Task) -> None:
         """Set the ages of the image's files, then write the task's files."""
         folder = self.directory(task)
-        if ages := self._age_arguments(task):  # first: files of the task itself must be new
+        # The ages come before the task's files, because these files must be new.
+        if ages := self._age_arguments(task):
             self._run(sandbox, task, "the ages of its files", _AGES, "bash", *ages)
         try:
             for path, content in self.file_contents(task).items():

@@ -23,13 +23,13 @@ from intercode.rewards.swe import SweReward
 from intercode.rewards.swe_plan import APPLY, SwePlan, make_plan
 from intercode.task import Dataset, Task
 from intercode_sandbox import Limits, Provider, SandboxBackend
-from intercode_sandbox.files import sha256
+from intercode_sandbox.host_files import sha256
 from intercode_sandbox.images import hide
 from intercode_sandbox.images.repository import NO_HISTORY, is_url, prepare, refuse_links
 from intercode_sandbox.network import Network
 
 _FIELDS = {"base_commit", "FAIL_TO_PASS", "test_patch", "repository"}
-"""The metadata fields that only SWE tasks have."""
+"""The fields of a task's `metadata` by which SWE tasks are recognised."""
 
 
 def apply_patch(patch: str) -> str:
@@ -92,10 +92,10 @@ class SweEnv(InterCodeEnv[SandboxBackend]):
         options: SweOptions | None = None,
         **changes: Any,
     ) -> None:
-        options = SweOptions.of(options, changes)
+        options = SweOptions.merge(options, changes)
         tasks = load(data)
         stage_options = {"repositories": options.repositories, "history": options.history}
-        stage = SweStage.of(options, self.traits, **stage_options)
+        stage = SweStage.from_options(options, self.traits, **stage_options)
         self._directory = stage.directory
         cache = GoldCache.from_option(options.cache_gold, stage.provider)
         env_reward = choose_reward(
@@ -169,8 +169,11 @@ class SweStage(SandboxStage):
         return [*programs, plan.python] if has_own else programs
 
     def digest(self, task: Task) -> str:
-        """Return the digest of the image's content, which is equal on every machine."""
-        self.provider.digest(self.image(task))  # builds the image
+        """Return the digest of the content of the task's image and repository.
+
+        The digest is equal on every machine.
+        """
+        self.provider.digest(self.image(task))  # this call builds the image if necessary
         base_digest = self.provider.digest(super().image(task))
         self.try_programs(task)
         text = f"{base_digest} {self._prepare_repository(task)[0]}"
@@ -210,8 +213,8 @@ class SweStage(SandboxStage):
             return self._resolve_repository(task, repository)
         if name is None or self._repositories is None:
             raise TaskError(
-                f"task {task.task_id!r} comes without its repository: give 'metadata.repository', "
-                f"or 'metadata.repo' and, with --repositories, where such repositories are"
+                f"task {task.task_id!r} has no repository: give 'metadata.repository', or "
+                "'metadata.repo' and the folder or URL of the repositories by --repositories"
             )
         if is_url(self._repositories):
             return f"{self._repositories.rstrip('/')}/{name}"
@@ -221,8 +224,9 @@ class SweStage(SandboxStage):
         """Return the path or URL in the task's ``metadata.repository``.
 
         Raises:
-            TaskError: The path is outside the data's folder, or data names a URL that
-                `repositories` does not cover. A fetch would use this machine's keys.
+            TaskError: The path is outside the data's folder, or the task names a URL that does not
+                begin with the option `repositories`. Such a URL is refused, because a fetch would
+                use this machine's keys.
         """
         if not is_url(source):
             return str(resolve_task_path(task, "metadata.repository", source))
@@ -230,8 +234,9 @@ class SweStage(SandboxStage):
         if task.folder is None or (is_url(allowed_prefix) and source.startswith(allowed_prefix)):
             return source
         raise TaskError(
-            f"task {task.task_id!r}, field 'metadata.repository': data may not have this machine "
-            f"fetch {source!r}, with its keys: name what it begins with, by --repositories URL"
+            f"task {task.task_id!r}, field 'metadata.repository': data must not make this machine "
+            f"fetch {source!r} with this machine's keys: to allow it, pass a prefix of the URL by "
+            "--repositories URL"
         )
 
     def _find_in_mirror(self, task: Task, mirror: Path, name: str) -> str:

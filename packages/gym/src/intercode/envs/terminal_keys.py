@@ -15,7 +15,7 @@ from intercode.errors import ActionError, ForkError, UsageError
 from intercode.interpreters.base import Execution, Interpreter, SavedState, SupportsSave
 from intercode.interpreters.terminal import COLUMNS, ROWS, Terminal, check_installed
 from intercode.tool_calls import Tool, Verb
-from intercode_sandbox.base import HasTerminals, SandboxBackend
+from intercode_sandbox.base import SandboxBackend, SupportsTerminals
 
 NAMES: Mapping[str, str] = {
     **{"Enter": "\r", "Tab": "\t", "Escape": "\x1b", "Space": " ", "BSpace": "\x7f"},
@@ -59,7 +59,7 @@ def encode_keys(keys: str) -> bytes:
     while position < len(keys):
         if (word := _WORD.match(keys, position)) is None:
             raise ActionError(
-                f"a quote is not closed, or text follows it at once: {keys[position:]}"
+                f"a quote is not closed, or text follows it without a space: {keys[position:]}"
             )
         double_quoted, single_quoted, name = word.groups()
         if double_quoted is not None:
@@ -89,9 +89,10 @@ def _key(name: str) -> str:
 
 
 class KeysInterpreter:
-    """An `Interpreter` that adds a terminal to another, for actions that begin with ``keys``.
+    """An `Interpreter` that wraps another interpreter, and adds a terminal with a second shell.
 
-    The first such action opens the terminal. A fork does not inherit the terminal.
+    Actions that begin with ``keys`` go to the terminal, all others to the wrapped interpreter. The
+    first action with ``keys`` opens the terminal. A fork does not inherit the terminal.
     """
 
     def __init__(self, interpreter: Interpreter, sandbox: SandboxBackend) -> None:
@@ -175,14 +176,14 @@ def add_keys_tool(
         The new opener and the new traits.
 
     Raises:
-        UsageError: The environment's language is not a shell's, or a package is missing.
+        UsageError: The environment's language is not ``bash``, or a Python package is missing.
     """
     if traits.language != "bash":
         raise UsageError(f"keys=True is for environments with a shell, not for {traits.language}")
     check_installed()
 
     def open_interpreter(sandbox: SandboxBackend) -> Interpreter:
-        if not isinstance(sandbox, HasTerminals):
+        if not isinstance(sandbox, SupportsTerminals):
             raise UsageError(f"{type(sandbox).__name__} has no terminals, which keys=True needs")
         return KeysInterpreter(opens(sandbox), sandbox)
 

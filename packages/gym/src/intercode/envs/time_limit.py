@@ -1,7 +1,7 @@
 """Gymnasium's step limits, applied by the environment, which scores the last step.
 
-Gymnasium's own wrapper marks a step as truncated after the environment has returned. The
-environment then does not end the episode, and the episode has no score.
+Gymnasium's own wrapper marks a step as truncated only after the environment's `step` has returned.
+Behind that wrapper, the environment would not end the episode, and the episode would have no score.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class TimeLimit(gymnasium.wrappers.TimeLimit[str, str]):
 
 
 def add_turn_limit(options: dict[str, Any], max_episode_steps: int | None) -> dict[str, Any]:
-    """Add a step limit of Gymnasium to an environment's options, as `max_turns`.
+    """Add a step limit of Gymnasium to an environment's options, under the name `max_turns`.
 
     Args:
         options: Options by name. The lower of two limits applies.
@@ -61,8 +61,8 @@ def add_turn_limit(options: dict[str, Any], max_episode_steps: int | None) -> di
 def gymnasium_step_limit(depth: int) -> int | None:
     """Return the `max_episode_steps` of a call of `gymnasium.make`; None for another caller.
 
-    Gymnasium passes the number only to its wrapper, after it has constructed the environment. This
-    function therefore reads the number from the local variables of `gymnasium.make`.
+    Gymnasium passes the number only to its own wrapper, after the construction of the environment.
+    This function therefore reads the number from the local variables of `gymnasium.make`.
 
     Args:
         depth: The inspected position on the stack: 0 is this function's caller, 1 the caller of

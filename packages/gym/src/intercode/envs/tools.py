@@ -1,7 +1,8 @@
 """Tools: an environment's actions for models that call functions, and for agent frameworks.
 
-Every environment has two tools: one runs code in its language, and ``submit`` ends the episode. The
-environment's traits describe both, and may add further tools (`intercode.tool_calls.Verb`).
+Every environment has two tools: one runs code in the environment's language, and ``submit`` ends
+the episode. The environment's traits describe both, and may add further tools
+(`intercode.tool_calls.Verb`).
 
 `tools` converts the tools to typed and documented Python functions, for frameworks that read a
 function's signature and docstring.
@@ -36,7 +37,7 @@ def verbs(traits: Traits) -> list[Verb]:
 
 
 def list_tools(traits: Traits) -> list[Tool]:
-    """List the tools of an environment: its language's, further tools, and ``submit``."""
+    """List the tools of an environment: one that runs code, further tools, and ``submit``."""
     return [verb.tool for verb in verbs(traits)]
 
 
@@ -138,7 +139,7 @@ class Tools(list[Function]):
 
     @property
     def reward(self) -> float | None:
-        """The episode's reward in [0, 1], not for the model; None before the end or unscored."""
+        """The episode's reward in [0, 1], which the model must not see; None: not scored yet."""
         score: float | None = self._base_env.episode.reward
         return score
 
@@ -168,7 +169,7 @@ def tools(env: Any) -> Tools: ...
 def tools(env: Any) -> list[Tool] | Tools:
     """Convert an environment's tools to typed and documented functions.
 
-    Frameworks that build a tool from a function accept them unchanged::
+    Frameworks that build a tool from a function accept these functions unchanged::
 
         env = intercode.make("bash")
         query, _ = env.reset()
@@ -178,8 +179,8 @@ def tools(env: Any) -> list[Tool] | Tools:
         print(functions.done, functions.reward)
 
     Args:
-        env: The environment. Passing traits, which returns a list of `Tool`, is deprecated:
-            ``env.tools`` is that list.
+        env: The environment. For `Traits` the function returns a list of `Tool`; this use is
+            deprecated, because ``env.tools`` is the same list.
 
     Returns:
         A list of functions, with the attributes ``done`` and ``reward`` of the episode.
@@ -187,7 +188,7 @@ def tools(env: Any) -> list[Tool] | Tools:
     if isinstance(env, Traits):
         warnings.warn(
             "intercode.tools(traits) is deprecated, and will be removed in 3.0: env.tools lists "
-            "tools with their schemas, intercode.tools(env) makes functions of them",
+            "tools with their schemas, intercode.tools(env) returns them as functions",
             DeprecationWarning,
             stacklevel=2,
         )
@@ -205,7 +206,8 @@ def _function(
 ) -> Function:
     """Return a function with a tool's name, parameters, types and docstring.
 
-    The function has source text, which some frameworks read.
+    The function is compiled from generated source text, which `inspect` finds, because some
+    frameworks read a function's source.
 
     Args:
         tool: The tool.
@@ -236,7 +238,7 @@ def _function(
     space: dict[str, Any] = {"call": call, "__name__": __name__}
     # Without `dont_inherit`, this module's ``annotations`` import would turn the types into texts.
     code = compile(source, file, "exec", dont_inherit=True)
-    exec(code, space)  # safe: the source holds only quoted texts and identifiers
+    exec(code, space)  # the source is safe: it holds only quoted texts and identifiers
     function: Function = space[_identifier(tool.name)]
     return function
 

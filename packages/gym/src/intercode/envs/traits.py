@@ -35,7 +35,10 @@ def constant_actions(*actions: str) -> Callable[[Task], tuple[str, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """A guessed solution: actions that do not depend on any observation."""
+    """A guessed solution: actions that do not depend on any observation.
+
+    `validate` runs guesses, because a task that a guess solves is broken.
+    """
 
     name: str
     """The name, for people."""
@@ -45,8 +48,9 @@ class Guess:
     idle: bool = False
     """Whether the actions print nothing and change nothing."""
     role: Literal["constant", "trick", "alternative", "clock"] = "constant"
-    """``constant`` ignores the task, ``trick`` uses the words of its verification, ``alternative``
-    solves it, ``clock`` moves the clock before gold's actions."""
+    """The origin of the actions. ``constant``: the actions ignore the task. ``trick``: the actions
+    use words from the task's verification. ``alternative``: the actions solve the task.
+    ``clock``: the actions move the clock, and then run gold."""
 
 
 def shorter_pipelines(solution: Sequence[str], dice: Dice) -> Iterator[str]:
@@ -86,15 +90,16 @@ class Traits:
     shows: str = "What it printed."
     """The description of the tool's result."""
     answer: str = ""
-    """The name of the answer in ``submit ANSWER``, such as ``flag``, if an answer is required."""
+    """The word for the answer in ``submit ANSWER``, such as ``flag``, if an answer is required."""
     may_answer: str = ""
-    """The name of the answer, if the answer is optional."""
+    """The word for the answer in ``submit ANSWER``, if the answer is optional."""
     answer_description: str = ""
-    """The answer's description for models; empty: a sentence with its name."""
+    """The answer's description for models; empty: a sentence with the word for the answer."""
     hint: str = ""
     """A sentence on the other tools, for prompts."""
     more: Sequence[Verb] = ()
-    """Tools other than the language's and ``submit``; the interpreter supports their actions."""
+    """The tools in addition to ``submit`` and the tool that runs code. The interpreter executes the
+    actions of these tools, too."""
     random_actions: Sequence[str] = ()
     """Actions of the random agent."""
     where: str = ""
@@ -117,7 +122,7 @@ class Traits:
     secret_gold: bool = False
     """Whether gold is secret, such as a flag: no file and no process may expose it."""
     pure_reward: Callable[[], Reward[Any] | Function] | None = None
-    """Constructs the environment's own reward, if that needs only the record of an episode."""
+    """Constructs the environment's own reward, if that reward needs only an episode's record."""
     programs: Sequence[str] = ()
     """The programs of the image that the interpreter and its actions need."""
     rules: Sequence[str] = ()
@@ -140,9 +145,9 @@ def _python_provider(name: str) -> Provider:
 
 
 def _drop_clauses(solution: Sequence[str], dice: Dice) -> Iterator[str]:
-    """Yield a query without its last clauses; statements that change data are left out.
+    """Yield an SQL query without its last clause, without its last two, and so on.
 
-    A wrong change of data could not be undone.
+    A statement that changes data yields nothing, because a wrong change could not be undone.
     """
     if solution[0].startswith(("SELECT ", "WITH ")):
         clauses = _CLAUSE.split(solution[0])
@@ -157,7 +162,11 @@ def _drop_result(solution: Sequence[str], dice: Dice) -> Iterator[str]:
 
 
 def python_answer(value: str) -> tuple[str, ...]:
-    """Return actions that define a function which prints and returns a value, and submit it."""
+    """Return the actions of a Python guess: define a function `answer`, and submit the function.
+
+    Args:
+        value: The Python expression whose value the function prints and returns.
+    """
     return f"def answer(*given, **named):\n    print({value})\n    return {value}", "submit answer"
 
 
@@ -285,7 +294,9 @@ def resolve_traits(env: object) -> Traits:
 def find_prompt(name: str) -> str:
     """Return the prompt before an action, for the display of a recorded environment.
 
-    A record may be untrusted: its environment's name alone must not import an installed package.
+    Args:
+        name: The environment's name in a record. The record may be untrusted. The name must
+            therefore not cause the import of an installed package.
     """
     env_class = _class(name) if ENVS.is_trusted(name) else None
     return str(getattr(env_class, "prompt", "$ "))
@@ -312,13 +323,16 @@ def check_imported(name: str, protocol: str = "default", *, trust: bool = False)
         for registry in (ENVS, SOURCES):
             if not trust and entry in registry and not registry.is_trusted(entry):
                 raise TrustError(
-                    f"the record names the environment {entry!r}, whose module an installed "
-                    "package has: import it first, or trust the record (--trust; trust=True)"
+                    f"the record names the environment {entry!r} of an installed package: import "
+                    "the package first, or trust the record (--trust; trust=True)"
                 )
 
 
 def _class(name: str, protocol: str = "default") -> object:
-    """Return an environment's class; None if it is missing, as in a foreign record."""
+    """Return an environment's class; None if this installation lacks the class.
+
+    A record from another machine may name such an environment.
+    """
     try:
         return environment(name, protocol)
     except (UsageError, ImportError):

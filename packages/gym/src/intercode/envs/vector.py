@@ -14,13 +14,13 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from intercode.envs.episode_state import EpisodeEnv, choices
-from intercode.envs.remote import StandIn
-from intercode.envs.snapshots import EpisodeSnapshot, How
+from intercode.envs.remote import ProxyEnv
+from intercode.envs.snapshots import EpisodeSnapshot, ForkMode
 from intercode.errors import ActionError, EnvironmentStateError, UsageError, VectorError
 from intercode.outcomes import failure_kind
 from intercode.task import Task
 from intercode_sandbox.interruption import is_callers
-from intercode_sandbox.ownership import OneCaller
+from intercode_sandbox.ownership import CallGuard
 from intercode_sandbox.units import format_count
 
 Texts = tuple[str, ...]
@@ -44,8 +44,9 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
     - ``Disabled``: by ``reset(options={"reset_mask": …})``.
 
     All environments share one order of the tasks: the order of a single environment with the first
-    seed. Each reset takes the next task, and the resets of one call take theirs by index. An epoch
-    therefore contains every task once, and equal seeds and actions lead to equal episodes.
+    seed. Each reset takes the next task. If one call resets several environments, these take the
+    next tasks in the order of the environments' indices. An epoch therefore contains every task
+    once, and equal seeds and actions lead to equal episodes.
 
     `fork` copies the running episode of one environment into others.
 
@@ -83,14 +84,16 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
         self.single_action_space = self.envs[0].action_space
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
-        self._calls = OneCaller("this vector of environments")
+        self._calls = CallGuard("this vector of environments")
         self._is_closed = False
         self._seed = seed
         self._order: Iterator[Task] | None = None
         self._futures: dict[int, Future[Result]] = {}
-        """Pending steps and resets, not yet received, by environment index."""
+        """Environment's index → the environment's pending step or reset. An entry remains until a
+        call receives the result."""
         self._unread_ids: set[int] = set()
-        """Indices of pending steps and resets whose wait an exception of the caller interrupted."""
+        """The indices of environments with unread results, after an exception of the caller, such
+        as Ctrl-C, interrupted the call that waited for these results."""
         self._observations = [""] * self.num_envs
         self._begun_mask: Flags = np.zeros(self.num_envs, dtype=np.bool_)
         self._ended_mask: Flags = np.zeros(self.num_envs, dtype=np.bool_)
@@ -107,7 +110,7 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
             seed: A seed, to which each environment's index is added, or one seed per environment.
                 The first seed restarts the order of the tasks.
             options: The options of each environment's `reset`. A list, tuple or array holds one
-                value per environment; None leaves the choice to the order. ``reset_mask`` (a
+                value per environment; None takes the next task of the order. ``reset_mask`` (a
                 boolean array of shape ``(num_envs,)``) selects the environments to reset. The
                 others remain unchanged.
 
@@ -118,7 +121,7 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
             UsageError, TaskNotFoundError: An option is invalid; no episode was started.
             EnvironmentStateError: Results of `send` have not been received. Results whose wait was
                 interrupted are discarded instead.
-            VectorError: Environments failed. The error follows the end of all resets.
+            VectorError: Environments failed. The error is raised after the end of all resets.
         """
         with self._calls, self._interruptible():
             seeds = self._seeds(self._seed if seed is None else seed)
@@ -146,7 +149,7 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
         self,
         index: int,
         into: Iterable[int] | None = None,
-        how: How = "auto",
+        mode: ForkMode = "auto",
         lossy: bool = False,
     ) -> tuple[Texts, dict[str, Any]]:
         """Fork the running episode of one environment into others, replacing their episodes.
@@ -157,7 +160,7 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
         Args:
             index: The environment with the episode, which continues there.
             into: The environments that receive one fork each; None: all others.
-            how: See `InterCodeEnv.snapshot`.
+            mode: See `InterCodeEnv.snapshot`.
             lossy: See `InterCodeEnv.snapshot`.
 
         Returns:
@@ -175,7 +178,7 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
         self._refuse_unknown([index, *ids])
         with self._calls, self._interruptible():
             self._refuse_running([index, *ids])
-            with self._base_envs[index].snapshot(how, lossy) as snapshot:
+            with self._base_envs[index].snapshot(mode, lossy) as snapshot:
                 for target_index in ids:
                     self._futures[target_index] = self._pool.submit(
                         self._restore, target_index, snapshot.reserve_fork()
@@ -202,8 +205,8 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
 
         Raises:
             ActionError, EnvironmentStateError: As for `send`; no environment has stepped.
-            VectorError: Environments failed. The error follows the end of all steps, and its
-                `results` hold this method's return value.
+            VectorError: Environments failed. The error is raised after the end of all steps, and
+                the error's `results` hold this method's return value.
         """
         with self._calls, self._interruptible(range(self.num_envs)):
             self._send(actions, range(self.num_envs))
@@ -249,8 +252,8 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
         with self._calls, self._interruptible():
             if not 1 <= at_least <= len(self._futures):
                 raise UsageError(
-                    f"{at_least} results were asked for, and {len(self._futures)} steps are "
-                    "running: send actions first"
+                    f"{at_least} results were requested, but only {len(self._futures)} steps are "
+                    "running: send more actions first"
                 )
             pending_futures = set(self._futures.values())
             while len(self._futures) - len(pending_futures) < at_least:
@@ -270,9 +273,10 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
 
     @contextmanager
     def _interruptible(self, ids: Iterable[int] = ()) -> Iterator[None]:
-        """Record which results remain unread, and which are lost, after a caller's exception.
+        """Handle an exception of the caller, such as Ctrl-C, that interrupts the block.
 
-        The episodes of lost results are ended as errors.
+        Results that a later call can still receive are recorded as unread. If the result of an
+        action is lost, the environment's episode ends as an error.
 
         Args:
             ids: The environments that execute an action, in addition to those with pending results.
@@ -327,7 +331,14 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
         selected_tasks: Mapping[int, Task | None] | None = None,
         seeds: Sequence[int | None] | None = None,
     ) -> None:
-        """Begin resets, each with its selected task or, without one, the next task of the order."""
+        """Begin a reset in each environment, on threads, without waiting for the end.
+
+        Args:
+            ids: The environments' indices.
+            selected_tasks: The tasks by index; an environment without a task takes the next task
+                of the order.
+            seeds: The seeds, one per index; None: no seeds.
+        """
         for index in ids:
             assert self._order is not None  # `reset` has set the order
             task = (selected_tasks or {}).get(index) or next(self._order)
@@ -381,7 +392,8 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
             if error is not None:
                 errors[index] = error
                 error_info: dict[str, Any] = {"error": f"{type(error).__name__}: {error}"}
-                if self._base_envs[index].options.errors == "value":  # the form of `failure_info`
+                # The entry has the form of `EpisodeState.failure_info`.
+                if self._base_envs[index].options.errors == "value":
                     description = {"type": type(error).__name__, "message": str(error)}
                     error_info = {"error": {"kind": "fault", **description}}
                 error_info["outcome"] = failure_kind(type(error).__name__)
@@ -406,7 +418,9 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
         return [int(index) for index in np.flatnonzero(mask)]
 
     def _shares(self, options: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Return each environment's options: sequences are split, other values repeated.
+        """Return one dictionary of options for each environment.
+
+        A sequence holds one value per environment. Any other value applies to every environment.
 
         Raises:
             UsageError: A sequence's length is not the number of environments.
@@ -425,7 +439,8 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
     def _refuse_unknown(self, ids: Sequence[int]) -> None:
         if len(set(ids)) < len(ids) or not set(ids) <= set(range(self.num_envs)):
             raise UsageError(
-                f"environments must be different, and below {self.num_envs}, not {list(ids)}"
+                f"the indices of environments must be different and below {self.num_envs}, not "
+                f"{list(ids)}"
             )
 
     def _refuse_running(self, ids: Iterable[int]) -> None:
@@ -474,7 +489,7 @@ _SEQUENCE_TYPES = (list, tuple, np.ndarray)
 
 def _unwrap(env: gymnasium.Env[str, str]) -> Any:
     base_env = env.unwrapped
-    if not isinstance(base_env, (EpisodeEnv, StandIn)):
+    if not isinstance(base_env, (EpisodeEnv, ProxyEnv)):
         raise UsageError(f"a vector takes InterCode's environments, not {type(base_env).__name__}")
     return base_env
 

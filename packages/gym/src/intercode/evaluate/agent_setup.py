@@ -1,8 +1,8 @@
-"""The setup of a spec's agent, by its provider.
+"""The setup of the agent that a spec names, by an agent provider.
 
-A provider makes the agents of one kind, and resolves their needs: options, a model, files in the
-sandbox. `agent_provider` finds the provider in `PROVIDERS` by the agent's name. `AgentProvider`
-itself makes agents without a model.
+A provider makes the agents of one kind, and resolves what these agents need: options, a model,
+files in the sandbox. `agent_provider` finds the provider in `PROVIDERS` by the agent's name.
+`AgentProvider` itself makes agents without a model.
 """
 
 from __future__ import annotations
@@ -36,16 +36,17 @@ PROVIDERS = Registry(
     "intercode.agent_providers",
     {EXTERNAL: INTEGRATIONS},
 )
-"""Name → the `AgentProvider` class of agents that need more than a function.
+"""Name → the `AgentProvider` class, for kinds of agents that a plain function cannot make.
 
-A provider of an installed package makes the agents of its name, ``NAME`` or ``NAME:REST``.
+If an installed package registers a provider as ``NAME``, the provider makes the agents ``NAME`` and
+``NAME:REST``.
 """
 AGENT_OPTIONS = {**list_section_options(ModelSpec), **list_section_options(AgentSpec)}
 """The options of an agent and of its model."""
 
 
 @dataclass(frozen=True, slots=True)
-class Actors:
+class PreparedAgent:
     """An agent that is ready to act, with its options and its lifecycle callbacks."""
 
     factory: AgentFactory
@@ -60,20 +61,23 @@ class Actors:
     start: Callable[[], None] = lambda: None
     """Starts the server of a local model before the first episode."""
     close: Callable[[], None] = lambda: None
-    """Releases its resources."""
+    """Releases the agent's resources."""
     delay: Callable[[], tuple[float, str] | None] = lambda: None
-    """Returns the seconds since the model's last answer, and a text about them; None: no delay."""
+    """Returns the seconds since the model's last answer, and a description of the delay; None: the
+    agent waits for no answer."""
 
 
 class AgentProvider:
-    """A factory of agents from a spec, which also resolves their needs.
+    """A factory of agents of one kind, from a spec.
+
+    The factory also resolves what its agents need. This base class makes agents without a model.
 
     Args:
         name: The agent's name.
     """
 
     calls_model = False
-    """Whether its agents call a model, and therefore take a model's options."""
+    """Whether the provider's agents call a model, and therefore take a model's options."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -85,21 +89,21 @@ class AgentProvider:
 
     @property
     def reads_skills(self) -> bool:
-        """Whether its agents can be offered skills."""
+        """Whether the provider's agents can be offered skills."""
         return self.calls_model or registry.AGENTS.is_foreign(self.name)
 
     @property
     def skill_homes(self) -> tuple[str, ...]:
-        """The folders in a sandbox where its agents find their skills."""
+        """The folders in a sandbox where the provider's agents find skills."""
         return (skills.HOME,)
 
-    def make(self, spec: RunSpec, budget: Budget | None, pace: RateLimit | None) -> Actors:
+    def make(self, spec: RunSpec, budget: Budget | None, pace: RateLimit | None) -> PreparedAgent:
         """Make the agent that a spec names.
 
         Args:
             spec: The spec.
-            budget: A budget that several runs share; None: the run's own.
-            pace: The rate limit that several processes share; None: this process's own.
+            budget: A budget that several runs share; None: a budget for this run alone.
+            pace: A rate limit that several processes share; None: a limit for this process alone.
 
         Raises:
             UsageError: The agent does not exist, or does not take these options.
@@ -112,7 +116,7 @@ class AgentProvider:
             if recording is not None and "recording" not in parameters:
                 agent_names = ", ".join(registry.list_agents_taking("recording"))
                 raise UsageError(
-                    f"agent {name} takes no --recording; agents that take it: {agent_names}"
+                    f"agent {name} takes no --recording; agents with this option: {agent_names}"
                 )
         offered_skills = skills.read_all(spec.agent.skill)
         if unused_options := [
@@ -124,18 +128,20 @@ class AgentProvider:
                 "as --agent try-again"
             )
         options: dict[str, Any] = {} if recording is None else {"recording": Path(recording)}
-        return Actors(registry.get(name, **options), name, options, skills=offered_skills)
+        return PreparedAgent(registry.get(name, **options), name, options, skills=offered_skills)
 
     def layers(self, spec: RunSpec) -> list[str]:
         """Return the image layers that hold the agent's skills.
 
-        Their digests belong to the agent's facts, not to the environment's.
+        A run's record lists the digests of these layers as facts of the agent, not as facts of the
+        environment.
 
         Raises:
-            UsageError: A skill is invalid, or the environment is of 2023, which had no skills.
+            UsageError: A skill is invalid, or the protocol is not ``default``. The protocol of 2023
+                has no skills.
         """
         if spec.agent.skill and spec.env.protocol != "default":
-            raise UsageError("--skill goes with the default protocol only: in 2023 there were none")
+            raise UsageError("--skill needs the default protocol: that of 2023 has no skills")
         if not spec.agent.skill or not takes_layers(spec):
             return []
         offered_skills = skills.read_all(spec.agent.skill)
@@ -144,7 +150,10 @@ class AgentProvider:
 
 
 def agent_provider(name: str) -> AgentProvider:
-    """Return an agent's provider. Of installed packages' providers, only the named one is imported.
+    """Return the provider of an agent.
+
+    Installed packages may register providers. The function imports only the module of the provider
+    that the agent's name selects.
 
     Raises:
         UsageError: The agent's name refers to a file that lacks this object.
@@ -171,14 +180,16 @@ def agent_provider(name: str) -> AgentProvider:
     return next(iter(kinds), AgentProvider)(name)
 
 
-def actors(spec: RunSpec, budget: Budget | None = None, pace: RateLimit | None = None) -> Actors:
+def actors(
+    spec: RunSpec, budget: Budget | None = None, pace: RateLimit | None = None
+) -> PreparedAgent:
     """Make the agent that a spec names: see `AgentProvider.make`."""
     return agent_provider(spec.agent.name).make(spec, budget, pace)
 
 
 def max_concurrent_calls(spec: RunSpec) -> int:
     """Return the maximum number of concurrent model calls of a run."""
-    return spec.how.max_connections or spec.how.workers
+    return spec.run_options.max_connections or spec.run_options.workers
 
 
 def unused_model_options(spec: RunSpec) -> list[str]:
@@ -189,5 +200,8 @@ def unused_model_options(spec: RunSpec) -> list[str]:
 
 
 def takes_layers(spec: RunSpec) -> bool:
-    """Return whether an agent can have files in its sandbox; a database session takes none."""
+    """Return whether the spec's environment can add an agent's files to the workspaces.
+
+    Sandboxes take files, database sessions do not.
+    """
     return "layers" in list_constructor_options(environment(spec.env.name, spec.env.protocol))

@@ -1,12 +1,18 @@
 """Checks of a task: pure functions of the task and of its trials, see `CHECKS` and `DOUBTS`.
 
-Trials are the epochs of the run that tries a task: gold, gold again, and the guesses. Guesses are:
-doing nothing, a wrong answer, constants, which ignore the task, tricks with its verification, and
-the alternative solutions in its metadata.
+`validate` tries each task in several trials, which are the epochs of one run: gold, gold again, and
+the guesses. The guesses are:
 
-In SQL and Python a constant that solves a task is a problem: copies of the database, or further
-tests, would refuse it. Bash's ``true`` is also a problem. Another Bash constant may print the right
-answer by chance. For a Python test, an agent must guess the expected value.
+- doing nothing, and a wrong answer,
+- constants, which ignore the task,
+- tricks with the task's verification,
+- the alternative solutions in the task's metadata.
+
+A constant that solves an SQL or Python task is a problem. The author of the task can exclude
+constants by changed copies of the database, or by further tests. A Bash task that ``true`` solves
+is also a problem. Other Bash constants only raise a doubt, because they may print the right answer
+by chance. The expected value of a Python test also raises a doubt, because an agent would have to
+guess the value.
 """
 
 from __future__ import annotations
@@ -22,12 +28,12 @@ from intercode.evaluate.clock_checks import (
     TIMES,
     UNCHANGED_CLOCK,
     ZONE,
-    Move,
+    ClockShift,
     clock_guesses,
     find_time_words,
 )
 from intercode.evaluate.steered_asserts import find_steered_assert
-from intercode.evaluate.wrong_answers import NO_PROGRAM, alternatives, tricks
+from intercode.evaluate.verifier_exploits import NO_PROGRAM, alternatives, tricks
 from intercode.rewards.swe_plan import APPLY, make_plan
 
 if TYPE_CHECKING:
@@ -35,13 +41,15 @@ if TYPE_CHECKING:
     from intercode.task import Task
 
 GOLD, GOLD_REPEAT = 0, 1
-"""The trials of gold."""
+"""The epochs of the two trials of gold."""
 NOOP, GARBAGE, FIRST_CONSTANT = 2, 3, 4
-"""The first trials of guesses; further guesses follow the constants: see `guesses`."""
+"""The epochs of the first guesses: doing nothing, a wrong answer, and the first of the constants.
+`guesses` gives later epochs to the further guesses."""
 WAIT_FIELD = "waited"
-"""The metadata field with the seconds by which gold was delayed, for another clock."""
+"""The field of an episode's metadata with the seconds by which `validate` delayed a trial of gold.
+The delay lets the two trials of gold see different times."""
 SLOW_SHARE = 0.25
-"""The share of its time limit from which an action of gold counts as slow."""
+"""The share of the time limit above which an action of gold counts as slow."""
 _MAX_OBSERVATION = 1000
 _MAX_TEXT = 160
 _MAX_NAMES = 5
@@ -92,19 +100,34 @@ def guesses(env: str, tasks: Sequence[Task] = ()) -> Mapping[int, Guess]:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A problem of a task, or a doubt."""
+    """A problem of a task, or a doubt, which the task's author may have intended."""
 
     task_id: str
     kind: Kind
-    """Problems: ``gold`` does not solve the task; a guess solves it for ``free``; its result
-    ``varies`` from run to run; it depends on the ``clock`` without a mark; an alternative
-    solution is ``refused``; the fix can be read, a ``leak``; its lists of ``tests`` are wrong at
-    the base commit; the ``command`` of its gold does not run; an ``error`` replaced a score.
+    """The kind of the finding.
 
-    Doubts: a ``constant`` solves the task, perhaps by chance; gold's answer is ``empty``; a test
-    has no ``twin``; a submission has ``steered`` its expected value; a line of its ``setup`` fails,
-    or its gold ``fails``; its lines end as on ``windows``; it depends on the time zone, or seems to
-    depend on the ``clock``.
+    Problems:
+
+    - ``gold``: Gold does not solve the task.
+    - ``free``: A guess solves the task.
+    - ``varies``: Gold's result varies from run to run.
+    - ``clock``: Gold's result depends on the clock, but the task's metadata does not say so.
+    - ``refused``: An alternative solution does not solve the task.
+    - ``leak``: The agent can read the fix of a repository task.
+    - ``tests``: The task's lists of passing and failing tests are wrong at the base commit.
+    - ``command``: A command of gold does not run.
+    - ``error``: A trial ended in an error instead of a score.
+
+    Doubts:
+
+    - ``constant``: A constant solves the task, perhaps by chance.
+    - ``empty``: Gold's answer is empty.
+    - ``twin``: A repository's test has no mutated twin (`intercode.rewards.mutated_tests`).
+    - ``steered``: A submission can change a test's expected value.
+    - ``setup``: A line of the setup fails.
+    - ``fails``: An action of gold fails.
+    - ``windows``: Lines of a program end in the manner of Windows.
+    - ``clock``: The task depends on the time zone, or seems to depend on the clock.
     """
     problem: str
     """A description for people."""
@@ -125,14 +148,14 @@ class SlowTask:
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class GoldUsage:
     """The resources that gold uses."""
 
     task_id: str
     seconds: float
     """The time of gold's slowest action, or of its tests."""
     memory: int | None
-    """The peak memory of its sandbox in bytes, including written files; None: not measured."""
+    """The peak memory of gold's sandbox in bytes, including written files; None: not measured."""
     suggested_timeout: float
     """A time limit with a margin, in whole seconds."""
 
@@ -144,19 +167,19 @@ class Trial:
     reward: float | None
     error: str | None
     error_type: str | None
-    why: str
+    score_detail: str
     """The detail of a score below 1."""
     observations: tuple[tuple[int, str], ...]
-    """The hash of each turn's observation, and its beginning."""
-    slowest: float
+    """The hash and the first characters of the observation of each turn."""
+    slowest_seconds: float
     """Seconds of the slowest action."""
     rest: float
-    """Seconds outside all actions: the reset and the score."""
+    """Seconds of the episode outside its actions: of the reset and of the scoring."""
     timed_out: bool
-    without_twin: tuple[str, ...] = ()
-    """Passing tests without known twins (`intercode.rewards.mutated_tests`)."""
+    twinless_tests: tuple[str, ...] = ()
+    """The passing tests without a known mutated twin (`intercode.rewards.mutated_tests`)."""
     guess: Guess | None = None
-    """The guess of this trial; None: gold."""
+    """The guess that this trial tries; None: the trial tries gold."""
     no_rows: bool = False
     """Whether gold is a query whose result has no rows."""
     parts: Mapping[str, float] = field(default_factory=dict)
@@ -164,10 +187,10 @@ class Trial:
     failed: tuple[str, ...] = ()
     """The first failing tests of a repository."""
     patch_error: str = ""
-    """The message of git about a patch that it refuses."""
+    """The message with which git refuses the patch that the trial applies; empty: no refusal."""
 
     @classmethod
-    def of(cls, episode: Episode, guesses_by_trial: Mapping[int, Guess]) -> Trial:
+    def from_episode(cls, episode: Episode, guesses_by_trial: Mapping[int, Guess]) -> Trial:
         """Return the trial of an episode.
 
         Args:
@@ -180,15 +203,15 @@ class Trial:
             reward=episode.reward,
             error=episode.error,
             error_type=episode.metadata.get("error_type"),
-            why="" if episode.success else _one_line(detail),
+            score_detail="" if episode.success else _one_line(detail),
             observations=tuple(
                 (hash(turn.observation), turn.observation[:_MAX_OBSERVATION])
                 for turn in episode.turns
             ),
-            slowest=max((turn.seconds for turn in episode.turns), default=0.0),
+            slowest_seconds=max((turn.seconds for turn in episode.turns), default=0.0),
             rest=episode.seconds - episode.metadata.get(WAIT_FIELD, 0.0) - action_seconds,
             timed_out=any(turn.info.get("timed_out") for turn in episode.turns),
-            without_twin=tuple(detail.get("without_twin", ())),
+            twinless_tests=tuple(detail.get("without_twin", ())),
             guess=guesses_by_trial.get(episode.epoch),
             no_rows=detail.get("gold_rows") == [],
             parts=episode.score.parts if episode.score is not None else {},
@@ -222,19 +245,20 @@ def _unscored_trials(task: Task, trials: Trials) -> Iterator[Problem]:
 
 
 def _shortfall(trial: Trial) -> str:
-    """Return a description of a solution below 1.0; empty: it scores 1.0, or has no score."""
+    """Return the reason why a solution is not solved; empty: it scores 1.0, or has no score."""
     if trial.reward is None or (trial.reward == 1.0 and not trial.patch_error):
         return ""
     if trial.patch_error:
         return f"{trial.name}'s patch does not apply: {trial.patch_error}"
     note = ", it ran into the time limit" if trial.timed_out else ""
-    return f"{trial.name} scores {trial.reward:.2f}{note}{f' ({trial.why})' if trial.why else ''}"
+    detail = f" ({trial.score_detail})" if trial.score_detail else ""
+    return f"{trial.name} scores {trial.reward:.2f}{note}{detail}"
 
 
 def _failing_golds(task: Task, trials: Trials) -> Iterator[Problem]:
     """Report gold that does not score 1.0."""
     if not task.gold:
-        yield Problem(task.task_id, "gold", "it has no gold: nothing shows that it can be solved")
+        yield Problem(task.task_id, "gold", "it has no gold, so no solution is known")
         return
     for trial_number in (GOLD, GOLD_REPEAT):
         trial = trials.get(trial_number)
@@ -246,19 +270,20 @@ def _failing_golds(task: Task, trials: Trials) -> Iterator[Problem]:
 def _free_guesses(task: Task, trials: Trials) -> Iterator[Problem]:
     """Report guesses that score 1.0."""
     for trial_number, trial in sorted(trials.items()):
-        # If doing nothing solves a task, every constant also solves it.
+        # If doing nothing solves a task, every constant also solves the task, and is not reported.
         should_report = trial_number < FIRST_CONSTANT or not _is_free(trials.get(NOOP))
         if trial.guess is None or trial.guess.role in ("alternative", "clock"):
             continue
         if any(NO_PROGRAM in text for _, text in trial.observations):
-            continue  # the trial is gold itself
+            # The trick found no program to replace, so the trial ran only gold.
+            continue
         if not trial.guess.by_chance and _is_free(trial) and should_report:
             text = f"{trial.name} scores 1.00"
             if trial.guess.idle and GOLD in trials and not trials[GOLD].has_output:
                 text += (
-                    ": its verification lets everything pass"
+                    ": its verification accepts everything"
                     if task.verification
-                    else ": gold prints nothing, and changes nothing that counts"
+                    else ": gold prints nothing and changes nothing that is scored"
                 )
             yield Problem(task.task_id, "free", text, 1.0)
 
@@ -282,8 +307,9 @@ def _varying_results(task: Task, trials: Trials) -> Iterator[Problem]:
     first_trial, second_trial = trials.get(GOLD), trials.get(GOLD_REPEAT)
     if first_trial is None or second_trial is None:
         return
-    # A reward of 1.0 may include a second run of gold at about the same time. Only the clock
-    # then explains a later difference.
+    # The reward of such a task compares the trial with gold, which the reward runs at about the
+    # same time. A reward of 1.0 shows that both runs were equal. If a later run differs, the cause
+    # is the clock, not chance.
     if first_trial.reward == 1.0 and not task.verification and not task.tests:
         yield from find_variation(
             task, first_trial, second_trial, "an odd number of seconds later", "with the clock"
@@ -297,12 +323,14 @@ def _varying_results(task: Task, trials: Trials) -> Iterator[Problem]:
 def _clock_effects(task: Task, trials: Trials) -> Iterator[Problem]:
     """Report gold that differs with a shifted clock."""
     for problem in _find_clock_effect(task, trials, TIMES):
-        text = f"{problem.problem}; if its words depend on the clock, mark it (metadata 'clock')"
+        text = (
+            f"{problem.problem}; if its text depends on the clock, mark the task (metadata 'clock')"
+        )
         yield replace(problem, problem=text)
 
 
 def _find_clock_effect(
-    task: Task, trials: Trials, clock_moves: Sequence[Move]
+    task: Task, trials: Trials, clock_moves: Sequence[ClockShift]
 ) -> Iterator[Problem]:
     """Report the first of several clock shifts that makes a difference."""
     trials_by_name = {
@@ -310,7 +338,8 @@ def _find_clock_effect(
     }
     base = trials_by_name.get(UNCHANGED_CLOCK.name)
     if base is None or not base.guess or not base.guess.actions(task):
-        return  # the task is marked, or the clock cannot be shifted
+        # The task is marked as dependent on the clock, or the clock cannot be shifted.
+        return
     if any(_varying_results(task, trials)):
         return
     for move in clock_moves:
@@ -331,8 +360,10 @@ def find_variation(
         task: The task.
         first_trial: The first trial.
         second_trial: The second trial.
-        condition: The condition of the second trial, in front of its reward: ``the second time``.
-        cause: The cause of a difference between observations: ``from run to run``.
+        condition: The words for the condition of the second trial, such as ``the second time``.
+            In the description, the words precede that trial's reward.
+        cause: The words for the cause of a difference between observations, such as
+            ``from run to run``.
     """
     if first_trial.reward is None or second_trial.reward is None:
         return
@@ -344,7 +375,7 @@ def find_variation(
         zip_longest(first_trial.observations, second_trial.observations), 1
     ):
         if first_observation != second_observation:
-            text = f"what gold shows in turn {turn} differs {cause}"
+            text = f"gold's observation in turn {turn} differs {cause}"
             if first_observation and second_observation:
                 text += _difference(first_observation[1], second_observation[1])
             yield Problem(task.task_id, "varies", text, first_trial.reward)
@@ -354,7 +385,14 @@ def find_variation(
 def compare_backends(
     task: Task, main_trials: Trials, backend_trials: Trials, name: str
 ) -> Iterator[Problem]:
-    """Report gold that behaves differently with another provider or engine, of this name."""
+    """Report gold that behaves differently with another sandbox provider or database engine.
+
+    Args:
+        task: The task.
+        main_trials: The trials with the main provider or engine.
+        backend_trials: The trials with the other provider or engine.
+        name: The name of the other provider or engine.
+    """
     gold_trial = backend_trials.get(GOLD)
     if gold_trial is None or GOLD not in main_trials:
         return
@@ -383,8 +421,9 @@ def _mislisted_tests(task: Task, trials: Trials) -> Iterator[Problem]:
             test_names = [
                 test for test in tests if (test in noop_trial.failed) == (state == "fail")
             ]
-            text = f"{count} of {len(tests)} tests of {name} {state} before anything was done"
-            if len(test_names) == count:  # otherwise the record has only a part of the names
+            text = f"{count} of {len(tests)} tests of {name} {state} before any action"
+            # If the numbers differ, the record has only a part of the tests' names.
+            if len(test_names) == count:
                 text += (
                     f": {', '.join(test_names[:_MAX_NAMES])}{', …' if count > _MAX_NAMES else ''}"
                 )
@@ -403,16 +442,16 @@ CHECKS: tuple[Check, ...] = (
 
 
 def _twinless_tests(task: Task, trials: Trials) -> Iterator[Problem]:
-    """Report tests of a repository that have no twin."""
-    if GOLD in trials and (tests := trials[GOLD].without_twin):
-        text = f"a test has no twin, so that tampering with it does not show: {tests[0]}"
+    """Report tests of a repository without a mutated twin, which would detect tampering."""
+    if GOLD in trials and (tests := trials[GOLD].twinless_tests):
+        text = f"a test has no twin, so tampering with it is not detected: {tests[0]}"
         if len(tests) > 1:
             text += f", and {len(tests) - 1} more"
         yield Problem(task.task_id, "twin", text)
 
 
 def _constants(task: Task, trials: Trials) -> Iterator[Problem]:
-    """Report constants that are the answer."""
+    """Report constants that solve the task, perhaps by chance."""
     names = [
         trial.name
         for trial in trials.values()
@@ -424,12 +463,15 @@ def _constants(task: Task, trials: Trials) -> Iterator[Problem]:
 
 
 def _zone_effects(task: Task, trials: Trials) -> Iterator[Problem]:
-    """Report gold that differs in another time zone, or whose words read the clock."""
+    """Report gold whose result depends on the time zone, or whose text seems to read the clock."""
     yield from _find_clock_effect(task, trials, [ZONE])
     if task.depends_on_clock or any(_varying_results(task, trials)):
         return
     if words := find_time_words(task, detect_environment([task])):
-        text = f"gold or its tests ask for the time ({words}), and the task is not marked"
+        text = (
+            f"gold or its tests read the clock ({words}), but the task is not marked (metadata "
+            "'clock')"
+        )
         yield Problem(task.task_id, "clock", text)
 
 
@@ -443,13 +485,15 @@ def _steered_asserts(task: Task, trials: Trials) -> Iterator[Problem]:
     """Report an assert whose expected value a submission can change."""
     for test in task.tests:
         if text := find_steered_assert(test):
-            text = f"the submission can change what it is compared with: {text[:_MAX_TEXT]}"
+            text = (
+                f"the submission can change the data that it is compared with: {text[:_MAX_TEXT]}"
+            )
             yield Problem(task.task_id, "steered", text)
             return
 
 
 def _windows_line_ends(task: Task, trials: Trials) -> Iterator[Problem]:
-    """Report programs with Windows line ends: Bash treats a carriage return as a character."""
+    """Report scripts with Windows line ends, in which Bash executes the carriage return, too."""
     scripts_by_field = {
         "gold": task.gold,
         "setup": (task.setup,),
@@ -457,7 +501,10 @@ def _windows_line_ends(task: Task, trials: Trials) -> Iterator[Problem]:
     }
     for name, scripts in scripts_by_field.items():
         if any("\r\n" in script for script in scripts if script):
-            text = f"lines of its {name} end as on Windows, with a carriage return that counts"
+            text = (
+                f"lines of its {name} end with a carriage return, as on Windows, which is part of "
+                "the text"
+            )
             yield Problem(task.task_id, "windows", text)
 
 
@@ -472,21 +519,22 @@ DOUBTS: tuple[Check, ...] = (
 """Checks whose findings may be intended."""
 
 
-def usage(task: Task, trials: Trials, memory: int | None) -> Usage:
+def usage(task: Task, trials: Trials, memory: int | None) -> GoldUsage:
     """Return the resources that gold uses.
 
-    The time of gold's tests is the delay of gold against doing nothing, which fails the tests.
+    The time of gold's tests is an estimate: the time outside actions in gold's trial, minus the
+    same time in the trial that does nothing. In that trial the tests fail.
     """
     gold_trials = [
         trials[trial_number] for trial_number in (GOLD, GOLD_REPEAT) if trial_number in trials
     ]
-    seconds = max((trial.slowest for trial in gold_trials), default=0.0)
+    seconds = max((trial.slowest_seconds for trial in gold_trials), default=0.0)
     if gold_trials and NOOP in trials:
         seconds = max(seconds, min(trial.rest for trial in gold_trials) - trials[NOOP].rest)
-    return Usage(task.task_id, seconds, memory, float(max(1, math.ceil(seconds / SLOW_SHARE))))
+    return GoldUsage(task.task_id, seconds, memory, float(max(1, math.ceil(seconds / SLOW_SHARE))))
 
 
-def find_slow_tasks(task: Task, gold_usage: Usage, timeout: float) -> Iterator[SlowTask]:
+def find_slow_tasks(task: Task, gold_usage: GoldUsage, timeout: float) -> Iterator[SlowTask]:
     """Report gold whose actions, or tests, come near the time limit."""
     limit = timeout if task.timeout is None else task.timeout
     if gold_usage.seconds > SLOW_SHARE * limit:
@@ -496,7 +544,10 @@ def find_slow_tasks(task: Task, gold_usage: Usage, timeout: float) -> Iterator[S
 
 
 def _difference(first_text: str, second_text: str) -> str:
-    """Return the first differing lines, if the retained beginnings contain them."""
+    """Return the first lines in which two observations differ, from the observations' beginnings.
+
+    The result is empty if the beginnings, which are all that a trial keeps, are equal.
+    """
     for first_line, second_line in zip_longest(
         first_text.split("\n"), second_text.split("\n"), fillvalue=""
     ):

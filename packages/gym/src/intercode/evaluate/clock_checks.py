@@ -1,10 +1,12 @@
 """Clock shifts for `validate`: gold runs at other times, and in another time zone.
 
-For environments with shell actions, an action before gold's preloads a library in front of the C
-library, and sets ``TZ``. A trial with an unshifted clock is the baseline. The library is built at
-first use; without a C compiler the clock stays unshifted.
+In environments with shell actions, an additional first action sets ``TZ`` and ``LD_PRELOAD``. The
+dynamic linker then loads a library in front of the C library, whose clock functions the library
+replaces. A trial with an unshifted clock is the baseline. The library is built at first use.
+Without a C compiler no shifted trials take place.
 
-Golds in SQL and Python are searched for words that read the clock.
+Golds in SQL and Python do not run with another clock. Their text is only searched for words that
+read the clock.
 """
 
 from __future__ import annotations
@@ -29,9 +31,9 @@ if TYPE_CHECKING:
 _SOURCE = Path(__file__).with_name("clock_shift.c")
 _FLAGS = ("-O2", "-s", "-fPIC", "-shared", "-nostdlib", "-Wl,-z,noseparate-code")
 _MOVE = 0x6D6F766564627920
-"""The placeholder for the shift in the compiled library."""
+"""The number in the compiled library that `library` replaces by the shift in seconds."""
 _LIBRARY = "/var/tmp/.clock.so"
-"""A path in the sandbox that no reward compares."""
+"""The library's path in the sandbox, in a folder that no reward compares."""
 _ACTION = """
 if base64 -d > {library} 2> /dev/null <<'END'
 {content}END
@@ -40,23 +42,23 @@ then export LD_PRELOAD={library} TZ={zone}; fi
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class ClockShift:
     """A shift of the clock."""
 
     name: str
-    """For people, after "gold, ": ``a day later``."""
+    """The shift in words, such as ``a day later``; messages append the words to "gold, "."""
     seconds: int = 0
     zone: str = "UTC0"
     """A value of ``TZ`` that needs no time zone database."""
 
 
-UNCHANGED_CLOCK = Move("at the same time")
+UNCHANGED_CLOCK = ClockShift("at the same time")
 TIMES = (
-    Move("an hour later", 3600),
-    Move("a day later", 86400),
-    Move("40 days later", 40 * 86400),
+    ClockShift("an hour later", 3600),
+    ClockShift("a day later", 86400),
+    ClockShift("40 days later", 40 * 86400),
 )
-ZONE = Move("in another time zone", zone="ODD-13:45")
+ZONE = ClockShift("in another time zone", zone="ODD-13:45")
 
 _TIME_PATTERNS = {
     "sql": re.compile(
@@ -75,7 +77,7 @@ _TIME_PATTERNS = {
 
 
 def clock_guesses(language: str, tasks: Sequence[Task]) -> Sequence[Guess]:
-    """Return a guess for each clock shift: its actions come before gold's.
+    """Return a guess for each clock shift. The guess's actions precede gold's actions.
 
     Args:
         language: The language of actions.
@@ -84,7 +86,7 @@ def clock_guesses(language: str, tasks: Sequence[Task]) -> Sequence[Guess]:
     if language != "bash" or all(task.depends_on_clock for task in tasks) or not library(0):
         return ()
 
-    def guess(move: Move) -> Guess:
+    def guess(move: ClockShift) -> Guess:
         action = action_for(move)
 
         def actions(task: Task) -> tuple[str, ...]:
@@ -95,7 +97,7 @@ def clock_guesses(language: str, tasks: Sequence[Task]) -> Sequence[Guess]:
     return [guess(move) for move in (UNCHANGED_CLOCK, *TIMES, ZONE)]
 
 
-def action_for(move: Move) -> str:
+def action_for(move: ClockShift) -> str:
     """Return the action that shifts the clock of all later programs in the shell."""
     content = base64.encodebytes(library(move.seconds)).decode()
     return _ACTION.format(content=content, library=_LIBRARY, zone=shlex.quote(move.zone))
@@ -124,7 +126,7 @@ def _build() -> bytes:
 
 
 def find_time_words(task: Task, language: str) -> str:
-    """Return the words with which a task's gold or tests read the clock; empty: no words."""
+    """Return the words by which a task's gold, tests or setup read the clock; empty: no words."""
     pattern = _TIME_PATTERNS.get(language)
     programs = (*task.gold, *task.tests, task.setup or "")
     matches = (pattern.search(text) for text in programs) if pattern else ()

@@ -1,13 +1,13 @@
-/* A clock that is moved, for LD_PRELOAD: programs that ask the C library for the time get another.
+/* A library for LD_PRELOAD that shifts the clock: it replaces the C library's time functions.
  *
- * There is no C library here, so that the programs of any image load it. A program that asks the
- * kernel itself, or is linked statically, gets the time as it is. */
+ * The library is linked without a C library, so the programs of any image can load it. The clock
+ * stays unshifted for statically linked programs and for programs that call the kernel directly. */
 #include <asm/unistd.h>
 #include <stddef.h>
 #include <sys/time.h>
 #include <time.h>
 
-/* The seconds; `validate` puts others in place of these eight bytes. */
+/* The shift in seconds. clock_checks.py replaces these eight bytes in the compiled library. */
 static const volatile long move = 0x6d6f766564627920;
 
 static long call(long number, long a, long b) {
@@ -40,7 +40,7 @@ time_t time(time_t *at) {
 
 int gettimeofday(struct timeval *restrict at, void *restrict zone) {
     struct timespec now;
-    (void)zone; /* obsolete: always UTC */
+    (void)zone; /* The parameter is obsolete; the time is always UTC. */
     clock_gettime(CLOCK_REALTIME, &now);
     at->tv_sec = now.tv_sec;
     at->tv_usec = now.tv_nsec / 1000;

@@ -1,4 +1,7 @@
-"""Comparisons of two runs, and the number of tasks that they need: pure functions with sources."""
+"""Statistical comparisons of two runs, and the number of tasks that a comparison needs.
+
+All are pure functions. Each docstring names the source of the formula.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from intercode.evaluate.distributions import (
 from intercode.evaluate.statistics import Estimate, mean
 
 ALPHA, POWER = 0.05, 0.8
-"""The level of a test, and the power of a planned study, by custom."""
+"""The customary level of a test, and the customary power of a planned study."""
 RESAMPLES = 2000
 
 
@@ -36,13 +39,16 @@ class McNemar:
 def mcnemar(first_successes: Sequence[bool], second_successes: Sequence[bool]) -> McNemar:
     """Return the exact, two-sided test of whether one run solves more of the same tasks.
 
-    McNemar, Note on the Sampling Error of the Difference between Correlated Proportions or
-    Percentages, 1947; exact by the binomial distribution of the pairs that differ (Fagerland,
-    Lydersen and Laake, The McNemar Test for Binary Matched-Pairs Data, 2013, equation 2).
+    The p value is exact, by the binomial distribution of the number of pairs that differ.
+
+    - The test: McNemar, Note on the Sampling Error of the Difference between Correlated Proportions
+      or Percentages, 1947.
+    - The exact form: Fagerland, Lydersen and Laake, The McNemar Test for Binary Matched-Pairs Data,
+      2013, equation 2.
 
     Args:
         first_successes: Whether the first run solves each task.
-        second_successes: Whether the second run does, in the same order.
+        second_successes: Whether the second run solves each task, in the same order.
 
     Raises:
         ValueError: The sequences differ in length.
@@ -82,23 +88,23 @@ def difference(
     clusters: Sequence[Hashable] | None = None,
     max_difference: float = math.inf,
 ) -> Estimate:
-    """Return second minus first on the same tasks: the paired mean difference with t interval.
+    """Return the mean of second value minus first value over the tasks, with its t interval.
 
-    Miller, Adding Error Bars to Evals, 2024, section 4.2: the difficulty of each task, which both
-    runs share, cancels out.
+    The values are paired by task, so the difficulty of each task cancels out: Miller, Adding Error
+    Bars to Evals, 2024, section 4.2.
 
     Args:
         first_values: The first run's values, by task.
         second_values: The second run's values, in the same order.
         clusters: The cluster of each task.
-        max_difference: The greatest possible difference, for rates 1. The interval ends there.
+        max_difference: The greatest possible difference, which limits the interval; 1 for rates.
 
     Raises:
         ValueError: The sequences are empty, or differ in length.
     """
     estimate = mean([b - a for a, b in zip(first_values, second_values, strict=True)], clusters)
     if math.isinf(estimate.low):
-        return estimate  # one task has no spread
+        return estimate  # a single task or cluster gives no spread, so no finite interval
     return replace(
         estimate, low=max(estimate.low, -max_difference), high=min(estimate.high, max_difference)
     )
@@ -113,8 +119,9 @@ def bootstrap(
 ) -> Estimate:
     """Return a mean with the percentile interval of the clustered bootstrap.
 
-    Whole clusters are drawn with replacement: Field and Welsh, Bootstrapping Clustered Data, 2007;
-    the interval: Efron and Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13.
+    Whole clusters are drawn with replacement (Field and Welsh, Bootstrapping Clustered Data, 2007).
+    The interval's ends are percentiles of the resampled means (Efron and Tibshirani, An
+    Introduction to the Bootstrap, 1993, chapter 13).
 
     Args:
         values: Values such as paired differences.
@@ -134,7 +141,7 @@ def bootstrap(
     sizes = np.bincount(inverse)
     sums = np.bincount(inverse, weights=np.asarray(values, dtype=float))
     cluster_count = len(sizes)
-    # Count the draws of each cluster row by row: memory stays flat.
+    # Each resample is drawn separately, so the memory does not grow with the number of resamples.
     generator = np.random.default_rng(seed)
     resampled_means = np.empty(resamples)
     for row in range(resamples):
@@ -149,17 +156,18 @@ def bootstrap(
 def paired_power(n: int, difference: float, discordance: float, alpha: float = ALPHA) -> float:
     """Return the chance that `mcnemar` finds a difference of two success rates on `n` tasks.
 
-    The power is exact: a sum over all numbers of tasks that may differ (Duffy, Asymptotic and Exact
-    Power for the McNemar Test and Its Analogue with R Controls per Case, 1984). More than 5,000
-    tasks use the asymptotic power, which hardly differs at this size (Connor, Sample Size for
-    Testing Differences in Proportions for the Paired-Sample Design, 1987).
+    - Up to 5,000 tasks, the power is exact: a sum over all numbers of tasks that exactly one run
+      may solve. Source: Duffy, Asymptotic and Exact Power for the McNemar Test and Its Analogue
+      with R Controls per Case, 1984.
+    - Above 5,000 tasks, the power is asymptotic, which hardly differs at this size. Source: Connor,
+      Sample Size for Testing Differences in Proportions for the Paired-Sample Design, 1987.
 
     Args:
         n: Tasks that both runs try.
         difference: The difference of the success rates.
         discordance: The share of the tasks that exactly one run solves; at least the difference.
-        alpha: The level of the test, two-sided; for one of several comparisons, its share of the
-            level.
+        alpha: The level of the two-sided test. With several comparisons, this is the share of the
+            common level that falls to one comparison.
 
     Raises:
         ValueError: The difference is 0, or above the discordance; or the discordance is above 1.
@@ -185,7 +193,9 @@ def paired_power(n: int, difference: float, discordance: float, alpha: float = A
 def paired_tasks(
     difference: float, discordance: float, power: float = POWER, alpha: float = ALPHA
 ) -> int:
-    """Return the number of tasks that finds a difference with that power: `paired_power` inverted.
+    """Return the number of tasks on which `mcnemar` finds a difference with a given power.
+
+    The function inverts `paired_power`.
 
     Raises:
         ValueError: As for `paired_power`.
@@ -198,10 +208,11 @@ def paired_tasks(
 def detectable_rate_difference(
     n: int, discordance: float, power: float = POWER, alpha: float = ALPHA
 ) -> float | None:
-    """Return the smallest difference that `n` tasks find with that power.
+    """Return the smallest difference of two rates that `n` tasks show with a given power.
 
     Returns:
-        The difference in (0, discordance]; None: even the greatest difference is not found.
+        The difference in (0, discordance]. None: even the greatest possible difference,
+        `discordance`, has less power.
     """
     if discordance <= 0 or paired_power(n, discordance, discordance, alpha) < power:
         return None
@@ -223,7 +234,7 @@ def mean_tasks(difference: float, spread: float, power: float = POWER, alpha: fl
 
     Args:
         difference: The mean of the paired differences.
-        spread: Their standard deviation.
+        spread: The standard deviation of the paired differences.
         power: The chance of finding the difference.
         alpha: The level, two-sided.
 
@@ -231,12 +242,14 @@ def mean_tasks(difference: float, spread: float, power: float = POWER, alpha: fl
         ValueError: The difference is 0.
     """
     if difference == 0:
-        raise ValueError("no number of tasks shows that there is no difference")
+        raise ValueError("no number of tasks can show that a difference is 0")
     return _find_minimum(lambda n: detectable_mean(n, spread, power, alpha) <= abs(difference))
 
 
 def detectable_mean(n: int, spread: float, power: float = POWER, alpha: float = ALPHA) -> float:
-    """Return the smallest mean difference that `n` tasks find with that power (ibid.).
+    """Return the smallest mean difference that `n` tasks show with a given power.
+
+    The source is that of `mean_tasks`.
 
     Returns:
         The difference; infinity for fewer than two tasks.
@@ -253,7 +266,11 @@ _SIGMAS = 6
 
 @lru_cache(maxsize=100)
 def _discordant_counts(n: int, discordance: float, alpha: float) -> list[tuple[int, float, int]]:
-    """Return numbers of differing tasks, each with its chance and its `_critical_count`."""
+    """Return the probable numbers of tasks that exactly one run solves.
+
+    Returns:
+        For each number, the number, its probability, and its `_critical_count`.
+    """
     expected_count, half_width = (
         n * discordance,
         _SIGMAS * math.sqrt(n * discordance * (1 - discordance)) + 1,
@@ -269,7 +286,12 @@ def _discordant_counts(n: int, discordance: float, alpha: float) -> list[tuple[i
 
 
 def _critical_count(pairs: int, alpha: float) -> int:
-    """Return the most differing pairs that the worse run may win when `mcnemar` rejects."""
+    """Return the greatest number of tasks that only the worse run solves while `mcnemar` rejects.
+
+    Args:
+        pairs: The number of tasks that exactly one run solves.
+        alpha: The level of the test.
+    """
     high = min(pairs, math.ceil(pairs / 2))
     low = -1
     while high - low > 1:
@@ -281,7 +303,11 @@ def _critical_count(pairs: int, alpha: float) -> int:
 
 
 def _find_minimum(is_sufficient: Callable[[int], bool]) -> int:
-    """Return the smallest sufficient number, if all greater numbers also suffice."""
+    """Return the smallest sufficient number.
+
+    Args:
+        is_sufficient: Whether a number suffices. All numbers above a sufficient one must suffice.
+    """
     high = 1
     while not is_sufficient(high):
         high *= 2

@@ -7,7 +7,7 @@ from functools import lru_cache
 from statistics import NormalDist
 
 Z_SCORE_95 = NormalDist().inv_cdf(0.975)
-"""The 97.5 % quantile of the normal distribution: 1.96, of the 95 % intervals."""
+"""The 97.5 % quantile of the normal distribution, 1.96, which 95 % intervals use."""
 _STEPS = 300
 _MIN_MAGNITUDE = 1e-300
 
@@ -101,14 +101,15 @@ def _beta(a: float, b: float, x: float) -> float:
     prefactor = math.exp(
         math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
     )
-    # The continued fraction converges fast on one side only; the other side mirrors it.
+    # The continued fraction converges fast for small `x` only. For large `x` the function uses the
+    # symmetry I_x(a, b) = 1 - I_(1-x)(b, a).
     if x < (a + 1) / (a + b + 2):
         return prefactor * _fraction(a, b, x) / a
     return 1 - prefactor * _fraction(b, a, 1 - x) / b
 
 
 def _fraction(a: float, b: float, x: float) -> float:
-    """Return the continued fraction of `_beta`, by Lentz's method (ibid.)."""
+    """Return the continued fraction of `_beta`, by Lentz's method (Numerical Recipes, 6.4)."""
     numerator_ratio, denominator_ratio = 1.0, 1 / _avoid_zero(1 - (a + b) * x / (a + 1))
     value = denominator_ratio
     for index in range(1, _STEPS):

@@ -1,8 +1,8 @@
 """The episode loop: one agent, one environment, one episode.
 
 `run_episode` resets the environment, creates the agent, and lets it act until the episode ends.
-`Semaphore` and `Shared` limit the concurrency of episodes. The last functions build the records of
-episodes that have no result.
+`Semaphore` and `SharedResources` limit the concurrency of episodes. The last functions build the
+records of episodes that have no result.
 """
 
 from __future__ import annotations
@@ -24,13 +24,19 @@ from intercode.agents.base import (
     Agent,
     AgentError,
     AgentFactory,
-    EpisodeAgent,
     SupportsMetadata,
     SupportsPermits,
     SupportsWaitExclusion,
+    WholeEpisodeAgent,
     make,
 )
-from intercode.agents.guarded_env import AttemptContext, HeldEnv, defer_scores, free_forks, settle
+from intercode.agents.guarded_env import (
+    GuardedEnv,
+    SharedAttemptState,
+    defer_scores,
+    free_forks,
+    settle,
+)
 from intercode.episode import Episode, Turn, not_json
 from intercode.errors import (
     ImageError,
@@ -48,13 +54,13 @@ if TYPE_CHECKING:
     from intercode.task import Task
 
 SANDBOXES_PER_CORE = 2
-"""Two keep every core busy while other sandboxes wait for the kernel."""
+"""Busy sandboxes per core: with two, the core has work while one of them waits for the kernel."""
 Step = tuple[str, SupportsFloat, bool, bool, dict[str, Any]]
 """Observation, reward, whether the episode ended, whether it was truncated, info."""
 
 
-class EpisodeEnv(Protocol):
-    """The part of an environment that the loop needs: `InterCodeEnv`, or any class like it."""
+class PlayableEnv(Protocol):
+    """The part of an environment's interface that the loop needs; `InterCodeEnv` implements it."""
 
     @property
     def episode(self) -> Episode:
@@ -73,18 +79,18 @@ class EpisodeEnv(Protocol):
 
 
 class WrappedEnv:
-    """The base class of environments that forward each step to another environment and inspect it.
+    """The base class of environments that wrap another environment, and inspect its steps.
 
     Args:
-        env: The environment that acts.
+        env: The wrapped environment, which executes the actions.
     """
 
-    def __init__(self, env: EpisodeEnv) -> None:
+    def __init__(self, env: PlayableEnv) -> None:
         self._env = env
 
     @property
     def episode(self) -> Episode:
-        """The environment's episode."""
+        """The episode of the wrapped environment."""
         return self._env.episode
 
     def reset(
@@ -98,8 +104,8 @@ class WrappedEnv:
         self._env.close()
 
 
-class Stopped(Exception):  # noqa: N818 - it is not an error
-    """The immediate stop of a run; this episode has no end."""
+class EpisodeStop(Exception):  # noqa: N818 - it is not an error
+    """The exception that ends an episode without a result, because the run stops immediately."""
 
 
 class Semaphore:
@@ -124,7 +130,7 @@ class Semaphore:
     def __enter__(self) -> float:
         with self._lock:
             if self._closed:
-                raise Stopped
+                raise EpisodeStop
             if self._holders < self._count:
                 self._holders += 1
                 return 0.0
@@ -135,13 +141,14 @@ class Semaphore:
         turn.acquire()
         if self._closed:
             self.__exit__(None, None, None)
-            raise Stopped
+            raise EpisodeStop
         return time.monotonic() - start
 
     def __exit__(self, *exception: object) -> None:
         with self._lock:
             if self._waiters:
-                # Pass the permit on without a release in between: a later thread cannot take it.
+                # The permit goes directly to the first waiting thread. A release in between would
+                # let a later thread take the permit.
                 self._waiters.popleft().release()
             else:
                 self._holders -= 1
@@ -152,11 +159,12 @@ class Semaphore:
         return self._holders
 
     def close(self) -> None:
-        """Stop all waiting: threads that wait now, or enter later, raise `Stopped`."""
+        """Stop all waiting: threads that wait now, or enter later, raise `EpisodeStop`."""
         with self._lock:
             self._closed = True
             while self._waiters:
-                self._holders += 1  # like a passed permit: the woken thread returns it
+                # A woken thread counts as a holder, because that thread will give a permit back.
+                self._holders += 1
                 self._waiters.popleft().release()
 
 
@@ -170,32 +178,32 @@ def _ignore(task: Task, action: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class SharedResources:
     """The resources that all episodes of a run share."""
 
     calls: Semaphore = field(default_factory=Semaphore)
-    """Permit for each call to the model. An agent without separate calls holds it while it
-    decides."""
+    """The permits for calls to the model. An agent whose calls cannot be limited one by one holds a
+    permit during its whole decision."""
     sandboxes: Semaphore = field(default_factory=Semaphore)
-    """Permit for an environment's reset, action or score."""
+    """The permits for an environment's reset, action or scoring."""
     on_action: Callable[[Task, str], None] = _ignore
     """Called with each action before the environment takes it."""
 
     def stop(self) -> None:
-        """Stop all waiting."""
+        """Make all threads that wait for a permit raise `EpisodeStop`."""
         self.calls.close()
         self.sandboxes.close()
 
 
 def run_episode(
-    env: EpisodeEnv,
+    env: PlayableEnv,
     agent: AgentFactory,
     task: Task,
     *,
     seed: int | None = None,
     epoch: int = 0,
     name: str = "",
-    shared: Shared | None = None,
+    resources: SharedResources | None = None,
 ) -> Episode:
     """Run one attempt of an agent at a task.
 
@@ -206,10 +214,11 @@ def run_episode(
         seed: The environment's seed.
         epoch: The number of this attempt at the task, for the record.
         name: The agent's name, for the record.
-        shared: The limits on concurrency, and the observer of actions.
+        resources: The limits on concurrency, and the observer of actions.
 
     Returns:
-        The ended episode. For an agent that forks, it is the chosen branch.
+        The ended episode. If the agent forked the episode, the result is the branch that the agent
+        chose.
 
     Raises:
         AgentError: The agent raised, or returned a value that is not an action.
@@ -218,26 +227,27 @@ def run_episode(
         SandboxError: The sandbox died.
         RewardError: The reward could not judge the result.
     """
-    shared = shared or Shared()
-    call_permits = shared.calls
+    resources = resources or SharedResources()
+    call_permits = resources.calls
     if isinstance(agent, SupportsPermits):
-        agent, call_permits = agent.calling(call_permits), Semaphore()
-    with shared.sandboxes:
+        agent, call_permits = agent.bind_permits(call_permits), Semaphore()
+    with resources.sandboxes:
         observation, _ = env.reset(seed=seed, options={"task_id": task.task_id})
     episode = env.episode
     episode.agent, episode.epoch, episode.seed = name, epoch, seed
     if task.tags:
         episode.metadata["tags"] = list(task.tags)
-    with shared.sandboxes:  # the agent may inspect the workspace from a second sandbox
+    # The creation of an agent takes a permit, because it may open a second sandbox of the task.
+    with resources.sandboxes:
         agent_instance = _make_agent(agent, env, task)
-    attempt_context = AttemptContext(on_action=partial(shared.on_action, task))
+    attempt_context = SharedAttemptState(on_action=partial(resources.on_action, task))
     permit = DecisionPermit(call_permits, agent_instance)
-    attempt_context.working = partial(_hold_permit, shared.sandboxes, agent_instance)
+    attempt_context.working = partial(_hold_permit, resources.sandboxes, agent_instance)
     start_time = time.monotonic()
     facts: dict[str, Any] = {}
     try:
-        guarded_env = HeldEnv(env, attempt_context, observation)
-        if isinstance(agent_instance, EpisodeAgent):
+        guarded_env = GuardedEnv(env, attempt_context, observation)
+        if isinstance(agent_instance, WholeEpisodeAgent):
             attempt_context.working = partial(permit.pause, attempt_context.working)
             with permit, defer_scores(env):
                 chosen_env = _play_by_agent(agent_instance, guarded_env, attempt_context)
@@ -246,7 +256,8 @@ def run_episode(
             chosen_env = _play_by_turns(agent_instance, guarded_env, permit)
         episode = chosen_env.full_episode
         if chosen_env is not guarded_env:
-            episode.seconds = time.monotonic() - start_time  # the time of all branches
+            # The episode's time is the time of all branches.
+            episode.seconds = time.monotonic() - start_time
         if episode.fork is not None:
             # The run counts the chosen branch as its only attempt at the task in this epoch.
             episode.metadata["fork"], episode.fork = asdict(episode.fork), None
@@ -262,14 +273,17 @@ def run_episode(
 
 @contextmanager
 def _hold_permit(sandboxes: Semaphore, agent: object) -> Iterator[None]:
-    """Hold a permit while an environment works."""
+    """Hold a permit for a sandbox while the ``with`` block runs.
+
+    The time of waiting for the permit does not count towards the agent's time limit.
+    """
     with sandboxes as wait_seconds:
         _exclude_wait(wait_seconds, agent)
         yield
 
 
 class DecisionPermit:
-    """The permit of a deciding agent, released while environments work for the agent.
+    """The permit that an agent holds while deciding, and releases while its environments work.
 
     Args:
         permits: The source of permits.
@@ -281,7 +295,8 @@ class DecisionPermit:
         self._agent = agent
         self._lock = threading.Lock()
         self._working_count = 0
-        """The number of environments that work for the agent, which may have several threads."""
+        """The number of environments that work for the agent at the moment. An agent with several
+        threads may use several environments."""
         self._is_held = False
 
     def __enter__(self) -> None:
@@ -311,7 +326,7 @@ class DecisionPermit:
                     self.__enter__()
 
 
-def _play_by_turns(agent: Agent, guarded_env: HeldEnv, permit: DecisionPermit) -> HeldEnv:
+def _play_by_turns(agent: Agent, guarded_env: GuardedEnv, permit: DecisionPermit) -> GuardedEnv:
     """Run an episode with an agent that returns one action for each turn."""
     while guarded_env.running:
         with permit:
@@ -321,12 +336,12 @@ def _play_by_turns(agent: Agent, guarded_env: HeldEnv, permit: DecisionPermit) -
 
 
 def _play_by_agent(
-    agent: EpisodeAgent, guarded_env: HeldEnv, attempt_context: AttemptContext
-) -> HeldEnv:
+    agent: WholeEpisodeAgent, guarded_env: GuardedEnv, attempt_context: SharedAttemptState
+) -> GuardedEnv:
     """Let an agent drive its own episode; return the environment whose episode counts."""
     try:
         returned_episode = agent.run(guarded_env)
-    except (ModelError, Stopped):
+    except (ModelError, EpisodeStop):
         raise
     except BaseException as error:
         if is_handlers(error):
@@ -352,11 +367,13 @@ def _play_by_agent(
     return chosen_env
 
 
-def _make_agent(agent: AgentFactory, env: EpisodeEnv, task: Task) -> Agent | EpisodeAgent:
+def _make_agent(agent: AgentFactory, env: PlayableEnv, task: Task) -> Agent | WholeEpisodeAgent:
     try:
         return make(agent, env, task)
     except (UsageError, SandboxError, TaskError, ImageError):
-        raise  # common to all tasks, or an error of the inspected workspace
+        # These errors are not mistakes in the agent's code. A `UsageError` is common to all tasks.
+        # The others are failures of the workspace that the agent inspects.
+        raise
     except BaseException as error:
         if is_handlers(error):
             raise
@@ -366,9 +383,10 @@ def _make_agent(agent: AgentFactory, env: EpisodeEnv, task: Task) -> Agent | Epi
 def _act(agent: Agent, observation: str, turns: Sequence[Turn]) -> str:
     try:
         action = agent.act(observation, turns)
-    except (ModelError, Stopped):
-        raise  # an error outside the agent
-    except BaseException as error:  # sys.exit() in an agent ends its episode, and no run
+    except (ModelError, EpisodeStop):
+        # The model or the run caused the exception, not the agent's code.
+        raise
+    except BaseException as error:  # sys.exit() in an agent ends only the episode, not the run
         if is_handlers(error):
             raise
         raise AgentError(f"the agent raised {describe_error(error)}") from error
@@ -384,10 +402,12 @@ def _exclude_wait(wait_seconds: float, agent: object) -> None:
 
 
 def episode_seed(seed: int, epoch: int, task_id: str) -> int:
-    """Return the seed of one episode, which depends on the arguments only, not on the order.
+    """Return the seed of one episode.
+
+    The seed depends only on the arguments, not on the order in which a run's episodes start.
 
     Returns:
-        An integer of 32 bits without a sign.
+        An unsigned integer of 32 bits.
     """
     text = f"{seed}:{epoch}:{task_id}".encode("utf-8", "surrogateescape")
     return int.from_bytes(hashlib.blake2b(text, digest_size=4).digest(), "big")
@@ -412,9 +432,7 @@ def unserialisable_episode(episode: Episode) -> Episode:
     if not locations or (json_error := not_json(replace(episode, score=None))):
         locations.append(f"the episode{json_error}")
         episode = Episode(episode.task_id, episode.query, episode.env, epoch=episode.epoch)
-    return failed_episode(
-        TypeError(f"not JSON, so that it cannot be recorded: {locations[0]}"), episode
-    )
+    return failed_episode(TypeError(f"not JSON, so it cannot be recorded: {locations[0]}"), episode)
 
 
 def failed_episode(error: BaseException, partial_episode: Episode) -> Episode:
@@ -430,7 +448,8 @@ def failed_episode(error: BaseException, partial_episode: Episode) -> Episode:
     message = str(error) if isinstance(error, InterCodeError) else describe_error(error)
     partial_episode.error = redactor.text(message) or type(error).__name__
     partial_episode.metadata["error_type"] = type(error).__name__
-    # The failure is likely in the user's code: a traceback shows its position.
+    # Any exception but an `InterCodeError` probably comes from the user's code. The record then has
+    # a traceback, which shows the position in that code.
     user_error = error.__cause__ if isinstance(error, AgentError | ModelError) else error
     if user_error is not None and not isinstance(user_error, InterCodeError):
         text = "".join(traceback.format_exception(user_error))

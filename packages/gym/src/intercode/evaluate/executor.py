@@ -1,7 +1,7 @@
 """Executors of a run's episodes: threads of this process, or other machines.
 
-`Work` holds a prepared run. An `Executor` starts its jobs and returns `Runs`, which yields the
-recorded episodes. `Threads` is the default executor.
+A job is one attempt at one task. An `Executor` starts the jobs of a `PreparedRun`, and returns a
+`Runs` object, which yields the recorded episodes. `Threads` is the default executor.
 """
 
 from __future__ import annotations
@@ -12,48 +12,48 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from intercode.evaluate.episode_loop import (
     Semaphore,
-    Shared,
+    SharedResources,
     default_sandboxes,
     episode_seed,
     run_episode,
 )
-from intercode.evaluate.worker import Job, Orders, Pool, Runs
+from intercode.evaluate.worker import Job, Orders, Runs, WorkerPool
 from intercode.registry import EXECUTORS
 from intercode_sandbox.user_code import split
 
 if TYPE_CHECKING:
-    from intercode.evaluate.agent_setup import Actors
+    from intercode.evaluate.agent_setup import PreparedAgent
     from intercode.evaluate.progress import Progress
-    from intercode.evaluate.run_setup import Plan, Setting
+    from intercode.evaluate.run_setup import EnvironmentSetting, Plan
     from intercode.models import Budget
     from intercode.spec import RunSpec
 
 
 def _discard(*episodes: Any) -> None:
-    """Discard the episodes."""
+    """Discard episodes, for a run that is not recorded."""
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class PreparedRun:
     """A prepared run: its plan, its agent and its environment."""
 
     plan: Plan
-    agent: Actors
-    setting: Setting
+    agent: PreparedAgent
+    setting: EnvironmentSetting
     progress: Progress
     budget: Budget | None = None
     """The cost and tokens that models may use; None: the agent has its own budget."""
     record: Callable[..., None] = _discard
-    """Writes episodes, and returns once they are durable."""
+    """Writes episodes to the run's folder, and returns when the episodes are safely on disk."""
 
-    def orders(self, resources: Shared | None = None) -> Orders:
+    def orders(self, resources: SharedResources | None = None) -> Orders:
         """Return the instructions for workers in this process.
 
         Args:
-            resources: The limits on their concurrency; default: the limits of the spec.
+            resources: The limits on the workers' concurrency; None: the limits in the spec.
         """
-        agent, run_options, seed = self.agent, self.plan.spec.how, self.plan.spec.seed
-        resources = resources or Shared(
+        agent, run_options, seed = self.agent, self.plan.spec.run_options, self.plan.spec.seed
+        resources = resources or SharedResources(
             calls=Semaphore(run_options.max_connections),
             sandboxes=Semaphore(run_options.max_sandboxes or default_sandboxes()),
             on_action=self.progress.action,
@@ -66,7 +66,7 @@ class Work:
                 seed=episode_seed(seed, job.epoch, job.task.task_id),
                 epoch=job.epoch,
                 name=agent.name,
-                shared=resources,
+                resources=resources,
             ),
             env_factory=self.setting.make,
             max_retries=run_options.retries,
@@ -79,7 +79,7 @@ class Work:
 
 
 class Executor(Protocol):
-    """The component that runs a run's episodes."""
+    """The component that runs the episodes of a run."""
 
     def check(self, spec: RunSpec) -> None:
         """Refuse a spec that this executor cannot run, before anything starts.
@@ -88,11 +88,11 @@ class Executor(Protocol):
             UsageError: The executor cannot run the spec.
         """
 
-    def start(self, jobs: Sequence[Job], prepared_run: Work) -> Runs:
-        """Return the running jobs, in the given order as far as possible.
+    def start(self, jobs: Sequence[Job], prepared_run: PreparedRun) -> Runs:
+        """Start the jobs, in the given order as far as possible, and return the running jobs.
 
-        The process of the caller records each episode by `Work.record` before the returned object
-        yields the episode.
+        The returned object yields the episodes. Before an episode is yielded, the caller's process
+        has recorded the episode by `PreparedRun.record`.
         """
 
 
@@ -102,11 +102,11 @@ class Threads:
     def check(self, spec: RunSpec) -> None:
         """Accept any spec."""
 
-    def start(self, jobs: Sequence[Job], prepared_run: Work) -> Pool:
-        """See `Executor`."""
+    def start(self, jobs: Sequence[Job], prepared_run: PreparedRun) -> WorkerPool:
+        """Start the agent's model server, if any, and the threads; see `Executor.start`."""
         if jobs:
             prepared_run.agent.start()
-        return Pool(jobs, prepared_run.orders(), prepared_run.plan.spec.how.workers)
+        return WorkerPool(jobs, prepared_run.orders(), prepared_run.plan.spec.run_options.workers)
 
 
 def resolve_executor(spec: RunSpec) -> Executor:
@@ -115,6 +115,8 @@ def resolve_executor(spec: RunSpec) -> Executor:
     Raises:
         UsageError: No executor has that name.
     """
-    if spec.how.on is None:
+    if spec.run_options.on is None:
         return Threads()
-    return cast(Executor, EXECUTORS.resolve(split(spec.how.on, ":")[0])(spec.how.on))
+    return cast(
+        Executor, EXECUTORS.resolve(split(spec.run_options.on, ":")[0])(spec.run_options.on)
+    )

@@ -1,7 +1,9 @@
-"""Golds and setups of Bash that fail, found by a second run without the error output.
+"""A search for Bash golds and setups that fail, which trials alone do not show.
 
-A failing gold is compared with itself: gold solves its task, and no agent can. In a normal run only
-the last exit code of a setup counts; this module checks each line.
+The reward compares an episode with gold. A gold that fails therefore solves its task, but no agent
+can solve the task by correct commands. `gold_failure` repeats an action of gold without its error
+output, to find out whether gold's output consists of error messages. For a setup only the last exit
+code normally counts; `setup_failure` checks the exit code of each line.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from intercode.episode import decode
 from intercode.interpreters.bash import BashInterpreter
-from intercode.rewards.tool_messages import drop_complaints, is_message
+from intercode.rewards.error_messages import drop_complaints, is_message
 
 if TYPE_CHECKING:
     from intercode.envs.stage import SandboxStage
@@ -25,11 +27,13 @@ if TYPE_CHECKING:
 _NOT_RUN = (126, 127)
 _SIGPIPE = 141
 _DIFFERS = 1
-"""The exit code of ``grep``, ``diff``, ``cmp`` and ``test`` for a result without a failure."""
+"""The exit code by which ``grep``, ``diff``, ``cmp`` and ``test`` report a negative result, which
+is not a failure."""
 _REMARK = re.compile(r"(?i:.*\b(?:warning|note|hint)): ?.*")
 _FAILURE_CODE = 98
-# The prefix is one line, so the setup's lines keep their numbers. A reader that stops early, such
-# as ``head``, ends its writer with SIGPIPE, which does not count as a failure.
+# This text precedes a setup. The text is part of the setup's first line, so the setup's lines keep
+# their numbers. If a program such as ``head`` stops reading early, the program that writes to it
+# ends with SIGPIPE, which does not count as a failure.
 _EACH_LINE = (
     "exec 9>&2; set -o pipefail; "
     f"trap 'code=$?; [ $code = {_SIGPIPE} ] || {{ "
@@ -41,8 +45,9 @@ _EACH_LINE = (
 def gold_failure(task: Task, turns: Sequence[Turn], stage: SandboxStage) -> tuple[Kind, str] | None:
     """Return the failure of an action of gold; None: no action fails.
 
-    Gold is a problem (``command``) if its program does not run and prints only the error: the error
-    would be the answer. Other failures may be intended (``fails``).
+    If a program of gold does not run, and the action prints only the error message, the message
+    would be the right answer. This failure is a problem (kind ``command``). Other failures may be
+    intended (kind ``fails``).
 
     Args:
         task: The task.
@@ -58,7 +63,9 @@ def gold_failure(task: Task, turns: Sequence[Turn], stage: SandboxStage) -> tupl
     for turn_index, turn in enumerate(turns):
         if turn.exit_code is None or turn.info.get("timed_out"):
             continue
-        lines = str(turn.info.get("output", turn.observation)).splitlines()  # without our notes
+        # The field ``output`` has the plain output; the observation may also have InterCode's
+        # notes.
+        lines = str(turn.info.get("output", turn.observation)).splitlines()
         exit_message = f"gold ends with exit code {turn.exit_code}"
         has_failed = turn.exit_code not in (0, _DIFFERS, _SIGPIPE)
         if not has_failed and not lines:
@@ -94,15 +101,20 @@ def setup_failure(task: Task, stage: SandboxStage) -> str | None:
     result = stage.try_setup(task, _EACH_LINE + task.setup)
     lines = decode(result.stderr).splitlines()
     if result.exit_code == _FAILURE_CODE and lines:
-        *earlier_lines, line = lines
-        return f"the setup goes on after a failure: {line}{_quote_line(earlier_lines[-1:])}"
+        *preceding_stderr_lines, line = lines
+        return (
+            f"the setup continues after a failure: {line}{_quote_line(preceding_stderr_lines[-1:])}"
+        )
     if errors := [*_errors(lines)]:
-        return f"the setup goes on after an error{_quote_line(errors)}"
+        return f"the setup continues after an error{_quote_line(errors)}"
     return None
 
 
 def _stdout_lines(task: Task, actions: Sequence[str], stage: SandboxStage) -> list[str]:
-    """Return the lines of the last action's standard output, without its errors."""
+    """Repeat actions in a new sandbox, and return the standard output of the last action.
+
+    The last action runs without its standard error.
+    """
     *earlier_actions, last_action = actions
     with closing(stage.open(task)) as sandbox, closing(BashInterpreter(sandbox)) as shell:
         for action in [*earlier_actions, "exec 2>/dev/null"]:
@@ -111,7 +123,7 @@ def _stdout_lines(task: Task, actions: Sequence[str], stage: SandboxStage) -> li
 
 
 def _errors(lines: Sequence[str]) -> Iterator[str]:
-    """Yield the error messages of programs."""
+    """Yield the lines that are error messages of programs; warnings and notes do not count."""
     for line in drop_complaints(lines):
         if is_message(line) and not _REMARK.fullmatch(line):
             yield line

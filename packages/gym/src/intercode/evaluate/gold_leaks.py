@@ -39,13 +39,15 @@ _WRITE_UP_PATTERN = re.compile(
 )
 _LAYERED_SCHEMES = ("oci", "docker", "docker-daemon")
 """Schemes of base images with many layers."""
-# Not ``env`` and ``ps``: an image may lack both. The kernel hides other users' processes.
+# The command prints the command lines and environment variables of processes. The programs ``env``
+# and ``ps`` are not used, because an image may lack both. The kernel hides the data of other users'
+# processes from the command, as from the agent.
 _PROCESSES = "cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ 2>/dev/null"
 
 
 @dataclass(frozen=True, slots=True)
 class Leak:
-    """A location where a task's agent can read its gold."""
+    """A location where a task's agent can read gold."""
 
     task_id: str
     place: str
@@ -59,15 +61,16 @@ class Leak:
 def leaks(task: Task, workspace: object, image: str, *, flags: bool) -> list[Leak]:
     """Return the locations where a task's gold can be read, except those of ``metadata.flag_in``.
 
-    `fix_leaks` searches everywhere for the code of a repository's fix. A file with a write-up's
-    name counts, whatever its content. The search excludes files of an image's own base, and a
-    `workspace` other than a sandbox.
+    The function searches the query. In a sandbox, the search includes environment variables,
+    processes, changed files, and the layers that the image adds to its base image. A file whose
+    name is typical of a write-up counts as a leak, whatever its content. For a repository task,
+    `fix_leaks` also searches the whole sandbox for the code of the fix.
 
     Args:
         task: The task.
         workspace: The workspace of a new episode.
-        image: The name of its image.
-        flags: Whether its golds are flags.
+        image: The name of the workspace's image.
+        flags: Whether the task's golds are flags.
 
     Raises:
         SandboxError: The sandbox died.
@@ -78,7 +81,7 @@ def leaks(task: Task, workspace: object, image: str, *, flags: bool) -> list[Lea
     for name, content in _readable_texts(task, workspace, image):
         remaining_bytes -= len(content)
         if remaining_bytes < 0:
-            text = f"more than {LIMIT // MIB} MiB can be read: not all was searched"
+            text = f"more than {LIMIT // MIB} MiB are readable: only a part was searched"
             gold_leaks.append(Leak(task.task_id, name, text))
             break
         gold_form = find_gold_form(
@@ -91,7 +94,7 @@ def leaks(task: Task, workspace: object, image: str, *, flags: bool) -> list[Lea
         ):
             location = name if is_file else f"the {name}"
             text = (
-                f"gold stands {gold_form} in {location}"
+                f"gold is readable {gold_form} in {location}"
                 if gold_form
                 else f"{location} is named like a write-up"
             )
@@ -114,8 +117,9 @@ def find_gold_form(
         golds: Accepted solutions.
         content: The text.
         flags: Whether golds are flags, which also match backwards, in base64 or in hexadecimal.
-        accepts_short_lines: Whether short lines count. A task's query may contain all of gold except its missing
-            short line. In a file, the long lines suffice.
+        accepts_short_lines: Whether the text must also contain gold's short lines. A query may
+            rightly contain all long lines of gold, so there the short lines count, too. In a file,
+            the long lines alone prove a leak.
 
     Returns:
         ``as it is``, ``backwards``, ``in base64``, ``in hexadecimal``, or an empty text.
@@ -129,7 +133,7 @@ def find_gold_form(
         normalised_data = _normalise_blanks(content) if gold_lines else b""
         return (
             "as it is"
-            if any(all(line in normalised_data for line in lines) for lines in gold_lines)
+            if any(all(gold_line in normalised_data for gold_line in lines) for lines in gold_lines)
             else ""
         )
     normalised_data, compact_data = _normalise_blanks(content), content.translate(None, _BLANKS)
@@ -149,9 +153,9 @@ def find_gold_form(
 
 
 def telling_lines(gold: str, *, accepts_short_lines: bool) -> list[bytes]:
-    """Return gold's significant lines, normalised; none if gold is too short.
+    """Return the lines of a gold that prove a leak, normalised; empty if gold is too short.
 
-    For a patch these are its added lines.
+    Of a patch, only the added lines count.
     """
     rows = gold.splitlines()
     if _PATCH.search(gold):
@@ -168,7 +172,13 @@ def _normalise_blanks(content: bytes) -> bytes:
 
 
 def _base64(flag: bytes, offset: int) -> Iterator[bytes]:
-    """Yield the part of a flag's base64 form that is independent of `offset` bytes before it."""
+    """Yield the characters of a flag's base64 form that depend on the flag alone.
+
+    Args:
+        flag: The flag.
+        offset: The number of bytes that precede the flag in the encoded text, modulo 3. Bytes
+            before and after the flag share some characters with the flag, which are omitted.
+    """
     encoded_flag = base64.b64encode(bytes(offset) + flag)
     start = -(-offset * 4 // 3)
     end = (offset + len(flag)) * 8 // 6
@@ -177,9 +187,10 @@ def _base64(flag: bytes, offset: int) -> Iterator[bytes]:
 
 
 def _is_write_up(path: str, *, flags: bool) -> bool:
-    """Return whether a file's name suggests the answer, or the way to it.
+    """Return whether a file's name suggests that the file explains the solution.
 
-    For flags this includes a ``README``: among a puzzle's files it is often the author's.
+    If golds are flags, the name ``README`` counts, too: a README among a puzzle's files was often
+    written by the puzzle's author, for other authors.
     """
     readme = flags and PurePosixPath(path).stem.lower() == "readme"
     return readme or _WRITE_UP_PATTERN.search(path) is not None
@@ -202,14 +213,14 @@ def _readable_texts(task: Task, workspace: object, image: str) -> Iterator[tuple
         for change in workspace.changes()
         if change.type == "file" and change.kind != "deleted"
     ]
-    # `fix_leaks` reads them.
+    # The layers of a repository task are searched by `fix_leaks`.
     layer_paths = () if is_repository_task(task) else _layer_files(workspace, image)
     for path in dict.fromkeys((*changed_paths, *layer_paths)):
         yield path, _read(workspace, path)
 
 
 def _read(sandbox: SandboxBackend, path: str) -> bytes:
-    """Read a file with the agent's privileges; empty if it is unreadable or too large."""
+    """Read a file with the agent's privileges; empty if the file is unreadable or too large."""
     try:
         return sandbox.read_file(path, limit=FILE_LIMIT)
     except (OSError, OutputLimitError):
@@ -217,7 +228,10 @@ def _read(sandbox: SandboxBackend, path: str) -> bytes:
 
 
 def _layer_files(sandbox: SandboxBackend, name: str) -> Iterator[str]:
-    """Yield the files of an image's layers, except the base's files, which are not the task's."""
+    """Yield the paths of the files in an image's layers.
+
+    Files of the base image are omitted, because the task did not add them.
+    """
     for layer in _task_layers(getattr(sandbox, "image", None), name):
         for folder, _, names in os.walk(layer):
             sandbox_folder = "/" / Path(folder).relative_to(layer)
@@ -231,7 +245,7 @@ def _task_layers(image: object, name: str) -> Sequence[Path]:
         return ()
     try:
         spec = parse(name)
-    except ImageError:  # another provider's name
+    except ImageError:  # the name is valid only for another sandbox provider
         return ()
     base = len(image.layers) - len(spec.additions) if spec.scheme in _LAYERED_SCHEMES else 1
     return image.layers[base:]

@@ -1,4 +1,4 @@
-"""The provider of agents that are language models."""
+"""The agent provider for agents that are language models."""
 
 from __future__ import annotations
 
@@ -9,11 +9,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from intercode.agents import registry, skills
-from intercode.agents.language import EpisodeLimits, LanguageAgents, Options, Search, Strategy
+from intercode.agents.language import (
+    EpisodeLimits,
+    LanguageAgents,
+    SearchOptions,
+    Strategy,
+    StrategyOptions,
+)
 from intercode.agents.skills import Skill
 from intercode.envs.traits import find_traits
 from intercode.errors import UsageError
-from intercode.evaluate.agent_setup import Actors, AgentProvider, max_concurrent_calls, takes_layers
+from intercode.evaluate.agent_setup import (
+    AgentProvider,
+    PreparedAgent,
+    max_concurrent_calls,
+    takes_layers,
+)
 from intercode.evaluate.spending import make_budget, retry_policy
 from intercode.models import Settings, get_model
 from intercode.spec import RunSpec
@@ -37,7 +48,7 @@ class LanguageAgentProvider(AgentProvider):
             return False
         return isinstance(registry.AGENTS.resolve(split(name, ":")[0]), Strategy)
 
-    def make(self, spec: RunSpec, budget: Budget | None, pace: RateLimit | None) -> Actors:
+    def make(self, spec: RunSpec, budget: Budget | None, pace: RateLimit | None) -> PreparedAgent:
         """Make the agent that a spec names: see `AgentProvider.make`."""
         strategy: Strategy = registry.AGENTS.resolve(self.name)
         offered_skills = skills.read_all(spec.agent.skill)
@@ -58,7 +69,7 @@ class LanguageAgentProvider(AgentProvider):
         agents = _language_agents(spec, strategy, model, offered_skills)
         reward_option = {"reward_every_turn": True} if agents.needs_reward else {}
         start = partial(model.start, max_concurrent_calls(spec))
-        return Actors(
+        return PreparedAgent(
             agents, agents.name, {}, reward_option, offered_skills, start, model.close, model.delay
         )
 
@@ -73,7 +84,7 @@ def _check_context(spec: RunSpec) -> None:
     traits = find_traits(env.name, env.protocol)
     if context and (traits.is_remote or not traits.overview):
         raise UsageError(
-            f"--context {context}: nothing shows what there is in environment {env.name!r}, "
+            f"--context {context}: no commands list the contents of environment {env.name!r}, "
             f"{env.protocol} protocol"
         )
 
@@ -84,19 +95,22 @@ def _language_agents(
     agent_spec, model_spec = spec.agent, spec.model
     options = {
         option.name: value
-        for option in fields(Options)
+        for option in fields(StrategyOptions)
         if (value := getattr(agent_spec, option.name, None)) is not None
     }
     if agent_spec.prompt is not None:
         options["prompt"] = Path(agent_spec.prompt)
-    option_names = {option.name: f"search_{option.name}" for option in fields(Search)} | _SEARCH
+    option_names = {
+        option.name: f"search_{option.name}" for option in fields(SearchOptions)
+    } | _SEARCH
     search = {
         field_name: option_value
         for field_name, name in option_names.items()
         if (option_value := getattr(agent_spec, name)) is not None
     }
-    options["search"] = Search(**search) if search else None
-    # Reading a skill takes a turn, which ``single-turn`` lacks, and readable files.
+    options["search"] = SearchOptions(**search) if search else None
+    # To read a skill, an agent needs a turn before its answer, which ``single-turn`` lacks, and a
+    # workspace with files.
     can_read_files = strategy.name != "single-turn" and takes_layers(spec)
     options["skills"] = skills.offer(offered_skills, readable=can_read_files)
     temperature = 0.0 if model_spec.temperature is None else model_spec.temperature
@@ -113,4 +127,4 @@ def _language_agents(
 
 
 _SEARCH = {"order": "search", "start": "search_from"}
-"""Field of `Search` → option of a spec, for fields with another option name."""
+"""Field of `SearchOptions` → option of a spec, for fields with another option name."""

@@ -2,8 +2,8 @@
 
 The search looks for gold's added lines in files, in archives, and in every git object, reachable or
 not. Archives are wheels, eggs, zip files and tarballs, including those in pip's cache. Compiled
-files are compared function by function. Short lines, and lines that the base's tracked files
-contain, do not count.
+files are compared function by function. Short lines do not count, and lines that tracked files at
+the task's base commit contain do not count either.
 """
 
 from __future__ import annotations
@@ -38,11 +38,14 @@ MAX_FILE_SIZE = 512 * MIB
 MAX_TOTAL_SIZE = 2048 * MIB
 """Maximum number of searched bytes for one task."""
 SHARE = 0.8
-"""The share of a file's new lines that proves the fix: an older version may differ in some."""
+"""The share of gold's lines that proves the fix. The share is below 1, because another version of
+the fix may differ from gold in some lines."""
 _LINES = 12
-"""Maximum number of a file's lines in the search: its longest."""
+"""Maximum number of lines that the search uses of one file that gold changes: the longest lines."""
 _ANCHORS = 3
-"""Anchor lines of a file: by `_LINES` and `SHARE`, any match contains at least one of them."""
+"""The number of anchor lines of one file that gold changes. ``grep`` searches for these lines
+first. By `_LINES` and `SHARE` at most two lines may be missing, so any match contains an anchor
+line."""
 _MIN_TOTAL_LENGTH, _MIN_LINE_LENGTH = 8, 12
 _MAX_DEPTH = 3
 """Maximum depth of nested archives."""
@@ -66,12 +69,15 @@ class AddedLines:
     lines: tuple[bytes, ...]
 
     def may_be_in(self, name: str) -> bool:
-        """Return whether these lines in a file of that name prove the fix: few may be chance."""
+        """Return whether the lines suffice as proof of the fix, if a file with that name has them.
+
+        In a file with another name than gold's, a few short lines may be equal by chance.
+        """
         file_name = self.path.rpartition("/")[2]
         return name.startswith(file_name) or len(self.lines) >= 3 or sum(map(len, self.lines)) >= 40
 
     def is_in(self, content: bytes) -> bool:
-        """Return whether a text contains the lines, up to the permitted number of missing lines."""
+        """Return whether a text contains at least the share `SHARE` of the lines."""
         max_missing = int(len(self.lines) * (1 - SHARE))
         missing_count = 0
         for line in self.lines:
@@ -83,7 +89,7 @@ class AddedLines:
 
 
 @dataclass
-class Search:
+class FixLeakScan:
     """The search of one task's sandbox."""
 
     task: Task
@@ -116,23 +122,27 @@ class Search:
             else:
                 for location, member_content in _expand_archive(path, file_content):
                     if not self._spend(member_content):
-                        break  # a small archive can expand beyond any machine's capacity
+                        # A small archive can expand beyond any machine's capacity.
+                        break
                     yield from self._report_location(
                         path, self._search_content(location, member_content, path)
                     )
         for path, pack_content in packs.items():
             yield from self._report_location(path, self._search_pack(pack_content))
         for location in self._find_compiled_code():
-            yield self.compiled_files[location][0], f"code of gold's is compiled in {location}"
+            yield self.compiled_files[location][0], f"compiled code of gold is in {location}"
         if self.remaining_bytes < 0:
-            yield "/", f"more than {MAX_TOTAL_SIZE // MIB} MiB can be read: not all was searched"
+            yield (
+                "/",
+                f"more than {MAX_TOTAL_SIZE // MIB} MiB are readable: only a part was searched",
+            )
 
     def _report_location(self, path: str, location: str) -> Iterator[tuple[str, str]]:
         if location:
-            yield path, f"the lines that gold adds stand in {location}"
+            yield path, f"the lines that gold adds are in {location}"
 
     def _drop_base_lines(self) -> None:
-        """Remove the lines that tracked files already contain."""
+        """Remove from `added_lines` the lines that tracked files already contain."""
         gold_lines = b"\n".join(
             line for file_lines in self.added_lines for line in file_lines.lines
         )
@@ -156,7 +166,7 @@ class Search:
         ]
 
     def _find_by_lines(self) -> list[str]:
-        """Return the image's files that contain an anchor line of gold."""
+        """Return the files in the sandbox that contain an anchor line of gold (see `_ANCHORS`)."""
         lines = [line for file_lines in self.added_lines for line in file_lines.lines[:_ANCHORS]]
         anchors = [argument for line in lines for argument in (b"-e", line)]
         find = f"find / -xdev -path /proc -prune -o -type f -size -{MAX_FILE_SIZE // 1024}k -print0"
@@ -185,7 +195,8 @@ class Search:
         prune_options = [
             word for name in ("/proc", "/sys", "/dev") for word in ("-o", "-path", name)
         ][1:]
-        return self._paths(["find", "/", *options, "(", *prune_options, ")", "-prune", "-o", "-type", "f",
+        return self._paths(["find", "/", *options, "(", *prune_options, ")", "-prune", "-o",
+        "-type", "f",
                             "(", *name_tests, ")", "-print0"])  # fmt: skip
 
     def _paths(self, argv: Sequence[str | bytes]) -> list[str]:
@@ -206,7 +217,13 @@ class Search:
     def _search_content(
         self, location: str, content: bytes, path: str = "", *, is_object: bool = False
     ) -> str:
-        """Return the location if its content has the lines; keep a compiled file for later."""
+        """Search one file, or one git object, for gold's added lines.
+
+        A compiled file is only stored in `compiled_files`, for `_find_compiled_code`.
+
+        Returns:
+            `location` if the content has the lines; otherwise an empty text.
+        """
         if location.endswith(".pyc"):
             self.compiled_files[location] = path, content
             return ""
@@ -217,7 +234,7 @@ class Search:
         return ""
 
     def _search_pack(self, pack_content: bytes) -> str:
-        """Search the objects of a pack, or of a bundle, which is a pack after some header lines."""
+        """Search the git objects of a pack or bundle, which is a pack after some header lines."""
         path = Path(tempfile.mkdtemp(dir=self.scratch))
         git = Git(path)
         start = pack_content.find(b"PACK")
@@ -233,7 +250,7 @@ class Search:
                     f"git's object {name[:12]}", content, is_object=True
                 ):
                     return match
-        except ImageError:  # damaged or incomplete: the agent's git cannot read it either
+        except ImageError:  # the pack is damaged or incomplete, so the agent's git cannot read it
             return ""
         return ""
 
@@ -264,7 +281,12 @@ class Search:
         ]
 
     def _has_words(self, location: str, sources: Sequence[tuple[str, str, str]]) -> bool:
-        """Return whether a compiled file has the names and words that gold adds to its source."""
+        """Return whether a compiled file has the words that gold adds to the file's source.
+
+        Args:
+            location: The location of the compiled file.
+            sources: The Python files that gold changes, from `_read_sources`.
+        """
         stem = PurePosixPath(location).name.partition(".")[0]
         for path, base_source, gold_source in sources:
             words = set(_WORD.findall(_code(gold_source))) - set(_WORD.findall(base_source))
@@ -279,7 +301,7 @@ class Search:
         return False
 
     def _read_sources(self, gold: str) -> Iterator[tuple[str, str, str]]:
-        """Yield path, and content before and after, of each Python file that gold changes."""
+        """Yield each Python file that gold changes: path, and content before and after gold."""
         folder = Path(tempfile.mkdtemp(dir=self.scratch))
         git, tree = Git(folder), folder / "x"
         git("init", "--quiet", "--template=", tree)
@@ -293,7 +315,7 @@ class Search:
         (folder / "patch").write_bytes(encode(gold.rstrip("\n") + "\n"))
         try:
             git("-C", tree, "apply", "--whitespace=nowarn", folder / "patch")
-        except ImageError:  # gold does not apply: its trial reports the error
+        except ImageError:  # gold does not apply as a patch, which its trial reports
             return
         for path, base_text in base_texts.items():
             if path.endswith(".py") and (tree / path).is_file():
@@ -319,10 +341,10 @@ def fix_leaks(task: Task, workspace: object) -> Iterator[tuple[str, str]]:
         return
     try:
         plan = make_plan(task)
-    except TaskError:  # its trials report the error
+    except TaskError:  # the trials of the task report the error
         return
     with tempfile.TemporaryDirectory(prefix="intercode-leaks-") as folder:
-        yield from Search(task, workspace, plan, Path(folder)).run()
+        yield from FixLeakScan(task, workspace, plan, Path(folder)).run()
 
 
 def _added_lines(patch: str) -> Iterator[AddedLines]:
@@ -339,7 +361,7 @@ def _added_lines(patch: str) -> Iterator[AddedLines]:
 
 
 def _select_lines(lines: Sequence[bytes]) -> tuple[bytes, ...]:
-    """Return the longest lines; none if their total length is too short to prove anything."""
+    """Return the longest lines; empty if their total length is too short to prove the fix."""
     code = [line for line in lines if not line.startswith(_COMMENTS)]
     long_lines = [line for line in code if len(line) >= _MIN_LINE_LENGTH]
     selected_lines = sorted(long_lines or code, key=len, reverse=True)[:_LINES]
@@ -347,7 +369,7 @@ def _select_lines(lines: Sequence[bytes]) -> tuple[bytes, ...]:
 
 
 def _code(source: str) -> str:
-    """Return a source without its comments, which a compiled file lacks."""
+    """Return a Python source without comments, because a compiled file has none."""
     return re.sub(r"(?m)#.*$", "", source)
 
 
@@ -376,7 +398,7 @@ def _expand_archive(
             member_location = f"{location}: {name}" if depth == 0 else f"{location}/{name}"
             yield from _expand_archive(member_location, content, depth + 1)
     except (*DAMAGE, zipfile.BadZipFile, NotImplementedError, RuntimeError):
-        pass  # the archive is damaged for an agent as well, or encrypted
+        pass  # the archive is encrypted, or damaged: then an agent cannot read it either
     if not is_archive:
         yield location, archive_content
 
@@ -443,4 +465,5 @@ for place, data in message["compiled"].items():
         pass
 print(json.dumps(found))
 """
-"""A program for the image's own Python, which alone can read its compiled files."""
+"""A program that compares compiled files with sources. The image's own Python runs the program,
+because only the Python version that compiled a file can read the file."""

@@ -1,7 +1,7 @@
 """The facts of a run's ``run.json``: dataset, environment, agent, versions and machine.
 
-`describe` builds the manifest of a new run. `session` and `finish` record the calls that worked on
-it.
+`describe` builds the manifest of a new run. `session` and `finish` record a session: one call or
+command that runs some of the run's episodes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PACKAGES = tuple(
     if (spec := find_spec(name)) and spec.origin
 )
 _SOURCE = ("packages", "gym", "src", "intercode")
-"""The folder of the first package in a checkout."""
+"""The path of the package `intercode` in a checkout of InterCode's repository."""
 _SECONDS = 10.0
 
 
@@ -52,7 +52,7 @@ def describe(
         agent: The agent's facts.
         needs_gold: Whether the agent receives its tasks with gold.
         seed: The run's seed.
-        excluded_tasks: Task id → why the run leaves it out.
+        excluded_tasks: Task id → the reason why the run excludes the task.
     """
     return {
         "format": FORMAT,
@@ -79,10 +79,10 @@ def dataset_facts(dataset: Dataset) -> dict[str, Any]:
 
 
 def session(context: Mapping[str, Any] | None = None, **settings: Any) -> dict[str, Any]:
-    """Return the record of one session: its time, machine, versions and settings.
+    """Return the record of one session: start time, machine, versions and settings.
 
     Args:
-        context: More facts: options, sandboxes, and the tools of images.
+        context: Further facts about the session: options, sandboxes, and the tools of images.
         settings: Options that do not identify the run.
     """
     return {
@@ -147,8 +147,8 @@ def _now() -> str:
 def package_versions() -> dict[str, str]:
     """Return ``intercode``, ``code`` and, if known, ``commit``.
 
-    Equal digests of the code prove equal versions, even after uncommitted changes. The commit
-    identifies the source of one of them.
+    ``code`` is a digest of the source files. Equal digests prove equal code, even after uncommitted
+    changes. ``commit`` names the commit from which the code can be restored.
     """
     versions = {"intercode": __version__, "code": _code()}
     commit = _checkout_commit() or _installed_commit()
@@ -161,7 +161,7 @@ def _code() -> str:
     files = ((package, path) for package in _PACKAGES for path in sorted(package.rglob("*")))
     for package, path in files:
         name = path.relative_to(package.parent)
-        # Another process that imports InterCode creates temporary names in a __pycache__.
+        # A process that imports InterCode at the same time creates temporary files in __pycache__.
         if path.suffix != ".pyc" and "__pycache__" not in name.parts and path.is_file():
             source = path.read_bytes()
             hasher.update(f"{name}\0{len(source)}\0".encode())
@@ -170,10 +170,11 @@ def _code() -> str:
 
 
 def _checkout_commit() -> str:
-    """Return the checked-out commit, with a ``+`` if files have changed since.
+    """Return the commit of the checkout that contains this package; empty: no checkout.
 
-    A repository in which InterCode is merely installed does not count: its commit identifies other
-    code.
+    A ``+`` at the end shows that files have changed since the commit. If InterCode is installed
+    inside another project's repository, the result is empty, because that repository's commit
+    identifies other code.
     """
     package = _PACKAGES[0]
     if package.parts[-len(_SOURCE) :] != _SOURCE:
@@ -187,13 +188,16 @@ def _checkout_commit() -> str:
 
 
 def _git(root: Path, *arguments: str) -> str:
-    """Return git's output; "" without git, or if git refuses this folder."""
+    """Return the output of a git command; "" if git is missing or refuses the folder `root`."""
     env = {name: text for name, text in os.environ.items() if not name.startswith("GIT_")}
     return read_output(["git", "-C", str(root), *arguments], env)
 
 
 def read_output(command: Sequence[str | Path], env: Mapping[str, str] | None = None) -> str:
-    """Return the output of a program, stripped; "" if it fails, is missing or exceeds 10 s."""
+    """Return a program's output without surrounding whitespace.
+
+    The result is "" if the program is missing, fails, or runs longer than 10 seconds.
+    """
     try:
         result = subprocess.run(
             command,
@@ -211,7 +215,7 @@ def read_output(command: Sequence[str | Path], env: Mapping[str, str] | None = N
 
 
 def _installed_commit() -> str:
-    """Return the commit that pip installed from, as ``pip install git+https://…`` records it."""
+    """Return the commit that ``pip install git+https://…`` recorded; empty: none was recorded."""
     try:
         text = metadata.distribution(DISTRIBUTION).read_text("direct_url.json")
     except metadata.PackageNotFoundError:

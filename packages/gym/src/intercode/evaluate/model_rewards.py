@@ -1,4 +1,4 @@
-"""Rewards that ask a model, built from a spec with their own options."""
+"""Rewards that ask a language model, built from the judge's options in a run's spec."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ if TYPE_CHECKING:
     from intercode.spec import RunSpec
 
 ModelReward = Judge
-"""The only reward that asks a model."""
+"""The type of rewards that ask a model: at present only the judge."""
 SHARED_MODEL_OPTIONS = ("prices", "max_cost", "max_tokens")
-"""The options of language models that a judge also takes, with any agent."""
+"""The options of an agent's model that also apply to the judge's model. With a judge, these options
+are valid even if the agent calls no model."""
 
 
 def model_options(spec: RunSpec) -> tuple[str, ...]:
@@ -23,14 +24,14 @@ def model_options(spec: RunSpec) -> tuple[str, ...]:
 
 
 def model_reward(spec: RunSpec, budget: Budget | None = None) -> ModelReward | None:
-    """Return the reward of a spec, if it asks a model; None: it asks no model.
+    """Return the reward of a spec if the reward asks a model, otherwise None.
 
     Args:
         spec: The spec.
         budget: The reward's budget, which other users share; None: unlimited.
 
     Raises:
-        UsageError: The judge has no model; or options of a judge come without a judge.
+        UsageError: The judge has no model, or the spec sets options of a judge without a judge.
     """
     env = spec.env
     votes, model = env.judge_votes, env.judge_model

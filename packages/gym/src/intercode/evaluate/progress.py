@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class Progress:
-    """An observer of a run that does nothing: override the methods that you need.
+    """An observer of a run, whose methods do nothing or write a log line; subclasses override them.
 
     The thread that called `evaluate` calls all methods except `action`.
     """
@@ -46,11 +46,11 @@ class Progress:
         """
         log.info(change)
 
-    def waiting(self, text: str) -> None:
-        """Handle a long delay of a model's server."""
+    def report_wait(self, text: str) -> None:
+        """Handle a long wait for an answer of a model's server."""
         log.warning(text)
 
-    def stopping(self, running_count: int) -> None:
+    def report_interrupt(self, running_count: int) -> None:
         """Handle an interrupt; the run stops after the episodes in flight."""
 
     def end(self) -> None:
@@ -63,5 +63,5 @@ class Progress:
     def announce(self, text: str) -> None:
         """Handle the start of long work (building, starting), before the run."""
 
-    def built(self) -> None:
-        """Handle the end of the work that `announce` announced."""
+    def end_preparation(self) -> None:
+        """Handle the end of the work whose start `announce` reported."""

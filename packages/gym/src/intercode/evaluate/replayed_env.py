@@ -10,7 +10,13 @@ from intercode.agents.builtin import ScriptedAgent
 from intercode.envs.snapshots import difference
 from intercode.episode import Episode, Score
 from intercode.errors import RewardError
-from intercode.evaluate.episode_loop import EpisodeEnv, Shared, Step, WrappedEnv, run_episode
+from intercode.evaluate.episode_loop import (
+    PlayableEnv,
+    SharedResources,
+    Step,
+    WrappedEnv,
+    run_episode,
+)
 from intercode.records import ending_action, turn_action
 from intercode.rewards.base import Reward
 from intercode_sandbox.units import format_count
@@ -20,22 +26,28 @@ if TYPE_CHECKING:
 
 
 class NotReproducibleError(RewardError):
-    """A replay with other observations than the record: no state is left to score."""
+    """The failure of a replay whose observations differ from the record.
+
+    The replay's final state is then not that of the recorded episode, and cannot be scored.
+    """
 
 
 class NeedsSandboxError(RewardError):
-    """A reward's access to the sandbox, which a record does not have."""
+    """The failure of a reward that accesses the sandbox, because a record contains no sandbox."""
 
 
 class _NoSandbox:
-    """A placeholder for a closed sandbox: access is noted, and raises `NeedsSandboxError`."""
+    """A placeholder for a sandbox, for rewards that score a record.
+
+    Each access to an attribute calls `on_access`, and raises `NeedsSandboxError`.
+    """
 
     def __init__(self, on_access: Callable[[], None]) -> None:
         self._on_access = on_access
 
     def __getattribute__(self, name: str) -> NoReturn:
         object.__getattribute__(self, "_on_access")()
-        raise NeedsSandboxError(f"the reward looks at the sandbox ({name}), which is not recorded")
+        raise NeedsSandboxError(f"the reward reads the sandbox ({name}), which is not recorded")
 
 
 def score_record(
@@ -71,8 +83,8 @@ def score_record(
 
     def score() -> Score:
         new_score = reward(task, episode, _NoSandbox(lambda: access_log.append(True)))
-        if access_log:  # the reward has caught the exception
-            raise NeedsSandboxError("the reward looks at the sandbox, which is not recorded")
+        if access_log:  # the reward accessed the sandbox, and caught the exception
+            raise NeedsSandboxError("the reward reads the sandbox, which is not recorded")
         return new_score
 
     for turn in recorded_episode.turns:
@@ -90,9 +102,14 @@ def score_record(
 
 
 def replay(
-    open_env: Callable[[], EpisodeEnv], task: Task, recorded_episode: Episode, resources: Shared
+    open_env: Callable[[], PlayableEnv],
+    task: Task,
+    recorded_episode: Episode,
+    resources: SharedResources,
 ) -> Episode:
-    """Replay the recorded actions in a fresh environment while its turns equal the record.
+    """Replay the recorded actions in a fresh environment, and score the final state.
+
+    The replay ends at the first turn that differs from the record.
 
     Args:
         open_env: Returns the environment; called only if a replay is possible.
@@ -102,14 +119,15 @@ def replay(
 
     Raises:
         NotReproducibleError: An observation differs, a recorded action ran into the time limit, or
-            the record has no action of an external agent.
+            the record contains none of the actions of an external agent.
         InterCodeError: As for `run_episode`.
     """
-    # The external agent may have edited files itself.
+    # An external agent acts in the sandbox by itself, so a record without turns may hide changes.
     if "outside" in recorded_episode.metadata and not recorded_episode.turns:
         raise NotReproducibleError("not reproducible: none of its agent's actions is recorded")
     for turn_number, turn in enumerate(recorded_episode.turns, 1):
-        if turn.info.get("timed_out"):  # the action may get further now, or less far
+        # An action that timed out may get further in a replay, or less far.
+        if turn.info.get("timed_out"):
             raise NotReproducibleError(
                 f"not reproducible: turn {turn_number} ran into the time limit"
             )
@@ -121,7 +139,7 @@ def replay(
         seed=recorded_episode.seed,
         epoch=recorded_episode.epoch,
         name=recorded_episode.agent,
-        shared=resources,
+        resources=resources,
     )
 
 
@@ -129,11 +147,11 @@ class ReplayedEnv(WrappedEnv):
     """An environment that compares every turn with a recorded turn.
 
     Args:
-        env: The environment that acts.
+        env: The wrapped environment, which executes the actions.
         recorded_episode: The episode to replay.
     """
 
-    def __init__(self, env: EpisodeEnv, recorded_episode: Episode) -> None:
+    def __init__(self, env: PlayableEnv, recorded_episode: Episode) -> None:
         super().__init__(env)
         self._recorded_episode = recorded_episode
 
@@ -158,13 +176,14 @@ class ReplayedEnv(WrappedEnv):
             )
         if is_over and (turn_number != count or self.episode.status != reference.status):
             raise NotReproducibleError(
-                f"not reproducible: it ends after {format_count(turn_number, 'turn')}, "
+                f"not reproducible: the episode ended after {format_count(turn_number, 'turn')}, "
                 f"{self.episode.status}; recorded: after {count}, {reference.status}"
             )
         if not is_over and (
             turn_number > count or (turn_number == count and reference.status == "truncated")
         ):
             raise NotReproducibleError(
-                f"not reproducible: it goes on after turn {count}; recorded: {reference.status}"
+                f"not reproducible: the episode continued after turn {count}; recorded: "
+                f"{reference.status}"
             )
         return result

@@ -1,7 +1,8 @@
 """New scores for the episodes of a recorded run, with another reward: see `rescore`.
 
-`_RescoreWork` scores each episode from its record if the reward needs no sandbox. Otherwise it
-replays the episode in an environment of `_Setting`. The results form a new run with its own record.
+`_RescoreRunner` scores each episode from its record if the reward needs no sandbox. Otherwise the
+runner replays the episode in an environment of `_Setting`. The results form a new run with its own
+record.
 """
 
 from __future__ import annotations
@@ -18,8 +19,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from intercode.envs.traits import check_imported, find_traits
 from intercode.episode import Episode, Score
 from intercode.errors import InterCodeError, RecordError, UsageError
-from intercode.evaluate import manifest, run_differences, versions
-from intercode.evaluate.episode_loop import EpisodeEnv, Semaphore, Shared, default_sandboxes
+from intercode.evaluate import manifest, manifest_diff, versions
+from intercode.evaluate.episode_loop import (
+    PlayableEnv,
+    Semaphore,
+    SharedResources,
+    default_sandboxes,
+)
 from intercode.evaluate.progress import Progress
 from intercode.evaluate.replayed_env import (
     NeedsSandboxError,
@@ -28,7 +34,7 @@ from intercode.evaluate.replayed_env import (
     score_record,
 )
 from intercode.evaluate.runner import RunResult
-from intercode.evaluate.worker import Interrupts, Job, Orders, Pool
+from intercode.evaluate.worker import Interrupts, Job, Orders, WorkerPool
 from intercode.records import (
     MANIFEST,
     Key,
@@ -54,7 +60,7 @@ DEFAULT = "default"
 FIELD = "rescored"
 """The field of a rescored run's ``run.json`` and of its episodes' metadata."""
 _REWARD_FIELDS = {"reward": "reward", "reward_digest": "digest", "judge": "judge"}
-"""Name in a record's ``env`` → name in ``rescored``."""
+"""Name of a fact about the reward in a record's ``env`` → name of the fact in ``rescored``."""
 
 Way = Literal["record", "again", "not reproducible", "no result", "failed"]
 """The way in which an episode was scored.
@@ -70,7 +76,7 @@ Way = Literal["record", "again", "not reproducible", "no result", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class RescoredEpisode:
     """One rescored episode."""
 
     before: Outcome
@@ -87,8 +93,8 @@ class Result:
 class RescoreResult(RunResult):
     """The result of `rescore`; outcomes are in the order of the recorded run."""
 
-    results: list[Result] = field(default_factory=list)
-    """One for each outcome, with the recorded outcome."""
+    results: list[RescoredEpisode] = field(default_factory=list)
+    """The rescored episode of each outcome, with the outcome before and after."""
 
     @property
     def before(self) -> list[Outcome]:
@@ -101,7 +107,7 @@ class RescoreResult(RunResult):
         return dict(Counter(result.way for result in self.results))
 
     @property
-    def changes(self) -> list[Result]:
+    def changes(self) -> list[RescoredEpisode]:
         """The episodes with a changed reward."""
         scored_results = (
             scored_result
@@ -111,7 +117,7 @@ class RescoreResult(RunResult):
         return [result for result in scored_results if result.before.reward != result.after.reward]
 
     @property
-    def lost(self) -> list[Result]:
+    def lost(self) -> list[RescoredEpisode]:
         """The episodes with a recorded result, but without a result under the new reward."""
         return [
             result for result in self.results if result.after.failed and not result.before.failed
@@ -122,7 +128,7 @@ def rescore(
     run: str | Path,
     dataset: Dataset,
     reward: str | Function | Judge | None = None,
-    env_factory: Callable[[], EpisodeEnv] | None = None,
+    env_factory: Callable[[], PlayableEnv] | None = None,
     *,
     out: str | Path | None = None,
     workers: int = 1,
@@ -146,27 +152,29 @@ def rescore(
         run: The recorded run's folder.
         dataset: The run's tasks.
         reward: The new reward: a function, its name, or ``reward.py:score``; a judge, which
-            `env_factory` also gives its environments; None: the environment's own.
-        env_factory: Makes an environment with that reward, and otherwise as recorded; each worker
-            calls it if actions must be replayed.
+            `env_factory` also gives to its environments; None: the environment's own reward.
+        env_factory: Makes an environment with the new reward and otherwise the recorded options.
+            If actions must be replayed, each worker calls this function.
         out: The new run's folder; None keeps the episodes in memory.
         workers: Threads, each with its own environment.
-        settings: Returns the facts that identify the environment, as for `evaluate`; called once,
-            before the first environment, and compared with the record.
+        settings: Returns the facts that identify the environment, as for `evaluate`. The function
+            is called once, before the first environment is made, and its result is compared with
+            the record.
         every_turn: Whether every turn is scored; None: as recorded.
         progress: Observes the work.
         max_retries: The number of new attempts at an episode after sandbox failures.
-        context: Returns more facts for the new record (``sandbox``, ``tools``); called once.
+        context: Returns further facts for the new record (``sandbox``, ``tools``); called once.
         accept: Names of facts that may differ from the record; see
-            `intercode.evaluate.run_differences`.
+            `intercode.evaluate.manifest_diff`.
         trust: Whether the record may name an environment of an installed package whose module is
             not imported yet; no other part of the record is executed.
 
     Returns:
-        The outcomes with their recorded counterparts.
+        The new outcomes, each with the recorded outcome of the same episode.
 
     Raises:
-        TrustError: The record names such an environment, and is not trusted.
+        TrustError: The record names an environment of an installed package that is not imported
+            yet, and `trust` is False.
         DriftError: The tasks or the environment differ from the record.
         RecordError: The run cannot be read, or `out` holds another run.
         TaskNotFoundError: A recorded task is not in the dataset.
@@ -181,12 +189,13 @@ def rescore(
     check_imported(str(env.get("env", "")), str(env.get("protocol", DEFAULT)), trust=trust)
     setting = _Setting(record, env_factory, settings, context, accept)
     setting.compare("dataset", manifest.dataset_facts(dataset))
-    rescore_work = _RescoreWork(
+    rescore_work = _RescoreRunner(
         record, dataset, reward, every_turn, setting, progress or Progress()
     )
     rescored_manifest = rescore_work.resume(target)
     if rescore_work.needs_sandbox():
-        setting.factory()  # refuse bad environments before the first write
+        # This call refuses unsuitable environments, before anything is written.
+        setting.factory()
     session = _session(record, workers, max_retries) | setting.facts()
     if target is None:
         return rescore_work.run(workers, max_retries)
@@ -204,7 +213,7 @@ def rescore(
     return result
 
 
-class _RescoreWork:
+class _RescoreRunner:
     """The remaining episodes of a rescored run, and the results so far.
 
     Raises:
@@ -231,11 +240,11 @@ class _RescoreWork:
         self._setting = setting
         self._progress = progress
         self._tasks = {key: dataset.by_id(key[1]) for key in record.outcomes}
-        self._resources = Shared(
+        self._resources = SharedResources(
             sandboxes=Semaphore(default_sandboxes()), on_action=progress.action
         )
         self._retained_episodes: list[Episode] = []
-        self.results: dict[Key, Result] = {}
+        self.results: dict[Key, RescoredEpisode] = {}
         self.write: Callable[[Episode], None] = self._retained_episodes.append
         """Writes an episode; any thread may call it."""
 
@@ -266,22 +275,28 @@ class _RescoreWork:
         if folder is None or not (folder / MANIFEST).exists():
             return current_manifest
         rescored_manifest = read_manifest(folder)
-        run_differences.refuse_other_run(rescored_manifest, current_manifest, folder)
+        manifest_diff.refuse_other_run(rescored_manifest, current_manifest, folder)
         earlier_results = read_latest(
-            folder, lambda episode: (Outcome.of(episode), _read_way(episode))
+            folder, lambda episode: (Outcome.from_episode(episode), _read_way(episode))
         )
         if unknown_keys := earlier_results.keys() - recorded_outcomes.keys():
             raise RecordError(
-                f"{folder} has episodes that {self._facts['run']} has not: {unknown_keys}"
+                f"{folder} has episodes that are missing in {self._facts['run']} has not: "
+                f"{unknown_keys}"
             )
         results = {
-            key: Result(recorded_outcomes[key], *entry) for key, entry in earlier_results.items()
+            key: RescoredEpisode(recorded_outcomes[key], *entry)
+            for key, entry in earlier_results.items()
         }
         self.results = {key: result for key, result in results.items() if result.final}
         return rescored_manifest
 
     def needs_sandbox(self) -> bool:
-        """Return whether the reward needs the sandbox, by the first episode that calls it."""
+        """Return whether the reward needs the sandbox.
+
+        The reward is called on the record of the first episode that was not skipped. The
+        placeholder for the sandbox shows whether the reward accesses the sandbox.
+        """
         for job in self._jobs():
             if self._reward is None:
                 return True
@@ -292,7 +307,7 @@ class _RescoreWork:
                 except NeedsSandboxError:
                     return True
                 except InterCodeError:
-                    pass  # the episode's result will show the error
+                    pass  # the episode's own rescoring will report the error
                 return False
         return False
 
@@ -309,7 +324,7 @@ class _RescoreWork:
             record=self._keep,
             resources=self._resources,
         )
-        pool = Pool(self._jobs(), orders, workers)
+        pool = WorkerPool(self._jobs(), orders, workers)
         progress.begin(
             len(self._tasks), [earlier_result.after for earlier_result in self.results.values()]
         )
@@ -333,7 +348,7 @@ class _RescoreWork:
         )
 
     def _without_result(self) -> Iterator[Episode]:
-        """Record the episodes that had no result, unchanged, and yield them."""
+        """Write the episodes without a recorded result unchanged to the new run, and yield them."""
         for key, outcome in self._record.outcomes.items():
             if outcome.failed and key not in self.results:
                 episode = self._record.read(key)
@@ -347,7 +362,7 @@ class _RescoreWork:
             if key not in self.results and not outcome.failed
         ]
 
-    def _attempt(self, job: Job, open_env: Callable[[], EpisodeEnv]) -> Episode:
+    def _attempt(self, job: Job, open_env: Callable[[], PlayableEnv]) -> Episode:
         recorded_episode = self._record.read(job.key)
         if self._reward is not None:
             with suppress(NeedsSandboxError):
@@ -359,7 +374,12 @@ class _RescoreWork:
         return episode
 
     def _keep(self, episode: Episode, way: Way = "again") -> None:
-        """Complete an episode and write it. Any thread may call this method."""
+        """Complete an episode from the recorded one, and write it. Any thread may call this method.
+
+        Args:
+            episode: The rescored episode; this method changes it.
+            way: The way in which the episode was scored, unless the episode's metadata has the way.
+        """
         recorded_episode = self._record.read(episode_key(episode))
         _complete(episode, recorded_episode, self._facts, episode.metadata.get(FIELD, way))
         self.write(episode)
@@ -367,26 +387,32 @@ class _RescoreWork:
     def _note(self, episode: Episode) -> None:
         key = episode_key(episode)
         recorded_outcome = self._record.outcomes[key]
-        self.results[key] = Result(recorded_outcome, Outcome.of(episode), _read_way(episode))
+        self.results[key] = RescoredEpisode(
+            recorded_outcome, Outcome.from_episode(episode), _read_way(episode)
+        )
         self._progress.episode(episode)
 
 
 class _Setting:
-    """The environments, made on demand and compared with the record."""
+    """The environments in which actions are replayed.
+
+    The environments are made only on demand, and their facts are compared with the record.
+    """
 
     def __init__(
         self,
         record: Record,
-        env_factory: Callable[[], EpisodeEnv] | None,
+        env_factory: Callable[[], PlayableEnv] | None,
         settings: Callable[[], Mapping[str, Any]] | None,
         context: Callable[[], Mapping[str, Any]] | None,
         accept: Collection[str],
     ) -> None:
         self._recorded_facts = {
-            name: add_identity(record.manifest).get(name) for name in run_differences.RUN
+            name: add_identity(record.manifest).get(name) for name in manifest_diff.RUN
         }
         self._lock_facts = {"run": str(record.folder.absolute()), "accepted": sorted(accept)}
-        # For episodes scored from the record, the recorded sandbox and tools count.
+        # Episodes that are scored from the record use no sandbox. Their facts about sandbox and
+        # tools are those of the recorded run, until `factory` replaces the facts.
         last_session = (record.manifest.get("sessions") or [{}])[-1]
         self._facts = {
             name: last_session[name] for name in ("sandbox", "tools") if name in last_session
@@ -397,8 +423,8 @@ class _Setting:
         self._differing_facts: dict[str, Any] = {}
         self._lock = Lock()
 
-    def factory(self) -> Callable[[], EpisodeEnv]:
-        """Return the factory of environments; the first call compares them with the record.
+    def factory(self) -> Callable[[], PlayableEnv]:
+        """Return the factory of environments; the first call compares their facts with the record.
 
         Raises:
             UsageError: No factory exists, or the run's protocol permits no replay.
@@ -408,12 +434,12 @@ class _Setting:
         name, protocol = str(env.get("env")), str(env.get("protocol"))
         if not find_traits(name, protocol).separable:
             raise UsageError(
-                f"in environment {name!r}, protocol {protocol!r}, an episode finds what others "
-                "have left, so that none can be repeated by itself: only a reward that needs "
-                "nothing but the record can score it"
+                f"in environment {name!r}, protocol {protocol!r}, episodes share state, so a "
+                "single one cannot be repeated: only a reward that is computed from the record "
+                "can score it"
             )
         if self._env_factory is None:
-            raise UsageError("this reward looks at the sandbox, and there is no env_factory")
+            raise UsageError("this reward reads the sandbox, so it needs env_factory")
         with self._lock:
             settings, self._settings = self._settings, None
             if settings is not None:
@@ -424,21 +450,25 @@ class _Setting:
         return self._env_factory
 
     def compare(self, name: str, now: Mapping[str, Any]) -> None:
-        """Compare a part of the record with the current facts.
+        """Compare one part of the record with the current facts, and store permitted differences.
+
+        Args:
+            name: The name of the part, such as ``env``.
+            now: The current facts of the part.
 
         Raises:
             DriftError: The facts differ, and the difference is not accepted.
         """
         current_facts = {**self._recorded_facts, name: {**now}}
         reward_facts = [f"env.{name}" for name in (*_REWARD_FIELDS, versions.FIELD)]
-        run_differences.refuse_differences(
+        manifest_diff.refuse_differences(
             self._recorded_facts, current_facts, [*self._lock_facts["accepted"], *reward_facts]
         )
-        differences = run_differences.differences(self._recorded_facts, current_facts, reward_facts)
+        differences = manifest_diff.differences(self._recorded_facts, current_facts, reward_facts)
         self._differing_facts |= {difference.what: difference.now for difference in differences}
 
     def facts(self) -> dict[str, Any]:
-        """Return the facts for the session's record."""
+        """Return the facts about sandbox, tools and differences, for this session's record."""
         difference_facts = {"differs": self._differing_facts} if self._differing_facts else {}
         return {**self._facts, "locked": self._lock_facts, **difference_facts}
 
@@ -446,7 +476,7 @@ class _Setting:
 def _record_reward(
     env: str, protocol: str, reward: str | Function | Judge | None
 ) -> Reward[Any] | None:
-    """Return a reward to try on the record; None if it certainly needs the sandbox.
+    """Return the reward in a form that can score a record; None: the reward needs a sandbox.
 
     Raises:
         UsageError: The reward does not exist, or does not take a reward's arguments.
@@ -465,13 +495,16 @@ def _record_reward(
 
 
 def _score_sandbox(task: Task, episode: Episode, sandbox: Any) -> Score:
-    """Access the sandbox instead of a reward that needs it."""
+    """Access the sandbox, as a reward does that needs the sandbox.
+
+    On a record, the access raises `NeedsSandboxError`, so the episode is replayed.
+    """
     score: Score = sandbox.score
     return score
 
 
 def _facts(reward: str | Function | Judge | None) -> dict[str, Any]:
-    """Return a reward's name, with its file's digest, or the facts that identify a judge."""
+    """Return the facts that identify a reward: its name and its file's digest, or the judge."""
     if isinstance(reward, Judge):
         return {"reward": "judge", "judge": dict(reward.facts())}
     if isinstance(reward, str):
@@ -486,17 +519,23 @@ def _refuse_run(record: Record, target: Path | None) -> None:
     """Refuse a run that cannot be rescored, or a forbidden target folder.
 
     Raises:
-        UsageError, RecordError: The message gives the reason.
+        UsageError, RecordError: The run or the folder is unsuitable; the message gives the reason.
     """
     folder = record.folder
     if target is not None and target.resolve() == folder.resolve():
-        raise UsageError(f"{folder} is not to be changed: choose another folder")
+        raise UsageError(
+            f"{folder} is the recorded run, which stays unchanged: choose another folder"
+        )
     if origin := record.manifest.get(FIELD):
-        raise UsageError(f"{folder} was itself scored again, from {origin['run']}: take that")
+        raise UsageError(f"{folder} is itself a rescored run, of {origin['run']}: rescore that run")
 
 
 def _session(record: Record, workers: int, max_retries: int) -> dict[str, Any]:
-    """Return the record of this session, with the scope of the recorded run's last session."""
+    """Return the record of this session.
+
+    The record repeats the recorded run's selection of tasks and number of epochs, because the
+    rescored run consists of the same episodes.
+    """
     settings = (record.manifest.get("sessions") or [{}])[-1].get("settings", {})
     return manifest.session(
         workers=workers,
@@ -515,14 +554,15 @@ def _read_way(episode: Episode) -> Way:
 def _complete(
     episode: Episode, recorded_episode: Episode, facts: Mapping[str, Any], way: Way
 ) -> None:
-    """Copy from the record all but the score, the turns' rewards, and the judge's talks.
+    """Complete a rescored episode by facts of the recorded episode.
 
-    The agent's messages, tokens, cost and time are the recorded run's.
+    Only the score, the rewards of the turns and the judge's dialogues are new. The agent's
+    messages, tokens, cost and time are those of the recorded run.
 
     Args:
         episode: The new episode; this function changes it.
         recorded_episode: The recorded episode.
-        facts: The recorded run, and the new reward.
+        facts: The facts that identify the recorded run and the new reward.
         way: The way in which the episode was scored, if it has a score.
     """
     failed, kind = episode.status == "error", episode.metadata.get("error_type")

@@ -1,8 +1,8 @@
 """The setup of a run: its tasks (`plan`) and its environment (`resolve_setting`), from a spec.
 
-`plan` loads and selects the tasks without starting anything. `resolve_setting` resolves the provider or the
-database engine, builds the images, and returns a factory of environments. `check` refuses agents
-that cannot try the tasks.
+`plan` loads and selects the tasks without starting anything. `resolve_setting` resolves the
+provider or the database engine, builds the images, and returns a factory of environments. `check`
+refuses agents that cannot try the tasks.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from intercode.envs.options import LimitOptions, list_constructor_options
 from intercode.envs.traits import find_traits
 from intercode.errors import ImageError, UsageError
 from intercode.evaluate.agent_setup import agent_provider
-from intercode.evaluate.episode_loop import EpisodeEnv
+from intercode.evaluate.episode_loop import PlayableEnv
 from intercode.evaluate.model_rewards import ModelReward, model_reward
 from intercode.evaluate.progress import Progress
 from intercode.evaluate.task_selection import (
@@ -45,8 +45,8 @@ from intercode.rewards.gold import GoldCache
 from intercode.spec import RunSpec, environments, recorded_options, resolve_paths
 from intercode.task import COMMON_METADATA, Dataset, Task
 from intercode_sandbox import Limits, Provider
-from intercode_sandbox.files import preserve_working_directory
-from intercode_sandbox.suggestions import hint_text
+from intercode_sandbox.host_files import preserve_working_directory
+from intercode_sandbox.spelling_suggestions import hint_text
 from intercode_sandbox.user_code import absolute, digest, is_reference
 
 if TYPE_CHECKING:
@@ -66,33 +66,36 @@ class Plan:
     dataset: Dataset
     tasks: list[Task]
     exclude: Mapping[str, str] = field(default_factory=dict)
-    """Task id → why the run leaves it out."""
+    """Task id → the reason why the run excludes the task."""
     locked: Mapping[str, Any] | None = None
-    """The ``run.json`` of the run that this run is locked to."""
+    """The ``run.json`` of the run that this run must reproduce (``--locked``)."""
     follows_machine: bool = False
-    """Whether the image ``host`` may differ from the locked run's, after changes of the machine."""
+    """Whether the image ``host`` may differ from its state in the locked run, because the machine
+    has changed since."""
 
     def context(self) -> dict[str, Any]:
-        """Return the record's facts on the options and on the locked run."""
+        """Return the facts about the options and the locked run, for the session's record."""
         facts: dict[str, Any] = {"options": self.spec.recorded()}
         if self.locked is not None:
-            run = str(Path(str(self.spec.how.locked)).absolute())
-            facts["locked"] = {"run": run, "accepted": list(self.spec.how.accept)}
+            run = str(Path(str(self.spec.run_options.locked)).absolute())
+            facts["locked"] = {"run": run, "accepted": list(self.spec.run_options.accept)}
         return facts
 
 
 def plan(spec: RunSpec, progress: Progress) -> Plan:
-    """Load the tasks that a spec selects. Starts nothing.
+    """Load the tasks that a spec selects, without starting anything.
 
     Raises:
         UsageError: The spec's options are inconsistent.
         TaskError: The data is malformed.
         RecordError: The locked run cannot be read.
     """
-    if spec.how.accept and not spec.how.locked:
-        raise UsageError("--accept says what may differ from --locked RUN: name that, too")
+    if spec.run_options.accept and not spec.run_options.locked:
+        raise UsageError("--accept lists permitted differences from --locked RUN: add --locked RUN")
     locked_manifest = (
-        None if spec.how.locked is None else read_manifest(run_folder(spec.how.locked))
+        None
+        if spec.run_options.locked is None
+        else read_manifest(run_folder(spec.run_options.locked))
     )
     environment(spec)
     with preserve_working_directory():
@@ -123,7 +126,7 @@ def environment(spec: RunSpec) -> str:
     """
     name = spec.env.name
     if not name:
-        raise UsageError(f"name an environment: {', '.join(environments())}, as in 'bash'")
+        raise UsageError(f"name an environment, such as 'bash': {', '.join(environments())}")
     if (name not in ENVS or ":" in name) and name not in SOURCES:
         raise SOURCES.unknown(name) if name in SOURCES.homes else _unknown(name)
     return name
@@ -134,16 +137,20 @@ def _unknown(name: str) -> UsageError:
     path = Path(name)
     if path.is_file():
         return UsageError(
-            f"{name} is a file and no environment: name one, as intercode run bash --data {name}; "
-            f"or check its tasks: intercode validate {name}"
+            f"{name} is a file, not an environment: name one, such as intercode run bash --data "
+            f"{name}; or validate its tasks: intercode validate {name}"
         )
     if "/" in name or name in (".", "..") or path.suffix:
-        return UsageError(f"there is no folder and no file {name}")
+        return UsageError(f"there is no folder or file {name}")
     return ENVS.unknown(name, environments())
 
 
 def load(spec: RunSpec) -> tuple[RunSpec, Dataset]:
-    """Load the dataset, including ungradable tasks; the returned spec has its secret.
+    """Load the dataset of a spec, including tasks that cannot be graded.
+
+    Returns:
+        The spec and the dataset. If the dataset is generated from a secret, the returned spec
+        contains the secret.
 
     Raises:
         TaskError: The data is malformed, or lacks the split.
@@ -153,21 +160,30 @@ def load(spec: RunSpec) -> tuple[RunSpec, Dataset]:
     dataset_name = spec.env.data or spec.env.name
     if spec.env.data is None and dataset_name in ENVS and dataset_name not in DATASETS:
         raise UsageError(
-            f"environment {dataset_name!r} comes without tasks: name them, as --data FILE"
+            f"environment {dataset_name!r} has no bundled tasks: name a file or dataset by --data"
         )
     if spec.env.reviewed:
         if not datasets.accepts_option(dataset_name, "reviewed"):
             raise UsageError(f"--reviewed: there is no review of the golds of {dataset_name!r}")
         return spec, datasets.load(dataset_name, spec.env.split, reviewed=True)
     if datasets.accepts_option(dataset_name, "secret") and spec.env.secret is None:
-        # A locked run without a secret predates secrets.
-        secret = "" if spec.how.locked else find_secret(spec.how.out, spec.agent.recording)
+        # A locked run without a recorded secret was made before secrets existed. Its tasks were
+        # generated from an empty secret.
+        secret = (
+            ""
+            if spec.run_options.locked
+            else find_secret(spec.run_options.out, spec.agent.recording)
+        )
         spec = spec.merge(secret=secrets.token_hex(8) if secret is None else secret)
     return spec, datasets.load_seeded(dataset_name, spec.seed, spec.env.secret, spec.env.split)
 
 
 def find_secret(*runs: str | Path | None) -> str | None:
-    """Return the secret of the first run that has started; None: none of the runs has."""
+    """Return the recorded secret of the first of several runs that has started.
+
+    Returns:
+        The secret from which the run's tasks are generated; None: none of the runs has started.
+    """
     for run in runs:
         if run is not None and (Path(run) / MANIFEST).is_file():
             return str(recorded_options(read_manifest(Path(run))).get("secret", ""))
@@ -175,13 +191,15 @@ def find_secret(*runs: str | Path | None) -> str | None:
 
 
 def narrow_dataset(spec: RunSpec, dataset: Dataset, progress: Progress) -> Dataset:
-    """Remove the tasks that these options cannot support, and warn with their number.
+    """Remove the tasks that cannot run with the spec's options, and warn of the removal.
 
-    A further warning names the unknown fields of tasks.
+    Further warnings name the unknown fields of tasks, and tasks with impossible test names.
     """
     source = None if spec.env.benchmark else dataset.source
     if source is not None and (folder := find_benchmark(source)) is not None:
-        progress.warn(f"{source}: without what {folder / FILE} says: for that give the folder")
+        progress.warn(
+            f"{source}: the options of {folder / FILE} are not used: to use them, name the folder"
+        )
     read_fields = {*COMMON_METADATA, *find_traits(spec.env.name, spec.env.protocol).fields}
     if metadata_fields := [name for name in dataset.kept if name not in read_fields]:
         progress.warn(
@@ -189,32 +207,30 @@ def narrow_dataset(spec: RunSpec, dataset: Dataset, progress: Progress) -> Datas
         )
     odd_tasks = tasks_with_odd_tests(dataset)
     for task_id, reason in [*odd_tasks.items()][:_MAX_NAMES]:
-        progress.warn(f"left out: {task_id}: {reason}")
+        progress.warn(f"excluded: {task_id}: {reason}")
     if len(odd_tasks) > _MAX_NAMES:
-        progress.warn(
-            f"left out: {len(odd_tasks) - _MAX_NAMES} more tasks whose tests have such names"
-        )
+        progress.warn(f"left out: {len(odd_tasks) - _MAX_NAMES} more tasks with such test names")
     kind = find_environment(spec.env.name)
-    if not hasattr(kind, "narrowed"):
+    if not hasattr(kind, "filter_tasks"):
         return dataset
     narrowed_dataset: Dataset
-    narrowed_dataset, warning = kind.narrowed(dataset, spec.env.options)
+    narrowed_dataset, warning = kind.filter_tasks(dataset, spec.env.options)
     if warning:
         progress.warn(warning)
     return narrowed_dataset
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class EnvironmentSetting:
     """A checked environment, with a factory for as many instances as the run has workers."""
 
-    make: Callable[[], EpisodeEnv]
+    make: Callable[[], PlayableEnv]
     facts: dict[str, Any]
     """The facts that identify the environment, for the run's record."""
     provider: Provider | None = None
-    """The provider of its sandboxes; None if tasks run in databases."""
+    """The provider of the environment's sandboxes; None if tasks run in databases."""
     reward: ModelReward | None = None
-    """The reward, if it asks a model."""
+    """The reward, if the reward asks a model; otherwise None."""
 
     def close(self) -> None:
         """Release the reward's resources."""
@@ -222,7 +238,10 @@ class Setting:
             self.reward.close()
 
     def context(self) -> dict[str, Any]:
-        """Return the record's facts on the sandboxes and their tools; starts some sandboxes."""
+        """Return the facts about sandboxes and the tools in images, for the session's record.
+
+        The method starts a sandbox of each image, in which the tools print their versions.
+        """
         if self.provider is None:
             return {}
         tools = tool_versions(self.provider, self.facts["images"])
@@ -236,14 +255,15 @@ def resolve_setting(
     *,
     required_options: Mapping[str, Any] | None = None,
     budget: Budget | None = None,
-) -> Setting:
+) -> EnvironmentSetting:
     """Resolve or build the environment of a plan's tasks, and return it with its facts.
 
     Args:
         plan: The plan.
         progress: Receives the names of images and servers under construction.
         required_options: Options of the environment that the agent requests.
-        budget: The budget of a reward, which other users share; None: unlimited.
+        budget: The budget for a reward that asks a model, which an agent may share; None:
+            unlimited.
 
     Raises:
         UsageError: An image does not exist, or the environment does not take these options.
@@ -261,7 +281,8 @@ def resolve_setting(
     sandbox = env_options.get("sandbox", "native")
     agent_options = {**(required_options or {})}
     agent_limits, agent_layers = agent_options.pop("limits", {}), agent_options.pop("layers", ())
-    # Workers make environments after the agent, which may change the working directory.
+    # Paths are resolved now, because workers make environments later, and the agent's code may
+    # change the working directory before that.
     options: dict[str, Any] = {"data": plan.dataset, **resolve_paths(env_options), **agent_options}
     name, protocol = absolute(env.name), absolute(env.protocol)
     facts = _environment_facts(spec, agent_limits)
@@ -283,7 +304,7 @@ def resolve_setting(
     if "limits" in option_parameters:
         options["limits"] = _resolve_limits(spec, agent_limits)
     if "cache_gold" in option_parameters:
-        options.setdefault("cache_gold", GoldCache())  # one for all workers
+        options.setdefault("cache_gold", GoldCache())  # all workers share the cache
     if reward is not None:
         options["reward"] = reward
         facts[reward.KIND] = reward.facts()
@@ -292,11 +313,11 @@ def resolve_setting(
         return cast("InterCodeEnv[Any]", create(name, protocol=protocol, **options))
 
     facts["images"] = _digests(make, plan.tasks, progress)
-    return Setting(make, {**facts, **agent_options}, provider, reward)
+    return EnvironmentSetting(make, {**facts, **agent_options}, provider, reward)
 
 
 def _environment_facts(spec: RunSpec, agent_limits: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the environment's facts that follow from its spec and its agent's needs."""
+    """Return the facts about the environment that follow from the spec and the agent's limits."""
     env_options, reward = spec.env.options, spec.reward
     limits = _resolve_limits(spec, agent_limits).to_dict()
     engine = str(env_options.get("engine", ""))
@@ -307,7 +328,7 @@ def _environment_facts(spec: RunSpec, agent_limits: Mapping[str, Any]) -> dict[s
         "sandbox": str(env_options.get("sandbox", "")),
     }
     code = {name: text for name, source in sources.items() if (text := digest(source))}
-    del limits["debugger"], limits["private"]  # the environment decides these two
+    del limits["debugger"], limits["private"]  # the environment sets these two limits
     return {
         "env": spec.env.name,
         "protocol": spec.env.protocol,
@@ -322,11 +343,11 @@ def _environment_facts(spec: RunSpec, agent_limits: Mapping[str, Any]) -> dict[s
 
 
 def _resolve_limits(spec: RunSpec, agent_limits: Mapping[str, Any]) -> Limits:
-    """Return the limits of a spec: its explicit limits, then those that its agent needs."""
+    """Return the limits of sandboxes: those that the agent needs, unless the spec sets others."""
     env_options = {
         name: value for name, value in spec.env.options.items() if name in _LIMIT_OPTIONS
     }
-    return replace(Limits.of({**agent_limits, **env_options}), overrides=frozenset(env_options))
+    return replace(Limits.merge({**agent_limits, **env_options}), overrides=frozenset(env_options))
 
 
 _LIMIT_OPTIONS = LimitOptions.__struct_fields__
@@ -367,7 +388,8 @@ def _digests(
     Raises:
         UsageError: A task's image does not exist.
     """
-    with closing(env_factory()) as env:  # it refuses bad options once, before the workers start
+    # The constructor refuses invalid options, here once, before the workers start.
+    with closing(env_factory()) as env:
         task_by_image = {env.image(task): task for task in reversed(tasks)}
         try:
             for task in tasks:  # check all tasks before the first build
@@ -377,14 +399,20 @@ def _digests(
         digests = {}
         for image in sorted(task_by_image):
             digests[image] = env.digest(task_by_image[image])
-            progress.built()
+            progress.end_preparation()
     return digests
 
 
 def find_provider(
     env: str, sandbox: str = "native", report_line: Callable[[str], None] = lambda text: None
 ) -> Provider:
-    """Return an environment's provider of sandboxes, which reports its builds through `report_line`."""
+    """Return an environment's provider of sandboxes.
+
+    Args:
+        env: The environment's name.
+        sandbox: The provider's name.
+        report_line: Receives each line in which the provider reports the progress of a build.
+    """
     provider = find_traits(env).provider(sandbox)
     if hasattr(provider, "progress"):
         provider.progress = report_line
@@ -392,19 +420,22 @@ def find_provider(
 
 
 def check(plan: Plan, agent: AgentFactory, progress: Progress) -> None:
-    """Refuse, or warn of, tasks and settings that the agent does not support, before any start.
+    """Refuse tasks and settings that the agent does not support, or warn of them, before any start.
 
     Raises:
         UsageError: The object makes no agents, or the agent cannot try a task.
     """
-    workers = plan.spec.how.workers
+    workers = plan.spec.run_options.workers
     if isinstance(agent, SupportsRunCheck) and (warning := agent.check_run(plan.tasks, workers)):
         progress.warn(f"warning: {warning}")
     check_tasks(plan.tasks, agent)
 
 
 def check_tasks(tasks: Sequence[Task], agent: AgentFactory) -> None:
-    """Refuse objects that make no agents, and tasks that the agent cannot try, as it sees them."""
+    """Refuse an object that makes no agents, or tasks that the agent cannot try.
+
+    The agent checks the tasks in the form that the agent will receive, without gold by default.
+    """
     check_factory(agent)
     if isinstance(agent, SupportsTaskCheck):
         agent.check([task if sees_gold(agent) else task.shown() for task in tasks])

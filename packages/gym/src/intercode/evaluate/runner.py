@@ -1,8 +1,8 @@
-"""Runs of an agent over a dataset, on threads, with a record of every episode.
+"""Runs of an agent over a dataset, with a record of every episode.
 
 `evaluate` takes a dataset with an environment factory, or a `RunSpec`. `run` takes a spec or a plan
-and prepares the agent and the environment. Both functions start an executor with the unfinished
-episodes, and record their results.
+and prepares the agent and the environment. Both functions give the unfinished episodes to an
+executor, by default on threads, and record the results.
 """
 
 from __future__ import annotations
@@ -15,15 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from intercode.agents import registry
-from intercode.agents.base import AgentFactory, SupportsFacts, sees_gold
+from intercode.agents.base import AgentFactory, SupportsAgentFacts, sees_gold
 from intercode.episode import Episode
 from intercode.errors import RecordError, UsageError
-from intercode.evaluate.agent_setup import Actors, actors
-from intercode.evaluate.episode_loop import EpisodeEnv
-from intercode.evaluate.executor import Executor, Threads, Work, resolve_executor
+from intercode.evaluate.agent_setup import PreparedAgent, actors
+from intercode.evaluate.episode_loop import PlayableEnv
+from intercode.evaluate.executor import Executor, PreparedRun, Threads, resolve_executor
 from intercode.evaluate.manifest import dataset_facts, describe, finish, session as session_record
-from intercode.evaluate.progress import Progress
-from intercode.evaluate.run_differences import (
+from intercode.evaluate.manifest_diff import (
     DriftError,
     describe_changes,
     differences,
@@ -32,7 +31,15 @@ from intercode.evaluate.run_differences import (
     session_differences,
     warning,
 )
-from intercode.evaluate.run_setup import Plan, Setting, check, check_tasks, plan, resolve_setting
+from intercode.evaluate.progress import Progress
+from intercode.evaluate.run_setup import (
+    EnvironmentSetting,
+    Plan,
+    check,
+    check_tasks,
+    plan,
+    resolve_setting,
+)
 from intercode.evaluate.spending import make_budget
 from intercode.evaluate.summary import Outcome, Statistics, by_tag, summarize
 from intercode.evaluate.task_selection import select_tasks, ungradable_tasks
@@ -51,7 +58,7 @@ from intercode.records import (
 )
 from intercode.spec import CODE, RunSpec, resolve_paths
 from intercode.task import Dataset
-from intercode_sandbox.files import preserve_working_directory
+from intercode_sandbox.host_files import preserve_working_directory
 from intercode_sandbox.images import hide
 from intercode_sandbox.user_code import absolute, remember
 
@@ -72,16 +79,16 @@ class RunResult:
     seconds: float
     """Wall time of this session."""
     interrupted: bool = False
-    """Whether an interrupt came. A caller with several runs then stops, even if this run is
-    complete."""
+    """Whether an interrupt (Ctrl-C or SIGTERM) came. A caller with several runs then starts no
+    other run, even if this run is complete."""
     stopped: str | None = None
-    """The error that every other episode would also end in, and that therefore stopped the run."""
+    """The error that stopped the run, because every other episode would end in the same error."""
     folder: Path | None = None
     kept: list[Episode] = field(default_factory=list)
-    """The episodes themselves, if no folder holds them."""
+    """The episodes, if the run has no folder."""
 
     def episodes(self) -> Iterator[Episode]:
-        """Return all episodes; a run with a folder reads them from disk, so memory stays flat."""
+        """Return all episodes. If the run has a folder, episodes are read from disk one by one."""
         return iter(self.kept) if self.folder is None else read_episodes(self.folder / EPISODES)
 
     @property
@@ -105,30 +112,31 @@ class RunResult:
         return len(self.outcomes) == self.planned and not self.statistics.errors
 
 
-class Options(TypedDict, total=False):
+class EvaluationOptions(TypedDict, total=False):
     """The options of `evaluate` for a dataset.
 
     Attributes:
         workers: Threads, each with its own environment.
-        max_connections: Concurrent calls to the model. For agents other than InterCode's language
-            models: agents that act at the same time. None: as many as workers.
+        max_connections: The maximum number of concurrent calls to the model. For agents other than
+            InterCode's language models: of agents that decide at the same time. None: the number of
+            workers.
         max_sandboxes: Environments that are reset, take an action or score at the same time; None:
             twice the number of cores. Time limits exclude the waiting time.
         out: The run's folder; None keeps the episodes in memory.
         limit: Run only the first so many tasks.
         tasks: Run only the tasks with these ids.
-        exclude: Task id → why the run leaves it out. The run's record also lists the tasks whose
-            metadata marks them as ungradable.
+        exclude: Task id → the reason why the run excludes the task. The run's record also lists the
+            tasks whose metadata marks them as ungradable.
         epochs: Attempts at each task.
         seed: Each episode's seed derives from this number, the epoch and the task.
         max_retries: Restarts of an episode after sandbox failures.
         settings: The facts that identify the environment, for the record (``env``, ``image``,
             limits…). A run resumes only under the same facts.
         agent_options: Options for an agent that a name selects.
-        context: More facts for the record of this session (``sandbox``, ``tools``…).
-        locked: The ``run.json`` of a run that this run must reproduce. If it belongs to `out`
-            itself, the accepted differences may vary from session to session.
-        accept: Facts that may differ from `locked`; see `intercode.evaluate.run_differences`.
+        context: Further facts for the record of this session (``sandbox``, ``tools``…).
+        locked: The ``run.json`` of a run that this run must reproduce. If the file belongs to the
+            folder `out`, the accepted differences may vary from session to session.
+        accept: Facts that may differ from `locked`; see `intercode.evaluate.manifest_diff`.
     """
 
     workers: int
@@ -151,18 +159,18 @@ class Options(TypedDict, total=False):
 def evaluate(
     dataset: Dataset | RunSpec,
     agent: str | AgentFactory = "oracle",
-    env_factory: Callable[[], EpisodeEnv] | None = None,
+    env_factory: Callable[[], PlayableEnv] | None = None,
     *,
     progress: Progress | None = None,
     executor: Executor | None = None,
-    **options: Unpack[Options],
+    **options: Unpack[EvaluationOptions],
 ) -> RunResult:
     """Run an agent over a dataset.
 
     The first interrupt (Ctrl-C) lets the running episodes end, and returns their results. A second
-    interrupt stops at once. An error that would be the same for all episodes, such as an exhausted
-    budget or a wrong key, also stops the run after the running episodes. To resume an unfinished
-    run, call this function again with the same `out`: only episodes without a result run.
+    interrupt stops at once. An error that all episodes would share, such as an exhausted budget or
+    a wrong key, also stops the run after the running episodes. To resume an unfinished run, call
+    this function again with the same `out`: only episodes without a result run.
 
     Args:
         dataset: The tasks; or a `RunSpec`, which contains all other settings.
@@ -171,7 +179,7 @@ def evaluate(
         progress: Observes the run.
         executor: Runs the episodes of a `RunSpec`; ``intercode_integrations.ray.Ray()`` uses a
             cluster. None: the spec's executor, or else threads.
-        options: See `Options`.
+        options: See `EvaluationOptions`.
 
     Returns:
         The outcomes of this and of earlier sessions.
@@ -184,8 +192,8 @@ def evaluate(
         RunLockedError: Another process is writing to `out`.
         SandboxUnavailableError: This machine permits no sandbox.
     """
-    if unknown_options := options.keys() - Options.__annotations__.keys():
-        option_names = ", ".join(sorted(Options.__annotations__))
+    if unknown_options := options.keys() - EvaluationOptions.__annotations__.keys():
+        option_names = ", ".join(sorted(EvaluationOptions.__annotations__))
         raise TypeError(
             f"evaluate() takes no {', '.join(sorted(unknown_options))}; it takes {option_names}"
         )
@@ -193,26 +201,30 @@ def evaluate(
     _check_arguments(dataset, agent, env_factory, progress)
     if isinstance(dataset, RunSpec):
         if options or env_factory is not None:
-            raise UsageError("a RunSpec says everything: put the other arguments into it")
+            raise UsageError("a RunSpec describes the whole run: put the other arguments into it")
         return run(dataset, progress, executor=executor)
     if executor is not None:
-        raise UsageError("an executor needs a RunSpec, from which each machine makes the same")
+        raise UsageError(
+            "an executor needs a RunSpec, with which each machine creates the same environment"
+        )
     if env_factory is None:
         raise UsageError("evaluate() needs an env_factory, or a RunSpec instead of a dataset")
     names = ("workers", "max_connections", "max_sandboxes", "out", "limit", "tasks", "epochs")
     run_options = {name: options.get(name) for name in (*names, "seed", "accept")}
-    spec = RunSpec.of(run_options, {"retries": options.get("max_retries")})
+    spec = RunSpec.from_layers(run_options, {"retries": options.get("max_retries")})
     excluded_tasks = {**ungradable_tasks(dataset), **(options.get("exclude") or {})}
     tasks = select_tasks(dataset, spec.tasks, spec.limit, excluded_tasks)
     agent_options = dict(options.get("agent_options") or {})
     factory = registry.get(agent, **agent_options) if isinstance(agent, str) else agent
     name = agent if isinstance(agent, str) else getattr(agent, "__name__", type(agent).__name__)
-    if isinstance(factory, SupportsFacts):
+    if isinstance(factory, SupportsAgentFacts):
         name = factory.name
     run_plan = Plan(spec, dataset, tasks, excluded_tasks, options.get("locked"))
     check_tasks(run_plan.tasks, factory)
-    env_setting = Setting(env_factory, dict(options.get("settings") or {}))
-    prepared_run = Work(run_plan, Actors(factory, name, agent_options), env_setting, progress)
+    env_setting = EnvironmentSetting(env_factory, dict(options.get("settings") or {}))
+    prepared_run = PreparedRun(
+        run_plan, PreparedAgent(factory, name, agent_options), env_setting, progress
+    )
     return _run(prepared_run, options.get("context"), Threads())
 
 
@@ -224,20 +236,20 @@ def _check_arguments(dataset: object, agent: object, env_factory: object, progre
     """
     if not isinstance(dataset, (Dataset, RunSpec)):
         raise UsageError(
-            "evaluate() needs a Dataset or a RunSpec, as intercode.load_dataset('bash') returns "
-            f"one, not {dataset!r:.80}"
+            "evaluate() needs a Dataset, such as intercode.load_dataset('bash'), or a RunSpec, "
+            f"not {dataset!r:.80}"
         )
     if not isinstance(agent, str) and not callable(agent):
         raise UsageError(f"agent must be a name or a factory of agents, not {agent!r:.80}")
     if env_factory is not None and not callable(env_factory):
         raise UsageError(
-            "env_factory must be a function that makes an environment for each worker: "
-            f"lambda: intercode.make('bash', data=tasks), not {type(env_factory).__name__}"
+            "env_factory must be a function that creates an environment for each worker: lambda: "
+            f"intercode.make('bash', data=tasks), not {type(env_factory).__name__}"
         )
     if not isinstance(progress, Progress):
         raise UsageError(
-            "progress must be an object of a subclass of intercode.evaluate.progress.Progress, "
-            f"whose methods are told how the run goes, not {type(progress).__name__}"
+            "progress must be an instance of a subclass of intercode.evaluate.progress.Progress, "
+            f"not {type(progress).__name__}"
         )
 
 
@@ -253,15 +265,15 @@ def run(
     Args:
         spec_or_plan: A spec, or the result of `intercode.evaluate.run_setup.plan`.
         progress: Observes the run.
-        budget: A budget that several runs share; default: the run's own.
+        budget: A budget that several runs share; None: a budget for this run alone.
         executor: As for `evaluate`.
 
     Raises:
         InterCodeError: As for `evaluate`.
     """
     run_plan = plan(spec_or_plan, progress) if isinstance(spec_or_plan, RunSpec) else spec_or_plan
-    # Resolve paths before an agent's file runs, because it may change the working directory.
-    # The record has references to code in their original form.
+    # Paths are resolved before an agent's file runs, because the file may change the working
+    # directory. References to code stay unresolved, because the record has them in that form.
     paths = {**run_plan.spec.flat()}
     for name in CODE & paths.keys():
         remember(str(paths.pop(name)))
@@ -279,7 +291,7 @@ def run(
         )
         stack.callback(env_setting.close)
         context = {**run_plan.context(), **env_setting.context()}
-        prepared_run = Work(run_plan, agent, env_setting, progress, budget)
+        prepared_run = PreparedRun(run_plan, agent, env_setting, progress, budget)
         return _run(prepared_run, context, executor)
 
 
@@ -292,17 +304,19 @@ def fetch_models(spec: RunSpec, progress: Progress) -> None:
     """
     names = [name for name in (spec.model.name, spec.env.judge_model) if name]
     if any(name.startswith(f"{LOCAL}/") for name in names):
-        from intercode.models.local.store import ensure  # lazy: it loads the download code
+        from intercode.models.local.store import ensure  # the module loads the download code
 
         for name in names:
             ensure(name, progress.announce)
-        progress.built()
+        progress.end_preparation()
 
 
-def _run(prepared_run: Work, context: Mapping[str, Any] | None, executor: Executor) -> RunResult:
+def _run(
+    prepared_run: PreparedRun, context: Mapping[str, Any] | None, executor: Executor
+) -> RunResult:
     """Run the episodes that have no result yet, and write the record."""
     plan = prepared_run.plan
-    folder = plan.spec.how.out
+    folder = plan.spec.run_options.out
     current_manifest = _describe_run(plan, prepared_run.agent, prepared_run.setting.facts)
     session = _session(plan.spec, context)
     machine_changes = _check_lock(
@@ -330,7 +344,9 @@ def _run(prepared_run: Work, context: Mapping[str, Any] | None, executor: Execut
 
 
 def _check_lock(plan: Plan, current_manifest: Mapping[str, Any], progress: Progress) -> list[str]:
-    """Compare a run with the run that it is locked to; warn of permitted changes of the machine.
+    """Compare a run with the run to which it is locked, and warn of permitted changes.
+
+    Changes of this machine may be permitted, see `Plan.follows_machine`.
 
     Returns:
         The permitted changes of the machine, as text.
@@ -340,7 +356,7 @@ def _check_lock(plan: Plan, current_manifest: Mapping[str, Any], progress: Progr
     """
     if plan.locked is None:
         return []
-    run_differences = differences(plan.locked, current_manifest, plan.spec.how.accept)
+    run_differences = differences(plan.locked, current_manifest, plan.spec.run_options.accept)
     machine_differences = (
         find_machine_drift(run_differences, plan.locked) if plan.follows_machine else []
     )
@@ -355,7 +371,7 @@ def _check_lock(plan: Plan, current_manifest: Mapping[str, Any], progress: Progr
 
 
 def _play_jobs(
-    prepared_run: Work, executor: Executor, finished_outcomes: Mapping[Key, Outcome]
+    prepared_run: PreparedRun, executor: Executor, finished_outcomes: Mapping[Key, Outcome]
 ) -> RunResult:
     """Run the unfinished episodes."""
     plan, progress = prepared_run.plan, prepared_run.progress
@@ -370,7 +386,7 @@ def _play_jobs(
         with closing(pool.run(interrupts, progress)) as episodes:
             for episode in episodes:
                 episode_count += 1
-                outcomes[episode_key(episode)] = Outcome.of(episode)
+                outcomes[episode_key(episode)] = Outcome.from_episode(episode)
                 progress.episode(episode)
         return RunResult(
             outcomes=[outcomes[job.key] for job in jobs if job.key in outcomes],
@@ -382,10 +398,10 @@ def _play_jobs(
         )
 
 
-def _describe_run(plan: Plan, agent: Actors, facts: Mapping[str, Any]) -> dict[str, Any]:
+def _describe_run(plan: Plan, agent: PreparedAgent, facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the manifest of a new run."""
     model: dict[str, Any] = {}
-    if isinstance(agent.factory, SupportsFacts):
+    if isinstance(agent.factory, SupportsAgentFacts):
         model = {"language_model": agent.factory.facts()}
     return describe(
         dataset=dataset_facts(plan.dataset),
@@ -411,22 +427,28 @@ def _session(spec: RunSpec, context: Mapping[str, Any] | None) -> dict[str, Any]
     """Return the record of this session."""
     return session_record(
         context,
-        workers=spec.how.workers,
-        max_connections=spec.how.max_connections,
-        max_sandboxes=spec.how.max_sandboxes,
+        workers=spec.run_options.workers,
+        max_connections=spec.run_options.max_connections,
+        max_sandboxes=spec.run_options.max_sandboxes,
         limit=spec.limit,
         tasks=None if spec.tasks is None else list(spec.tasks),
         epochs=spec.epochs,
-        max_retries=spec.how.retries,
-        **({} if spec.how.model_timeout is None else {"model_timeout": spec.how.model_timeout}),
-        **({} if spec.how.on is None else {"on": absolute(spec.how.on)}),
+        max_retries=spec.run_options.retries,
+        **(
+            {}
+            if spec.run_options.model_timeout is None
+            else {"model_timeout": spec.run_options.model_timeout}
+        ),
+        **({} if spec.run_options.on is None else {"on": absolute(spec.run_options.on)}),
     )
 
 
 def _resume_run(
     folder: Path, current_manifest: dict[str, Any], locked_manifest: Mapping[str, Any] | None
 ) -> tuple[dict[str, Any], dict[Key, Outcome]]:
-    """Return the run's ``run.json`` and its finished outcomes, or the new manifest and none.
+    """Return the ``run.json`` and the finished outcomes of a run's folder.
+
+    For a new folder, the result is `current_manifest` and no outcomes.
 
     Raises:
         RecordError: The folder holds another run, or episodes without a manifest.
@@ -436,9 +458,10 @@ def _resume_run(
             raise RecordError(f"{folder} has episodes but no {MANIFEST}: it cannot be resumed")
         return current_manifest, {}
     recorded_manifest = read_manifest(folder)
-    if recorded_manifest != locked_manifest:  # `_check_lock` has compared it
+    # `_check_lock` has already compared the current facts with a locked run.
+    if recorded_manifest != locked_manifest:
         refuse_other_run(recorded_manifest, current_manifest, folder)
-    outcomes = read_latest(folder, Outcome.of)
+    outcomes = read_latest(folder, Outcome.from_episode)
     return recorded_manifest, {
         key: outcome for key, outcome in outcomes.items() if not outcome.failed
     }

@@ -1,4 +1,4 @@
-"""The spending of a run from its record, and the budget and retries of its model calls."""
+"""The spending of a run, read from the record, and the budget and retries of its model calls."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from intercode.dialogues import Call, Talk, all_agent_talks, judge_talks
+from intercode.dialogues import Call, RecordedDialogue, all_agent_talks, judge_talks
 from intercode.models.base import Message, Request, Usage
-from intercode.models.limits import Budget, Retry, Spending
+from intercode.models.limits import Budget, Retry, SpendingAmounts
 from intercode.models.prices import Price, Prices
 from intercode.models.remote import ASSUMED_OUTPUT
 from intercode.records import EPISODES, read_episodes
@@ -25,7 +25,7 @@ def read_spending(
     *,
     judge_price: Price | None = None,
     judge_only: bool = False,
-) -> Spending:
+) -> SpendingAmounts:
     """Return the spending of a run's sessions, for the `Budget` of the session that resumes it.
 
     Every recorded attempt counts, including retried attempts that ended in an error. A reply
@@ -46,65 +46,67 @@ def read_spending(
     Raises:
         RecordError: The run cannot be read.
     """
-    total_spending = Spending()
+    total_spending = SpendingAmounts()
     if not (folder / EPISODES).exists():
         return total_spending
     for episode in read_episodes(folder / EPISODES):
-        for talks, reply_price, limit in (
+        for talks, reply_price, reply_token_limit in (
             ([] if judge_only else all_agent_talks(episode), price, reply_tokens),
             (judge_talks(episode), judge_price, REPLY_TOKENS),
         ):
             for talk, call in _calls(talks):
-                usage = _usage(talk, call, limit)
+                usage = _usage(talk, call, reply_token_limit)
                 cost = call.get("cost")
                 if cost is None:
-                    cost = reply_price.of(usage) if reply_price else 0.0
+                    cost = reply_price.compute_cost(usage) if reply_price else 0.0
                 total_spending.add(cost, usage.total)
     return total_spending
 
 
 def make_budget(spec: RunSpec, runs: Iterable[RunSpec] = ()) -> Budget:
-    """Return the common budget of all episodes' model calls, including earlier spending.
+    """Return the budget that the model calls of all episodes share.
+
+    The spending of the runs' earlier sessions is already subtracted.
 
     Args:
         spec: The spec with the limits.
         runs: The specs of the runs that share the budget; default: `spec` alone.
     """
-    previous_spending = Spending()
+    previous_spending = SpendingAmounts()
     limits = spec.model.max_cost, spec.model.max_tokens
     for run in runs or (spec,):
         names = run.model.name, run.env.judge_model
-        if run.how.out is None or not any(names) or limits == (None, None):
+        if run.run_options.out is None or not any(names) or limits == (None, None):
             continue
         prices = Prices(run.model.prices)
         price, judge_price = (prices.find(name) if name else None for name in names)
         run_spending = read_spending(
-            Path(run.how.out),
+            Path(run.run_options.out),
             price,
             run.model.reply_tokens,
             judge_price=judge_price,
             judge_only=run.model.name is None,
         )
         previous_spending.add(run_spending.cost, run_spending.tokens)
-    return Budget(*limits, before=previous_spending)
+    return Budget(*limits, previous_spending=previous_spending)
 
 
 def retry_policy(spec: RunSpec) -> Retry:
     """Return the retry policy of a run's model calls."""
-    seconds = spec.how.model_timeout
+    seconds = spec.run_options.model_timeout
     return Retry() if seconds is None else Retry(timeout=seconds)
 
 
-def _calls(talks: Iterable[Talk]) -> Iterator[tuple[Talk, Call]]:
-    """Yield each talk and call with a reply from a model, not from a cache."""
+def _calls(talks: Iterable[RecordedDialogue]) -> Iterator[tuple[RecordedDialogue, Call]]:
+    """Yield each dialogue and call with a model's reply; replies from a cache do not count."""
     for talk in talks:
         for call in talk.get("calls", ()):
             if "reply" in call and not call.get("cached"):
                 yield talk, call
 
 
-def _usage(talk: Talk, call: Call, reply_tokens: int | None) -> Usage:
-    """Return the tokens of a call, or its reserved tokens."""
+def _usage(talk: RecordedDialogue, call: Call, reply_tokens: int | None) -> Usage:
+    """Return the recorded tokens of a call; if not recorded, the tokens reserved for the call."""
     counts = call.get("input_tokens", 0), call.get("output_tokens", 0), call.get("cached_tokens", 0)
     usage = Usage(*counts)
     if usage.total:

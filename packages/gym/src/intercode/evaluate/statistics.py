@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from intercode.evaluate.distributions import Z_SCORE_95, t_quantile
 
 FEW_CLUSTERS = 20
-"""With fewer clusters their spread is hardly known: clustered intervals are too narrow.
+"""The number of clusters below which a clustered interval is likely to be too narrow, because so
+few clusters hardly show their spread.
 
 Cameron and Miller, A Practitioner's Guide to Cluster-Robust Inference, 2015, section VI: "few" is
 anything from under 20 to under 50.
@@ -23,7 +24,7 @@ anything from under 20 to under 50.
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A rate or a mean, and the ends of its interval."""
+    """A rate or a mean, and the ends of the confidence interval."""
 
     value: float
     low: float
@@ -38,7 +39,7 @@ class Estimate:
 
 
 def wilson(successes: float, total: float, z: float = Z_SCORE_95) -> tuple[float, float]:
-    """Return the score interval of a proportion; by default the 95 % one.
+    """Return the score interval of a proportion; with the default of `z`, the 95 % interval.
 
     Wilson, Probable Inference, the Law of Succession, and Statistical Inference, 1927.
 
@@ -58,7 +59,8 @@ def wilson(successes: float, total: float, z: float = Z_SCORE_95) -> tuple[float
     half_width = (
         z / scale * math.sqrt(proportion * (1 - proportion) / total + z * z / (4 * total * total))
     )
-    # At p = 0 and p = 1 the ends are exact; rounding must not move them beyond.
+    # At p = 0 the lower end is exactly 0, and at p = 1 the upper end is exactly 1. Rounding must
+    # not move an end beyond 0 or 1.
     low = 0.0 if successes == 0 else max(0.0, adjusted_proportion - half_width)
     high = 1.0 if successes == total else min(1.0, adjusted_proportion + half_width)
     return low, high
@@ -69,23 +71,26 @@ def rate(
     clusters: Sequence[Hashable] | None = None,
     weights: Sequence[float] | None = None,
 ) -> Estimate:
-    """Return a success rate with Wilson's interval; with clusters, on the effective number.
+    """Return a success rate with Wilson's interval.
 
-    The effective number is the number of independent results with the same information: n divided
-    by the design effect (Kish 1965), never more than n. A correction accounts for the clusters'
-    degrees of freedom (Korn and Graubard, Confidence Intervals for Proportions with Small Expected
-    Number of Positive Counts Estimated from Survey Data, 1998). With Wilson's interval its coverage
-    is the best (Dean and Pagano, Evaluating Confidence Interval Methods for Binomial Proportions in
-    Clustered Surveys, 2015).
+    With clusters, the interval is computed for an effective number of results instead of n, the
+    number of results. The effective number is the number of independent results with the same
+    information: n divided by the design effect (Kish 1965), never more than n. A correction
+    accounts for the clusters' degrees of freedom. Sources:
+
+    - The correction: Korn and Graubard, Confidence Intervals for Proportions with Small Expected
+      Number of Positive Counts Estimated from Survey Data, 1998.
+    - The choice of Wilson's interval, whose coverage is the best: Dean and Pagano, Evaluating
+      Confidence Interval Methods for Binomial Proportions in Clustered Surveys, 2015.
 
     If all results are equal, the design effect is unknown. The effective number is then the number
-    of clusters, or Kish's number for clusters of different sizes. For clusters of one size the
-    effective number never falls below that value. More attempts without new information therefore
-    widen no interval.
+    of clusters, or Kish's number (`_kish`) for clusters of different sizes. For clusters of equal
+    size the effective number is never below the number of clusters. More attempts without new
+    information therefore widen no interval.
 
-    With weights the result is the rate of a weighted sample, to first order, and n is also Kish's
-    number (Binder, On the Variances of Asymptotically Normal Estimators from Complex Surveys,
-    1983).
+    With weights, the result is the rate of a weighted sample, to first order. Kish's number then
+    replaces n. Source: Binder, On the Variances of Asymptotically Normal Estimators from Complex
+    Surveys, 1983.
 
     Args:
         successes: Whether each result is a success.
@@ -96,7 +101,7 @@ def rate(
         The rate and its 95 % interval, in [0, 1]; the whole range for a single cluster.
 
     Raises:
-        ValueError: The sequence is empty; or weights come without clusters.
+        ValueError: The sequence is empty, or weights are given without clusters.
     """
     n: float = len(successes)
     if n == 0:
@@ -108,7 +113,7 @@ def rate(
         return Estimate(proportion, *wilson(sum(successes), n))
     cluster_count = len(set(clusters))
     if cluster_count < 2:
-        # One cluster contains no information on others.
+        # One cluster contains no information on other clusters.
         return Estimate(proportion, 0.0, 1.0, cluster_count)
     error = clustered_error([float(success) for success in successes], clusters, weights)
     totals = _totals(clusters, weights or [1.0] * len(successes))
@@ -135,7 +140,7 @@ def _totals(clusters: Sequence[Hashable], weights: Sequence[float]) -> list[floa
 
 
 def _kish(weights: Sequence[float]) -> float:
-    """Return the number of equal weights with the same information as these (Kish 1965)."""
+    """Return Kish's number: the number of equal weights with the same information (Kish 1965)."""
     return math.fsum(weights) ** 2 / math.fsum(weight * weight for weight in weights)
 
 
@@ -144,7 +149,9 @@ def mean(
     clusters: Sequence[Hashable] | None = None,
     weights: Sequence[float] | None = None,
 ) -> Estimate:
-    """Return a mean with its t interval; with clusters, from their robust standard error.
+    """Return a mean with its t interval.
+
+    With clusters, the interval uses the cluster-robust standard error (`clustered_error`).
 
     A single value or cluster contains no information on the spread: then both ends are infinite.
 
@@ -181,11 +188,14 @@ def clustered_error(
     clusters: Sequence[Hashable],
     weights: Sequence[float] | None = None,
 ) -> float:
-    """Return the standard error of a mean over clusters; with one value in each, the usual one.
+    """Return the cluster-robust standard error of a mean.
 
-    Liang and Zeger, Longitudinal Data Analysis Using Generalized Linear Models, 1986, with the
-    factor G/(G-1) for G clusters (Cameron and Miller 2015, equation 12); for evaluations: Miller,
-    Adding Error Bars to Evals, 2024, section 2.2.
+    With one value per cluster, the result is the usual standard error. Sources:
+
+    - The estimator: Liang and Zeger, Longitudinal Data Analysis Using Generalized Linear Models,
+      1986.
+    - The factor G/(G-1) for G clusters: Cameron and Miller 2015, equation 12.
+    - The use for evaluations: Miller, Adding Error Bars to Evals, 2024, section 2.2.
 
     Args:
         values: The values.
@@ -206,8 +216,8 @@ def pass_of_attempts(rates: Sequence[float], k: int) -> tuple[float, float]:
     """Return pass@k and pass^k of the attempts at a task, some of which may have forks.
 
     Forks of an attempt are not independent attempts, so each attempt counts with one of its forks.
-    The result is the mean of `pass_at_k` and `pass_hat_k` over all such choices. Without forks each
-    rate is 0 or 1, and the result equals these two functions.
+    The result is the mean of `pass_at_k`, and the mean of `pass_hat_k`, over all choices of forks.
+    Without forks each rate is 0 or 1, and the results equal those of the two functions.
 
     Args:
         rates: For each attempt, the share of its forks that succeed, in [0, 1].

@@ -1,8 +1,8 @@
-"""Asserts that a submission can steer, for `validate`.
+"""A search for asserts whose expected value a submission can change, for `validate`.
 
-``xs = [3, 1]; assert f(xs) == sorted(xs)`` compares the result of `f` with the remainder of `xs`. A
-function that empties the list and returns ``[]`` passes. An expected value must therefore not
-depend on a value that the submission has received before.
+An example is ``xs = [3, 1]; assert f(xs) == sorted(xs)``. Python calls `f` first, and sorts what is
+then left in `xs`. A submitted `f` that empties the list and returns ``[]`` passes. An expected
+value must therefore not depend on a value that the submission has received before.
 """
 
 from __future__ import annotations
@@ -11,16 +11,19 @@ import ast
 import builtins
 from collections.abc import Iterator
 
-from intercode.syntax import parse
+from intercode.python_source import parse
 
 _CONSTANTS = (ast.Constant, ast.JoinedStr)
 
 
 def find_steered_assert(source: str) -> str | None:
-    """Return the source of a test's first assert that a submission can steer; None: no assert.
+    """Return the source of the first assert whose expected value a submission can change.
 
     Args:
-        source: The test.
+        source: The Python source of the test.
+
+    Returns:
+        The source of the assert; None: the test has no such assert.
     """
     try:
         tree = parse(source)
@@ -39,7 +42,7 @@ def find_steered_assert(source: str) -> str | None:
 
 
 class _Reader:
-    """The names of a test whose values depend on the submission.
+    """A reader that follows which names of a test have values that depend on the submission.
 
     Args:
         defined_names: The names that the test itself, or Python, defines as functions or modules.
@@ -52,7 +55,7 @@ class _Reader:
         self._passed_names: set[str] = set()
 
     def bind(self, node: ast.Assign) -> None:
-        """Record the names that an assignment rebinds."""
+        """Update the recorded names for an assignment, which gives its targets new values."""
         names = {name_node.id for target in node.targets for name_node in _names(target)}
         self._passed_names -= names
         for name_set, matches_kind in (
@@ -73,13 +76,15 @@ class _Reader:
         }
 
     def is_steered(self, test: ast.Compare) -> bool:
-        """Return whether one side depends on a passed value while another side is judged.
+        """Return whether the submission can change the expected value of a comparison.
 
-        The submission may have changed a passed value, and with it the expected value.
+        The submission can do so if one side depends on a value that was passed to the submission,
+        and another side is the submission's result.
         """
         has_steered_side = has_judged_side = False
         for operand in (test.left, *test.comparators):
-            # A single name, such as a list to sort in place, is the judged value.
+            # A side that is a single name counts as a result, not as an expected value. The name
+            # may be that of a list that the submission sorts in place.
             has_passed_name = not isinstance(operand, ast.Name) and any(
                 name_node.id in self._passed_names for name_node in _names(operand)
             )

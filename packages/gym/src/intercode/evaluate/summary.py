@@ -1,4 +1,4 @@
-"""Summaries of outcomes: statistics by group, turn and attempt, and the episodes' consumption.
+"""Summaries of outcomes: statistics by group, turn and attempt, and the spending of episodes.
 
 All are pure functions of `Outcome`. Episodes that ended in an error count in no rate and no mean.
 """
@@ -27,9 +27,10 @@ _ATTEMPT_COUNTS = (1, 2, 3, 4, 5, 8, 10, 16, 20, 32, 50, 64, 100)
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """A summary of outcomes. Rates and means are over the scored episodes, or None without any.
+    """A summary of outcomes.
 
-    For success and reward, all forks of an attempt at a task count together as one episode.
+    Rates and means are over the scored episodes; None: no episode was scored. For success and
+    reward, all forks of an attempt at a task count together as one episode.
     """
 
     episodes: int
@@ -41,30 +42,29 @@ class Statistics:
     successes: int
     success_rate: float | None
     success_low: float | None
-    """Lower end of the success rate's 95 % interval: Wilson's; several attempts at a task count
-    as a cluster."""
+    """Lower end of the success rate's 95 % interval (Wilson's). Several attempts at a task are a
+    cluster."""
     success_high: float | None
-    """Upper end of the same interval."""
+    """Upper end of the success rate's interval."""
     clusters: int | None
-    """The number of images or databases of the episodes; None for a single one, or if each
-    episode has its own."""
+    """The number of images or databases of the episodes, which are the clusters. None: all episodes
+    have the same image or database, or each episode has another."""
     clustered_low: float | None
-    """Lower end of the interval that accounts for those clusters."""
+    """Lower end of the success rate's 95 % interval with images or databases as clusters."""
     clustered_high: float | None
     few_clusters: bool
     """Whether the clustered interval is still likely to be too narrow."""
     mean_reward: float | None
     reward_low: float | None
-    """Lower end of its 95 % interval (Student's t), cut to [0, 1] if all rewards are within;
-    None if all rewards are equal."""
+    """Lower end of the mean reward's 95 % interval (Student's t). If all rewards are in [0, 1], the
+    interval is limited to [0, 1]. None: all rewards are equal."""
     reward_high: float | None
     mean_turns: float | None
     mean_seconds: float | None
     invalid_rate: float | None
-    """Turns with an action that failed or could not be executed, as a share of all turns."""
+    """The share of turns whose action failed or could not be executed."""
     unexecuted_rate: float | None
-    """Turns with an action that could not be executed, such as a reply without code, as a share
-    of all turns."""
+    """The share of turns whose action could not be executed, such as a reply without code."""
     outcomes: Mapping[OutcomeKind, int]
     """The number of episodes of each kind of `intercode.outcomes`, including those with errors."""
     restarts: int
@@ -122,7 +122,10 @@ def summarize(outcomes: Iterable[Outcome]) -> Statistics:
 
 
 def _intervals(scored_outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Estimate the success rate, also with images or databases as clusters, and the mean reward."""
+    """Estimate the success rate and the mean reward, with intervals.
+
+    The success rate has a second interval, with images or databases as clusters.
+    """
     clusters, attempts = _clusters(scored_outcomes), _attempts(scored_outcomes)
     weights = _weights(scored_outcomes)
     success, low, high = _value_and_bounds(_rate(scored_outcomes, attempts, weights))
@@ -131,7 +134,8 @@ def _intervals(scored_outcomes: Sequence[Outcome]) -> dict[str, Any]:
     reward, reward_low, reward_high = _value_and_bounds(
         mean(rewards, attempts, weights) if scored_outcomes else None
     )
-    if reward_low == reward_high:  # equal rewards: t would be certain without reason
+    # Equal rewards give an interval of length 0, which would wrongly claim certainty.
+    if reward_low == reward_high:
         reward_low = reward_high = None
     elif (
         reward_low is not None
@@ -160,7 +164,7 @@ def by_tag(outcomes: Iterable[Outcome]) -> dict[str, Statistics]:
 
 
 def by_level(outcomes: Iterable[Outcome]) -> dict[str, Statistics]:
-    """Map each level of difficulty to the statistics of its episodes, from the easiest on."""
+    """Map each level of difficulty to the statistics of its episodes, the easiest level first."""
     statistics_by_level = _summarize_groups(
         outcomes, lambda outcome: [outcome.level] if outcome.level else []
     )
@@ -190,11 +194,11 @@ def by_turn(outcomes: Iterable[Outcome], turns: int | None = None) -> list[Estim
     The estimate is not the rate under a lower limit: an agent that knows the limit may plan for it.
 
     Args:
-        outcomes: Outcomes; those with errors are left out.
+        outcomes: The outcomes; outcomes with errors do not count.
         turns: The number of turns; default: the maximum of all episodes.
 
     Returns:
-        One estimate for each number of turns, from 1 on; empty without scored episodes.
+        One estimate for each number of turns, starting with 1; empty if no episode was scored.
     """
     scored_outcomes = [outcome for outcome in outcomes if not outcome.failed]
     if not scored_outcomes:
@@ -220,13 +224,16 @@ class Attempts:
 
     k: int
     tasks: int
-    """Tasks with at least `k` scored attempts; other tasks are left out."""
+    """The number of tasks with at least `k` scored attempts; other tasks do not count."""
     pass_at_k: float
     pass_hat_k: float
 
 
 def by_attempts(outcomes: Iterable[Outcome]) -> list[Attempts]:
-    """Compute the means of pass@k and pass^k over the tasks; empty with one attempt at each."""
+    """Compute the means of pass@k and pass^k over the tasks, for each possible `k`.
+
+    The result is empty if each task has only one attempt.
+    """
     forks: dict[str, dict[int, list[bool]]] = {}
     scored_outcomes = [outcome for outcome in outcomes if not outcome.failed]
     has_forks = _weights(scored_outcomes) is not None
@@ -258,9 +265,10 @@ def _rate(
 
 
 def _weights(outcomes: Sequence[Outcome]) -> list[float] | None:
-    """Return weights under which all forks of an attempt count as one; None without forks."""
+    """Return weights with which the forks of an attempt together count as one; None: no forks."""
     attempts = Counter((outcome.task_id, outcome.epoch) for outcome in outcomes)
-    # In an unfinished run, a fork may be the only one of its attempt.
+    # In an unfinished run, a fork may be the only recorded episode of its attempt, and then has the
+    # weight of an attempt.
     if not any(outcome.branch for outcome in outcomes) or max(attempts.values()) == 1:
         return None
     return [1 / attempts[outcome.task_id, outcome.epoch] for outcome in outcomes]
@@ -273,9 +281,13 @@ def _value_and_bounds(estimate: Estimate | None) -> tuple[float | None, float | 
 
 
 def _attempts(outcomes: Sequence[Outcome]) -> Sequence[Hashable] | None:
-    """Return the task of each outcome as its cluster; None if each task has one outcome.
+    """Return the cluster of each outcome, for intervals over several attempts at each task.
 
-    With a single task, the cluster is the attempt, which then has several forks.
+    The cluster is the outcome's task. If all outcomes are of one task and have forks, the cluster
+    is the attempt.
+
+    Returns:
+        The clusters; None: each task has one outcome, so the outcomes are independent.
     """
     tasks = [outcome.task_id for outcome in outcomes]
     if len(set(tasks)) == 1 and _weights(outcomes) is not None:
@@ -303,7 +315,15 @@ def _summarize_groups(
 
 
 def _summarize_group(outcomes: Sequence[Outcome], tasks: int) -> Statistics:
-    """Summarize a group; attempts at a single task give no interval for similar tasks."""
+    """Summarize a group of outcomes, such as those of a tag.
+
+    If the run has several tasks, but the group has several episodes of only one task, the intervals
+    are None. Attempts at one task contain no information on similar tasks.
+
+    Args:
+        outcomes: The outcomes of the group.
+        tasks: The number of tasks of all groups.
+    """
     statistics = summarize(outcomes)
     if (
         statistics.episodes > 1

@@ -1,8 +1,9 @@
 """Selected and excluded tasks, with a reason for each exclusion.
 
-`select_tasks` applies ids, limit and exclusion to a dataset. A person or a validation writes an
-exclusion list. The JSON form also states its dataset, its date and the version of InterCode. The
-plain-text form has one task a line, with its id and the reason; ``#`` starts a comment.
+`select_tasks` selects tasks of a dataset by ids, limit and exclusion list. A person, or the command
+``intercode validate``, writes an exclusion list to a file. In JSON, the list also states its
+dataset, its date and the version of InterCode. In plain text, each line has a task's id and the
+reason; ``#`` starts a comment.
 """
 
 from __future__ import annotations
@@ -33,20 +34,20 @@ class Exclusion:
     dataset: str = ""
     """The name of the list's dataset; empty if the list does not state it."""
     digest: str = ""
-    """The dataset's digest."""
+    """The digest of the list's dataset."""
     intercode: str = ""
     """The version of InterCode that wrote the list."""
     date: str = ""
     format: int = field(default=FORMAT)
 
     @classmethod
-    def of(cls, dataset: Dataset, tasks: Mapping[str, str]) -> Exclusion:
-        """Make a list with the current time."""
+    def from_tasks(cls, dataset: Dataset, tasks: Mapping[str, str]) -> Exclusion:
+        """Make an exclusion list for a dataset, dated with the current time."""
         date = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         return cls(dict(tasks), dataset.name, dataset.digest, __version__, date)
 
     def check(self, dataset: Dataset) -> str:
-        """Check that the list belongs to these tasks.
+        """Check that the list belongs to a dataset.
 
         Returns:
             A warning if the list belongs to another version of the tasks; otherwise an empty text.
@@ -57,7 +58,7 @@ class Exclusion:
         task_ids = {task.task_id for task in dataset}
         if unknown_ids := [task_id for task_id in self.tasks if task_id not in task_ids]:
             raise UsageError(
-                f"the exclusion list names tasks that {dataset.name} does not have: "
+                f"the exclusion list names tasks that are not in {dataset.name}: "
                 f"{format_names(unknown_ids, 5)}"
             )
         if self.digest and self.digest != dataset.digest:
@@ -95,7 +96,10 @@ def read_exclusion(path: Path) -> Exclusion:
 
 
 def ungradable_tasks(dataset: Dataset) -> dict[str, str]:
-    """Return the tasks that cannot be graded, with reasons: a mark, or a test's odd name."""
+    """Return the tasks that cannot be graded: task id → reason.
+
+    The reason is a mark in the task's metadata, or a test whose name is impossible.
+    """
     reasons = ((task.task_id, task.metadata.get(CANNOT)) for task in dataset)
     stated_reasons = {task_id: str(reason) for task_id, reason in reasons if reason is not None}
     return {**tasks_with_odd_tests(dataset), **stated_reasons}
@@ -138,7 +142,7 @@ def select_tasks(
     if not selected_tasks:
         reason = next(iter(exclude.values())) if isinstance(exclude, Mapping) else ""
         reason_text = f": {reason}" if reason and len(exclude) == 1 else ""
-        raise UsageError(f"all of the tasks that were asked for are excluded{reason_text}")
+        raise UsageError(f"all requested tasks are excluded{reason_text}")
     return selected_tasks[:limit]
 
 
@@ -148,7 +152,9 @@ def _from_json(path: Path, text: str) -> Exclusion:
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path}: not JSON: {error}") from None
     if document.get("format", FORMAT) != FORMAT:
-        raise UsageError(f"{path}: format {document['format']!r}, which this version does not know")
+        raise UsageError(
+            f"{path}: format {document['format']!r}, which this version does not support"
+        )
     tasks = document.get("tasks")
     if not isinstance(tasks, dict) or not all(isinstance(reason, str) for reason in tasks.values()):
         raise UsageError(f"{path}: field 'tasks' must be an object, task id → reason")
@@ -165,6 +171,6 @@ def _from_lines(path: Path, text: str) -> Exclusion:
         if not words or words[0].startswith("#"):
             continue
         if words[0] in tasks:
-            raise UsageError(f"{path}: line {line_number}: {words[0]!r} stands there twice")
+            raise UsageError(f"{path}: line {line_number}: {words[0]!r} is listed twice")
         tasks[words[0]] = words[1] if len(words) > 1 else _NO_REASON
     return Exclusion(tasks)

@@ -37,11 +37,11 @@ _OUTPUT_LIMIT = 2000
 
 
 def tool_versions(provider: Provider, images: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Return the tools of each image; images that differ only in added layers count once.
+    """Return the versions of tools in the base of each image; equal bases are probed once.
 
-    Added layers may also contain tools. The image's digest covers them, and hundreds of tasks may
-    each add their own files to the same image. For the same reason at most `LIMIT` images are
-    probed.
+    Layers that an image adds to its base may also contain tools, but are not probed. Hundreds of
+    tasks may each add files to the same base, and each probe takes time. The image's digest covers
+    the layers. To save time, at most `LIMIT` bases are probed.
 
     Args:
         provider: Starts the sandboxes that run the tools.
@@ -59,10 +59,13 @@ def tool_versions(provider: Provider, images: Iterable[str]) -> dict[str, dict[s
 
 
 def _base(name: str) -> str:
-    """Return an image's name without its added layers, if the base is an image by itself."""
+    """Return the name of an image's base, which is the name without the added layers.
+
+    If the base alone is not valid image, the name is returned unchanged.
+    """
     try:
         spec = parse(name)
-    except ImageError:  # another provider's name
+    except ImageError:  # the name is valid only for another sandbox provider
         return name
     return name if spec.scheme == "scratch" else str(replace(spec, additions=()))
 
@@ -75,7 +78,7 @@ def _tools(provider: Provider, image: str) -> dict[str, str]:
 
 
 def _version(sandbox: SandboxBackend, program: str) -> str:
-    """Return a program's version; "" if the image lacks the program or the version."""
+    """Return a program's version; "" if the program is missing or prints no version."""
     result = sandbox.exec([program, "--version"], cwd="/", output_limit=_OUTPUT_LIMIT)
     match = _VERSION.search(result.stdout) if result.ok else None
     return match[0].decode() if match else ""

@@ -1,8 +1,12 @@
-"""Validation of a dataset: gold solves every task, twice alike, and no other answer does.
+"""Validation of a dataset: gold must solve every task with equal results, and guesses must not.
 
-Each task is tried with gold, with gold again an odd number of seconds later, and with all
-`guesses`: doing nothing, a wrong answer, constants, tricks. Alternative solutions in a task's
-metadata are also tried. Afterwards the functions of `checks` examine the trials.
+A trial is an episode with gold or a guess. Each task has these trials:
+
+- gold, and gold again an odd number of seconds later,
+- all `guesses`: doing nothing, a wrong answer, constants, tricks,
+- the alternative solutions in the task's metadata.
+
+Afterwards the functions of `intercode.evaluate.checks` examine the trials.
 """
 
 from __future__ import annotations
@@ -28,24 +32,24 @@ from intercode.evaluate.checks import (
     NOOP,
     WAIT_FIELD,
     Check,
+    GoldUsage,
     Kind,
     Problem,
     SlowTask,
     Trial,
     Trials,
-    Usage,
     compare_backends,
     find_slow_tasks,
     guesses,
     usage,
 )
-from intercode.evaluate.episode_loop import EpisodeEnv, Step, WrappedEnv
+from intercode.evaluate.episode_loop import PlayableEnv, Step, WrappedEnv
 from intercode.evaluate.failing_golds import gold_failure, setup_failure
 from intercode.evaluate.gold_leaks import Leak, leaks
 from intercode.evaluate.runner import RunResult, evaluate
 from intercode.evaluate.summary import summarize
 from intercode.evaluate.task_selection import select_tasks, ungradable_tasks
-from intercode_sandbox.base import CountsMemory
+from intercode_sandbox.base import SupportsMemoryPeak
 
 if TYPE_CHECKING:
     from intercode.agents.base import Agent, AgentFactory
@@ -69,11 +73,12 @@ class Validation:
     """The number of tasks that any constant solves."""
     problems: list[Problem]
     doubts: list[Problem]
-    """Warnings, like `slow_tasks` and `leaks`: the task's author may intend these findings."""
+    """The findings that a task's author may have intended; also true of `slow_tasks` and
+    `leaks`."""
     slow_tasks: list[SlowTask]
     leaks: list[Leak]
-    usage: list[Usage]
-    """One for each task."""
+    usage: list[GoldUsage]
+    """The resources that gold uses, for each task."""
     seconds: float
     complete: bool
     """Whether every trial took place."""
@@ -84,7 +89,7 @@ class Validation:
         return self.complete and not self.problems
 
     def reasons(self) -> dict[str, str]:
-        """Return task id → the texts of its problems, for tasks with problems."""
+        """Return the texts of all problems by task id, for an exclusion list."""
         texts_by_task: dict[str, list[str]] = {}
         for problem in self.problems:
             texts_by_task.setdefault(problem.task_id, []).append(problem.problem)
@@ -93,13 +98,13 @@ class Validation:
 
 def validate(
     dataset: Dataset,
-    env_factory: Callable[[], EpisodeEnv],
+    env_factory: Callable[[], PlayableEnv],
     *,
     timeout: float,
     tasks: Sequence[str] | None = None,
     workers: int = 1,
     progress: Progress | None = None,
-    backends: Mapping[str, Callable[[], EpisodeEnv]] | None = None,
+    backends: Mapping[str, Callable[[], PlayableEnv]] | None = None,
 ) -> Validation:
     """Try every task with gold and all guesses, and check the trials.
 
@@ -180,18 +185,21 @@ def validate(
 def _attempt(
     dataset: Dataset,
     agent: AgentFactory,
-    env_factory: Callable[[], EpisodeEnv],
+    env_factory: Callable[[], PlayableEnv],
     guesses_by_trial: Mapping[int, Guess],
     options: Mapping[str, Any],
 ) -> tuple[RunResult, Mapping[str, Trials]]:
-    """Run an agent, and return each task's trials. Without guesses, gold is tried once."""
+    """Run an agent over the dataset, and return the trials of each task.
+
+    The run has one epoch for each trial. Without guesses, gold is tried once.
+    """
     trials: dict[str, dict[int, Trial]] = defaultdict(dict)
-    # Keep the run on disk: its observations may be large and many.
+    # The run is written to disk, because its observations may be too large for memory.
     with TemporaryDirectory(prefix="intercode-validate-") as folder:
         epochs = max(guesses_by_trial, default=GOLD) + 1
         result = evaluate(dataset, agent, env_factory, out=folder, epochs=epochs, **options)
         for episode in result.episodes():
-            trials[episode.task_id][episode.epoch] = Trial.of(episode, guesses_by_trial)
+            trials[episode.task_id][episode.epoch] = Trial.from_episode(episode, guesses_by_trial)
     return result, trials
 
 
@@ -242,14 +250,16 @@ class _Prober:
         self._guesses_by_trial = guesses_by_trial
 
     def __call__(self, task: Task) -> Agent:
-        """Return gold's agent, for a caller without an environment."""
+        """Return the agent that runs gold, for a caller that passes no environment."""
         return Oracle()(task)
 
-    def within(self, env: Any, task: Task) -> Agent:
-        """Return the agent of the trial that the environment's episode belongs to."""
+    def make_agent(self, env: Any, task: Task) -> Agent:
+        """Return the agent for a trial, which is selected by the epoch of the current episode."""
         guess = self._guesses_by_trial.get(env.episode.epoch)
         if guess is None or (guess.role == "clock" and guess.actions(task)):
-            return _PrefixedAgent(guess.actions(task) if guess else (), Oracle().within(env, task))
+            return _PrefixedAgent(
+                guess.actions(task) if guess else (), Oracle().make_agent(env, task)
+            )
         return ScriptedAgent(guess.actions(task))
 
 
@@ -271,10 +281,11 @@ class _PrefixedAgent:
         return self._agent.act(observation, history) if action is None else action
 
 
-class Clock:
-    """A delay of a task's gold trials, so an odd number of seconds lies between the two starts.
+class GoldRepeatDelay:
+    """A clock that delays the two trials of a task's gold.
 
-    The delay exposes all gold that depends on whole seconds, even on the parity of their number.
+    The trials then start an odd number of seconds apart. The delay exposes all gold whose result
+    depends on the time in whole seconds, even if only on whether the number of seconds is even.
 
     Args:
         now: Returns the seconds since 1970.
@@ -282,7 +293,8 @@ class Clock:
     """
 
     LATEST_START = 0.7
-    """The part of a second in which a trial may start: its actions have the remainder."""
+    """The fraction of a second after which no trial starts. The rest of the second is left for the
+    trial's actions, which should run in the same second."""
 
     def __init__(
         self, now: Callable[[], float] = time.time, sleep: Callable[[float], None] = time.sleep
@@ -317,26 +329,26 @@ class Clock:
 
 
 class ProbeFindings:
-    """The findings of all probes, shared by workers with different tasks or trials."""
+    """The findings of all probed environments. The workers share one object."""
 
     def __init__(self, dataset: Dataset) -> None:
         self.dataset = dataset
-        self.clock = Clock()
+        self.clock = GoldRepeatDelay()
         self.leaks: dict[str, list[Leak]] = {}
         self.failures: dict[str, list[Problem]] = {}
-        """Task → problems and doubts: gold or a setup that fails."""
+        """Task id → problems and doubts about a gold or a setup that fails."""
         self.memory: dict[str, int] = {}
-        """Task → the peak memory of the sandboxes in which gold ran, in bytes."""
+        """Task id → the peak memory in bytes of the sandboxes in which gold ran."""
 
-    def wrap_factory(self, env_factory: Callable[[], EpisodeEnv]) -> Callable[[], EpisodeEnv]:
+    def wrap_factory(self, env_factory: Callable[[], PlayableEnv]) -> Callable[[], PlayableEnv]:
         """Return a factory of probed environments, from a factory of environments."""
-        return lambda: ProbedEnv(env_factory(), self)
+        return lambda: ProbingEnv(env_factory(), self)
 
 
-class ProbedEnv(WrappedEnv):
-    """An environment with probes: a leak search, a memory measurement, and the delay of `Clock`."""
+class ProbingEnv(WrappedEnv):
+    """An environment that also searches for leaks, measures memory and delays gold."""
 
-    def __init__(self, env: EpisodeEnv, probe_findings: ProbeFindings) -> None:
+    def __init__(self, env: PlayableEnv, probe_findings: ProbeFindings) -> None:
         super().__init__(env)
         self._probe_findings = probe_findings
 
@@ -344,9 +356,10 @@ class ProbedEnv(WrappedEnv):
         return getattr(self._env, name)
 
     def step(self, action: str, /) -> Step:
-        """Take an action; before the first action of the idle trial, search the sandbox for leaks.
+        """Take an action, after the probes of the trial.
 
-        The sandbox is then in the state in which an agent finds it.
+        The search for leaks precedes the first action of the trial that does nothing. At that time
+        the sandbox is in the state in which an agent finds it.
         """
         episode, workspace = self.episode, getattr(self._env, "workspace", None)
         task_id, is_gold = episode.task_id, episode.epoch in (GOLD, GOLD_REPEAT)
@@ -361,7 +374,7 @@ class ProbedEnv(WrappedEnv):
         is_last = result[2] or result[3]
         if episode.epoch == GOLD and is_last:
             self._probe_findings.failures[task_id] = self._failures(task_id)
-        if is_gold and is_last and isinstance(workspace, CountsMemory):
+        if is_gold and is_last and isinstance(workspace, SupportsMemoryPeak):
             peak_memory = max(
                 workspace.memory_peak() or 0, self._probe_findings.memory.get(task_id, 0)
             )
@@ -370,7 +383,7 @@ class ProbedEnv(WrappedEnv):
         return result
 
     def _failures(self, task_id: str) -> list[Problem]:
-        """Return the failures of a task's gold and setup, in a shell."""
+        """Return the failures of a task's gold and setup; empty without a shell."""
         task, stage = self._probe_findings.dataset.by_id(task_id), getattr(self._env, "stage", None)
         if not isinstance(stage, SandboxStage) or resolve_traits(self._env).language != "bash":
             return []

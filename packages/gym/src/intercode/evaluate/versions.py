@@ -1,8 +1,8 @@
 """The versions of a run's scoring rules, for its ``run.json``.
 
-A built-in rule has its version beside it, as ``VERSION``. A custom reward has a version if its
-function or class has an integer attribute of that name. Otherwise the digest of its file identifies
-it.
+The module of a built-in rule defines the rule's version in the constant ``VERSION``. A custom
+reward has a version if its function or class has an integer attribute ``VERSION``. Otherwise the
+digest of the reward's file identifies the reward.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from intercode.rewards.judge import Judge
 from intercode_sandbox.user_code import is_reference
 
 FIELD = "rules"
-"""The name of the field among the facts of an environment."""
+"""The name of the field with the versions, among the facts of an environment."""
 
 
 def rule_versions(env: Mapping[str, Any]) -> dict[str, dict[str, int]]:
     """Return the field ``rules`` of an environment's facts: rule → version.
 
     Args:
-        env: The facts; ``env``, ``protocol`` and ``reward`` count. The reward may be the function
-            or the judge itself.
+        env: The facts, of which ``env``, ``protocol`` and ``reward`` are used. The value of
+            ``reward`` may also be a function or a `Judge`.
 
     Returns:
         The field, or an empty dictionary if no version is known.
@@ -40,7 +40,10 @@ def rule_versions(env: Mapping[str, Any]) -> dict[str, dict[str, int]]:
 
 
 def _reward_rules(env: str, reward: Any, default: Mapping[str, int]) -> dict[str, int]:
-    """Return a reward's rules, including the environment's own rules if the reward uses them."""
+    """Return the rules of a reward: rule → version.
+
+    If the reward calls the environment's own reward, the environment's rules are included.
+    """
     if reward in (None, "default"):
         return dict(default)
     if isinstance(reward, Judge) or (env, reward) == ("bash", "judge"):

@@ -1,6 +1,6 @@
 """The worker threads of a run, from its jobs to its recorded episodes.
 
-A `Pool` starts threads. Each thread has one `Worker`, which takes jobs in order and puts the
+A `WorkerPool` starts threads. Each thread has one `Worker`, which takes jobs in order and puts the
 recorded episodes into a queue. The main thread yields the episodes. `Interrupts` stops the pool on
 SIGINT and SIGTERM.
 """
@@ -30,16 +30,16 @@ from intercode.errors import (
     UsageError,
 )
 from intercode.evaluate.episode_loop import (
-    EpisodeEnv,
-    Shared,
-    Stopped,
+    EpisodeStop,
+    PlayableEnv,
+    SharedResources,
     failed_episode,
     unserialisable_episode,
 )
 from intercode.evaluate.progress import Progress
 from intercode.models.drain import Drain, run_drain
 from intercode.records import Key
-from intercode_sandbox.files import preserve_working_directory
+from intercode_sandbox.host_files import preserve_working_directory
 from intercode_sandbox.interruption import is_handlers
 from intercode_sandbox.user_code import describe_error
 
@@ -53,20 +53,22 @@ TICK = 0.1
 SILENCE_SECONDS = 30.0
 """Seconds without an answer of the model before a run reports the delay."""
 PATIENCE = 5.0
-"""Seconds that workers get to close their sandboxes after a second interrupt."""
+"""Maximum seconds of waiting for workers that close their sandboxes after a second interrupt."""
 FATAL_ERROR_NAMES = {BudgetError.__name__, ModelAccessError.__name__}
-"""Error types of an episode that every other episode would also end in."""
+"""The names of errors in an episode's record that stop the run, because every other episode would
+end in the same error."""
 _FATAL_ERRORS = (SandboxUnavailableError, RecordError, UsageError)
-"""Exceptions that every other episode would also meet. Any other exception ends only its
-episode."""
+"""The exceptions that stop the run, because every other episode would raise the same exception. Any
+other exception ends only the episode that raised it."""
 _POLL_SECONDS = 0.01
 
 
 class Interrupts:
-    """A context that counts SIGINT and SIGTERM and puts each into `messages`.
+    """A context that counts the signals SIGINT and SIGTERM, and wakes the main thread.
 
-    A signal handler may call `SimpleQueue.put` at any moment; no other method to wake the main
-    thread permits this. Outside the main thread the context catches no signal.
+    For each signal, the handler puts a message into the queue `messages`, on which the main thread
+    waits. A signal handler may call `SimpleQueue.put` at any moment; no other method to wake the
+    main thread permits this. Outside the main thread the context catches no signal.
     """
 
     def __init__(self) -> None:
@@ -75,7 +77,8 @@ class Interrupts:
         self._previous_handlers: dict[int, Any] = {}
 
     def _handle_signal(self, signal_number: int, frame: FrameType | None) -> None:
-        # SIGTERM counts as two interrupts: its sender sends SIGKILL next.
+        # SIGTERM counts as two interrupts, which stop the run at once: its sender usually sends
+        # SIGKILL soon afterwards.
         self.count += 2 if signal_number == signal.SIGTERM else 1
         self.messages.put(None)
         if self.count > 2:
@@ -113,30 +116,36 @@ class Job:
 class Orders:
     """The instructions that all workers of a run share."""
 
-    attempt: Callable[[Job, Callable[[], EpisodeEnv]], Episode]
+    attempt: Callable[[Job, Callable[[], PlayableEnv]], Episode]
     """Runs one episode, in the environment that the callable returns on demand."""
-    env_factory: Callable[[], EpisodeEnv]
+    env_factory: Callable[[], PlayableEnv]
     max_retries: int
     agent_name: str
     env_name: str
     record: Callable[..., None]
     """Writes an episode, and returns once the episode is durable."""
-    resources: Shared = field(default_factory=Shared)
+    resources: SharedResources = field(default_factory=SharedResources)
     delay: Callable[[], tuple[float, str] | None] = lambda: None
-    """Returns the seconds since the model's last answer, and a text about them; None: no delay."""
+    """Returns the seconds since the model's last answer, and a description of the delay; None: the
+    agent waits for no answer."""
 
 
 class Worker:
-    """The owner of at most one environment at a time. Any thread may call `stop`."""
+    """A worker, which runs jobs one after the other, in at most one environment at a time.
+
+    Any thread may call `stop`.
+    """
 
     def __init__(self, orders: Orders) -> None:
         self._orders = orders
-        self._env: EpisodeEnv | None = None
+        self._env: PlayableEnv | None = None
         self._is_making_env = False
         self._stopped = False
 
     def run(self, job: Job) -> Episode:
-        """Run a job to its end and record it; a sandbox failure starts a new attempt.
+        """Run a job until its episode ends, and record the episode.
+
+        After a failure of the sandbox, the job starts again, up to the permitted number of retries.
 
         Raises:
             Stopped: `stop` was called.
@@ -148,19 +157,20 @@ class Worker:
             try:
                 episode = self._orders.attempt(job, self._open)
                 break
-            except (Stopped, *_FATAL_ERRORS):
+            except (EpisodeStop, *_FATAL_ERRORS):
                 raise
             except BaseException as error:  # a callback, or an environment, may call sys.exit()
                 if is_handlers(error):
                     raise
                 if self._stopped:
-                    raise Stopped from error
+                    raise EpisodeStop from error
                 should_retry = isinstance(error, SandboxError)
-                if self._is_making_env and not should_retry:  # the task is not at fault
+                # The factory of environments failed, which is not the fault of the task.
+                if self._is_making_env and not should_retry:
                     if isinstance(error, Exception):
                         raise
                     raise UsageError(
-                        f"no environment can be made: {describe_error(error)}"
+                        f"the environment cannot be created: {describe_error(error)}"
                     ) from error
                 partial_episode = self._partial_episode(job)
                 self.close()
@@ -174,24 +184,26 @@ class Worker:
             self._orders.record(episode)
         except RecordError:
             raise
-        except (TypeError, ValueError, RecursionError):  # agents' or interpreters' data, not JSON
+        # An agent or an interpreter has put data into the episode that JSON cannot represent.
+        except (TypeError, ValueError, RecursionError):
             episode = unserialisable_episode(episode)
             self._orders.record(episode)
         return episode
 
-    def _open(self) -> EpisodeEnv:
+    def _open(self) -> PlayableEnv:
         if self._env is None:
             self._is_making_env = True
             self._env = self._orders.env_factory()
             self._is_making_env = False
-        if self._stopped:  # check after creation: `stop` may have run before it
-            raise Stopped
+        # `stop` may have run while the environment was being made, and could not close it.
+        if self._stopped:
+            raise EpisodeStop
         return self._env
 
     def _partial_episode(self, job: Job) -> Episode:
         """Return the environment's episode at the time of its failure, or an empty episode."""
         task, partial_episode = job.task, None
-        with suppress(EnvironmentStateError):  # the first reset failed
+        with suppress(EnvironmentStateError):  # after a failed first reset, no episode exists
             partial_episode = None if self._env is None else self._env.episode
         if partial_episode is None or (partial_episode.epoch, partial_episode.task_id) != (
             job.epoch,
@@ -204,17 +216,23 @@ class Worker:
         return partial_episode
 
     def stop(self) -> None:
-        """Close the sandbox of a running job; log an error of the close, which ends no run."""
+        """Close the environment of a running job, which ends the job.
+
+        An error of the closing is only logged, because it must not end the run.
+        """
         self._stopped = True
         _close(self._env)
 
     def close(self) -> None:
-        """Close the environment; log an error of the close, which ends no run. Idempotent."""
+        """Close the environment. Idempotent.
+
+        An error of the closing is only logged, because it must not end the run.
+        """
         env, self._env, self._is_making_env = self._env, None, False
         _close(env)
 
 
-def _close(env: EpisodeEnv | None) -> None:
+def _close(env: PlayableEnv | None) -> None:
     try:
         if env is not None:
             env.close()
@@ -239,24 +257,26 @@ class Runs(Protocol):
     """Running jobs, on threads or on other machines."""
 
     stopped: str | None
-    """The error that stopped the run: no episode started after it."""
+    """The error that stopped the run, after which no episode started; None: no such error."""
 
     def run(self, interrupts: Interrupts, progress: Progress) -> Generator[Episode, None, None]:
-        """Yield each episode as soon as it is recorded; after an interrupt start no other.
+        """Yield each episode as soon as the episode is recorded.
+
+        After an interrupt, the running episodes end, and no other episode starts.
 
         Raises:
             KeyboardInterrupt: A second interrupt came.
         """
 
 
-class Pool:
+class WorkerPool:
     """A pool of threads that runs jobs; each thread has its own environment."""
 
     def __init__(self, jobs: Sequence[Job], orders: Orders, workers: int) -> None:
         self._jobs = iter(jobs)
         self._resources = orders.resources
         self._workers = [Worker(orders) for _ in range(min(workers, len(jobs)))]
-        # Daemons: a hanging worker cannot prevent the exit of the process.
+        # The threads are daemons, so a hanging worker cannot prevent the exit of the process.
         self._threads = [
             threading.Thread(target=self._work, args=(worker,), name=f"worker-{n}", daemon=True)
             for n, worker in enumerate(self._workers)
@@ -304,7 +324,7 @@ class Pool:
                 else:
                     self._draining = True
                     drain.interrupt()
-                    progress.stopping(alive_count)
+                    progress.report_interrupt(alive_count)
         except BaseException:
             drain.interrupt()
             self._stop()
@@ -313,17 +333,17 @@ class Pool:
             raise failure
 
     def _report_delay(self, progress: Progress) -> None:
-        """Report a model that does not answer: at first, and each time the delay has doubled."""
+        """Report that the model does not answer, again each time the delay has doubled."""
         delay = self._delay()
         if delay is not None and delay[0] >= self._shown_delay:
             self._shown_delay = 2 * delay[0]
-            progress.waiting(delay[1])
+            progress.report_wait(delay[1])
 
     def _stop(self) -> None:
-        """Close the sandboxes of all workers concurrently, and wait a little for them.
+        """Close the sandboxes of all workers concurrently, and wait at most `PATIENCE` seconds.
 
-        Workers whose agent is deciding hold no sandbox, and a model's answer may take an hour. The
-        pool does not wait for these workers.
+        The pool does not wait for workers whose agent is deciding. Such a worker uses no sandbox,
+        and a model's answer may take an hour.
         """
         self._draining = True
         self._resources.stop()
@@ -349,8 +369,8 @@ class Pool:
                     self._messages.put(episode)
             finally:
                 worker.close()
-        except Stopped:
-            pass  # the main thread has stopped this worker
+        except EpisodeStop:
+            pass  # the main thread stopped this worker
         except BaseException as error:  # noqa: BLE001 - handed to the main thread, raised there
             self._draining = True
             self._messages.put(error)

@@ -1,8 +1,8 @@
-"""Interpreter interface, with cancellation and saved states: an action becomes an observation.
+"""The interface of interpreters, which execute actions, with cancellation and saved states.
 
 An `Interpreter` runs an action and returns an `Execution`, which holds the observation. A
-`Cancellation` stops a running action from another thread. Between two actions `DRAIN` reads the
-output of background jobs, for all interpreters.
+`Cancellation` stops a running action from another thread. Between two actions, background jobs of
+all interpreters may print; one thread (`DRAIN`) reads this output.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from intercode.errors import ActionError, CausedInsideError, UsageError
 from intercode_sandbox.base import OutputBuffer
 
 HARD_OUTPUT_FACTOR = 64
-"""Multiple of the output limit at which an action is stopped: further output would not be read."""
-IS_INTERACTIVE: ContextVar[bool] = ContextVar("INTERACTIVE", default=False)
-"""Whether Ctrl-C stops the running action rather than the program: a person types the actions."""
+"""Multiple of the output limit at which an action is stopped: no reader needs further output."""
+IS_INTERACTIVE: ContextVar[bool] = ContextVar("IS_INTERACTIVE", default=False)
+"""Whether a person types the actions: Ctrl-C then stops the running action, not the program."""
 BY_CALLER = "caller"
 """Stop reason of an action that Ctrl-C or a cancellation has stopped."""
 LAST_COMMAND = "the next command ends the episode"
-"""End of the note on an interpreter that cannot be restarted; see `execute`."""
+"""End of the agent's note about an interpreter that cannot be restarted; see `execute`."""
 _HAS_ENDED = "the sandbox has ended, by what ran in it"
 _CHUNK = 1 << 18
 
@@ -39,21 +39,23 @@ class Execution:
     """The result of one action."""
 
     output: bytes
-    """Exact bytes that the action printed (head and tail, if cut)."""
+    """The bytes that the action printed: all, or the head and the tail if the output was cut."""
     ok: bool
     """Whether the action ran without an error."""
     exit_code: int | None = None
     notes: tuple[str, ...] = ()
-    """Facts for the agent, for instance that the time limit was hit."""
+    """Messages for the agent, for instance that the action reached the time limit."""
     info: Mapping[str, Any] = field(default_factory=dict)
-    """Facts for the record: ``timed_out``, ``restarted``, ``truncated``, ``cwd``; ``gone``, if no
-    further action can run; ``executed`` false, if this action did not run."""
+    """Facts for the record: ``timed_out``, ``restarted``, ``truncated``, ``cwd``.
+
+    ``gone`` is true if no further action can run; ``executed`` is false if this action did not run.
+    """
     seconds: float = 0.0
-    """Wall-clock time."""
+    """The wall-clock time of the action in seconds."""
 
     @property
     def observation(self) -> str:
-        """The agent's text: the output, then each note in brackets on its own line."""
+        """The text for the agent: the output, then each note in brackets on its own line."""
         text = self.output.decode("utf-8", "surrogateescape")
         if not self.notes:
             return text
@@ -72,8 +74,9 @@ class StoppableAction(Protocol):
 class Cancellation:
     """A request to stop one action, from another thread, before, during or after the action.
 
-    A request immediately before a statement may miss it: repeat the request until the call returns.
-    Scoring, which may follow an action in the same call, is not stopped.
+    A request that comes immediately before an SQL statement starts may not stop the statement. A
+    caller therefore repeats the request until the call with the action returns. The scoring that
+    may follow an action in the same call is not stopped.
 
     Attributes:
         requested: Whether a stop was requested.
@@ -93,11 +96,11 @@ class Cancellation:
 
     @contextmanager
     def waking(self, wake_up: Callable[[], object]) -> Iterator[None]:
-        """Call `wake_up` at a request during the block, or at once after an earlier request.
+        """Call `wake_up` at a stop request in the block, or at once after an earlier request.
 
         Args:
-            wake_up: Runs on the requesting thread, or after an earlier request on this thread. Must
-                return at once.
+            wake_up: The function to call, which must return at once. The call is made on the thread
+                that requests the stop, or, after an earlier request, on this thread.
         """
         with self._lock:
             self._wake_up = wake_up
@@ -111,9 +114,9 @@ class Cancellation:
 
 
 CANCELLATION: ContextVar[Cancellation | None] = ContextVar("CANCELLATION", default=None)
-"""The cancellation of the current call, set by the caller."""
+"""The cancellation of the current call to the environment, which the call's author sets."""
 _CANCELLATION: ContextVar[Cancellation | None] = ContextVar("_CANCELLATION", default=None)
-"""The cancellation that the running action obeys: the call's, except while a score is computed."""
+"""The cancellation that a running action obeys: `CANCELLATION`, but None during scoring."""
 
 
 @contextmanager
@@ -128,7 +131,10 @@ def allow_cancellation() -> Iterator[None]:
 
 @contextmanager
 def wake_on_cancellation(wake_up: Callable[[], object]) -> Iterator[None]:
-    """Call `wake_up`, from another thread, at a cancellation of the running action."""
+    """Call `wake_up` when the running action is cancelled during the block.
+
+    Another thread may make the call (`Cancellation.waking`).
+    """
     cancellation = _CANCELLATION.get()
     if cancellation is None:
         yield
@@ -139,7 +145,7 @@ def wake_on_cancellation(wake_up: Callable[[], object]) -> Iterator[None]:
 
 @contextmanager
 def cancellation_fd() -> Iterator[int | None]:
-    """Yield a descriptor that a cancellation makes readable, or None without a cancellation."""
+    """Yield a descriptor that a cancellation makes readable; None if none is possible."""
     if _CANCELLATION.get() is None:
         yield None
         return
@@ -152,14 +158,17 @@ def cancellation_fd() -> Iterator[int | None]:
 
 
 def is_cancelled() -> bool:
-    """Return whether the running action should stop."""
+    """Return whether a stop of the running action was requested."""
     cancellation = _CANCELLATION.get()
     return cancellation is not None and cancellation.requested
 
 
 @contextmanager
 def mark_interrupt(run: StoppableAction) -> Iterator[None]:
-    """Mark an action as stopped if Ctrl-C comes during the block and `IS_INTERACTIVE` is set."""
+    """Set an action's stop reason at Ctrl-C in the block, instead of raising `KeyboardInterrupt`.
+
+    Without `IS_INTERACTIVE`, the exception propagates.
+    """
     try:
         yield
     except KeyboardInterrupt:
@@ -169,28 +178,27 @@ def mark_interrupt(run: StoppableAction) -> Iterator[None]:
 
 
 class Interpreter(Protocol):
-    """The executor of an episode's actions. Its state lasts from turn to turn of one episode."""
+    """The executor of an episode's actions. State, such as variables, lasts between actions."""
 
     def execute(self, action: str, timeout: float | None = None) -> Execution:
         """Run one action.
 
-        After an exception in the caller (Ctrl-C), the action may still run. No further action may
-        run
-        then: an environment ends the attempt. While an action runs, another thread may close the
-        sandbox, but not the interpreter.
+            If Ctrl-C raises an exception in the caller, the action may still run. No further action
+            may run then, so the environment ends the attempt. While an action runs, another thread
+            may close the sandbox, but not the interpreter.
 
         Args:
             action: Code in the interpreter's language.
             timeout: Seconds; None: the sandbox's limit.
 
         Raises:
-            ActionError: The action cannot run at all (it contains a NUL).
+            ActionError: The action cannot run at all, for example because it contains a NUL.
             UsageError: The time limit is invalid; see `Limits.seconds`.
             SandboxError: The sandbox died.
         """
 
     def close(self) -> None:
-        """End the interpreter. Idempotent; the sandbox lives on."""
+        """End the interpreter. Idempotent. The sandbox continues."""
 
 
 def act(interpreter: Interpreter, action: str, timeout: float | None) -> Turn:
@@ -199,7 +207,7 @@ def act(interpreter: Interpreter, action: str, timeout: float | None) -> Turn:
 
 
 def execute(interpreter: Interpreter, action: str, timeout: float | None) -> Execution:
-    """Run an action; report the agent's mistakes, including the end of its sandbox, in a note.
+    """Run an action; mistakes of the agent, and an end that it causes, become a note for the agent.
 
     Raises:
         SandboxError: The sandbox died, and no process in it was the cause.
@@ -209,7 +217,8 @@ def execute(interpreter: Interpreter, action: str, timeout: float | None) -> Exe
         info = {"executed": False, "invalid": True}
         return Execution(b"", ok=False, notes=(action.note,), info=info)
     try:
-        encode(action)  # an unpaired surrogate has no bytes to execute
+        # An unpaired surrogate cannot be encoded, so it raises here and does not run.
+        encode(action)
         execution = interpreter.execute(action, timeout)
     except (ActionError, UnicodeEncodeError) as error:
         note = f"not executed: {error}"
@@ -222,7 +231,7 @@ def execute(interpreter: Interpreter, action: str, timeout: float | None) -> Exe
             f"bytes), not {execution!r}"
         )
     if execution.info.get("gone") and execution.info.get("executed") is False:
-        # The turn that lost the interpreter announced this end, and left one turn for `submit`.
+        # An earlier turn announced this end, and left the agent one turn to submit its answer.
         return replace(execution, info={**execution.info, ENDED: True})
     return execution
 
@@ -242,7 +251,7 @@ def record_turn(action: str, execution: Execution) -> Turn:
     )
 
 
-class Place(Protocol):
+class Workspace(Protocol):
     """The workspace of one episode: a sandbox, or a session with a database."""
 
     def kill(self) -> object:
@@ -254,34 +263,41 @@ class Place(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SavedState:
-    """The saved state of an interpreter and its workspace. No process runs for it."""
+    """The saved state of an interpreter and its workspace. A saved state needs no process."""
 
-    open: Callable[[], tuple[Place, Interpreter]]
-    """Start both again in the saved state; any number of times, from any thread, even after the
-    source has been closed."""
+    open: Callable[[], tuple[Workspace, Interpreter]]
+    """Start a workspace and an interpreter in the saved state.
+
+    The function may be called any number of times, from any thread, even after the original is
+    closed.
+    """
     close: Callable[[], None]
-    """Free the saved data, once the workspaces that were started from it are closed. Idempotent,
-    safe from any thread."""
+    """Free the saved data. Idempotent, safe from any thread.
+
+    All workspaces that were started from the saved state must be closed before.
+    """
     carried: tuple[str, ...] = ()
     """Names of the saved parts, for people: ``files``, ``variables``, …"""
     lost: tuple[str, ...] = ()
-    """Descriptions of the parts of the state that were left out. Only with ``lossy``."""
+    """Descriptions of parts of the state that were not saved; empty unless `lossy` was set."""
 
 
 @runtime_checkable
 class SupportsSave(Protocol):
     """An interpreter's optional ability to save its state.
 
-    Without this ability, or after its `ForkError`, a fork repeats the actions of a running episode.
+    Without this ability, or after its `ForkError`, a fork is a new episode that repeats the
+    actions.
     """
 
     def save(self, lossy: bool = False) -> SavedState:
         """Save the state of the interpreter and its workspace, between two actions.
 
-        Both continue, and respond as if nothing had been saved. Either may restart at its next use.
+        Both continue, and respond as if nothing had been saved. Each may restart at its next use.
 
         Args:
-            lossy: Leave out the parts of the state that cannot be saved, and list them in `lost`.
+            lossy: Whether to leave out parts of the state that cannot be saved, and list them in
+                `SavedState.lost`.
 
         Raises:
             ForkError: Parts of the state cannot be saved; the message lists them.
@@ -290,10 +306,10 @@ class SupportsSave(Protocol):
 
 
 class OutputDrain:
-    """Reader of the pipes of idle interpreters, each into the buffer of its next action.
+    """Reader of the output that idle interpreters print, for the output of their next actions.
 
-    A pipe holds at most 1 MiB: without a reader, a job that prints more would block. One thread
-    serves all interpreters; it sleeps while nothing is printed.
+    A pipe holds at most 1 MiB: without a reader, a background job that prints more would block. One
+    thread serves all interpreters. The thread sleeps while no job prints.
     """
 
     def __init__(self) -> None:
@@ -301,8 +317,8 @@ class OutputDrain:
 
     def _forget(self) -> None:
         self._owner = os.getpid()
-        # Reentrant: garbage collection of a process may call `_lose` at any line, even under this
-        # lock.
+        # The lock is reentrant. Garbage collection may call `_lose` on any thread at any line, even
+        # while the thread holds this lock.
         self._lock = threading.RLock()
         self._pipes: dict[int, _Pipe] = {}
         self._epoll: select.epoll | None = None
@@ -311,13 +327,14 @@ class OutputDrain:
         """Read the non-blocking `fd` into `buffer`, until `buffer` has taken `limit` bytes.
 
         Args:
-            owner: The object that closes `fd`. Its end also ends the watch.
-            fd: A pipe.
-            buffer: Buffer for the output.
-            limit: Bytes.
+            owner: The object that closes `fd`. When the owner is garbage-collected, the reading
+                ends.
+            fd: The reading end of a pipe.
+            buffer: The buffer for the output.
+            limit: Bytes in the buffer at which the reading ends.
         """
         if self._owner != os.getpid():
-            self._forget()  # a forked process has no such thread
+            self._forget()  # after a fork, the thread exists in the parent only
         with self._lock:
             if self._epoll is None:
                 self._epoll = select.epoll()
@@ -335,11 +352,11 @@ class OutputDrain:
 
     def _drop(self, fd: int) -> None:
         if self._pipes.pop(fd, None) is not None and self._epoll is not None:
-            with suppress(OSError):  # the owner is gone, and closed `fd` first
+            with suppress(OSError):  # the owner may have closed `fd` before
                 self._epoll.unregister(fd)
 
     def _lose(self, fd: int, owner: weakref.ref[object]) -> None:
-        """Drop the pipe of a garbage-collected owner, unless another pipe has its number now."""
+        """Drop the pipe of a garbage-collected owner, if no other pipe has its descriptor now."""
         with self._lock:
             if (pipe := self._pipes.get(fd)) is not None and pipe.owner is owner:
                 self._drop(fd)
@@ -362,8 +379,8 @@ class _Pipe:
     owner: weakref.ref[object]
 
     def take(self, fd: int) -> bool:
-        """Read once; return whether to continue."""
-        owner = self.owner()  # a reference, which keeps `fd` the owner's
+        """Read available output once; return whether to continue reading."""
+        owner = self.owner()  # while this reference exists, the owner does not close `fd`
         if owner is None:
             return False
         try:

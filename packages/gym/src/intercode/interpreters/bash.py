@@ -1,17 +1,19 @@
 """Persistent bash of an episode: the behaviour of a terminal session, without a terminal.
 
-Bash reads its control lines as a script from a pipe that its children do not inherit. A control
-line sources the action from a memory file. So nothing in an action can swallow the next line,
-whether an unterminated quote, a here-document or ``return``. The control line then sources the
-*epilogue*, which reports the exit code, the directory and the shell's state on a separate channel.
-InterCode writes nothing to the action's output. The only search in the output is for the name that
-bash gives the memory file in syntax errors: ``bash -c`` has no such name.
+Bash reads its control lines as a script from a pipe that its children do not inherit. For each
+action InterCode writes one control line, which sources the action from a memory file. So nothing in
+an action, such as an unterminated quote, a here-document or ``return``, can swallow the next
+control line. The control line then sources the *epilogue*, a script of InterCode. The epilogue
+reports the exit code, the directory and the shell's state on a separate channel. InterCode writes
+nothing to the action's output. In the output, InterCode searches only for the name of the memory
+file, which bash prints in syntax errors. The name is removed, because ``bash -c`` would print none.
 
-The agent could forge this report. A forgery changes at most the agent's own exit code, never a
-grade, because rewards look at the file system.
+The agent could forge a report of the epilogue. A forgery changes at most the agent's own exit code,
+never a grade, because rewards look at the file system.
 
-``-i`` with a script makes a shell that is interactive only in the ways that matter. An unset
-variable or a syntax error does not end it, aliases work, and messages say ``bash: …``.
+Bash runs with ``-i`` (interactive), though it reads a script. Therefore an unset variable or a
+syntax error does not end the shell, aliases work, and messages begin with ``bash:``. Other
+properties of interactive shells, such as job control, are switched off.
 """
 
 from __future__ import annotations
@@ -35,11 +37,11 @@ from intercode.interpreters.base import (
 )
 from intercode.interpreters.shell import (
     TIMEOUT_SIGNAL,
-    ActionRun,
-    Frame,
+    RunningAction,
     Shell,
     ShellLateError,
     ShellStartError,
+    StateReport,
     format_as_script,
 )
 from intercode.interpreters.shell_state import (
@@ -50,34 +52,34 @@ from intercode.interpreters.shell_state import (
     obstacles,
     script,
 )
-from intercode_sandbox.base import Freezes, OutputBuffer, SandboxBackend
+from intercode_sandbox.base import OutputBuffer, SandboxBackend, SupportsFork
 
 _GRACE_SECONDS = 2.0
-"""Seconds for an interrupted shell to report its state: most need a millisecond."""
+"""Seconds for an interrupted shell to report its state; most shells need a millisecond."""
 _AGAIN_SECONDS = 0.1
-"""Seconds after which processes that the action started meanwhile are killed, too."""
+"""Seconds between two kills of an action's processes, because the action may start others."""
 _ANSWER_SECONDS = 10.0
-"""Seconds for a shell to report its whole state: usually a millisecond."""
+"""Seconds for a shell to report its whole state; most shells need a millisecond."""
 _TIMEOUT_CODE = 124
 _KILLED_CODE = 128 + signal.SIGKILL
 _INTERRUPTED_CODE = 128 + signal.SIGINT
 _WINDOWS = "lines of this action end with a carriage return, which bash takes for a character"
 _PROCESS_LIMIT_SHARE = 0.9
-"""Share of the process limit above which hardly any command could run."""
+"""Share of the process limit above which almost no command could start a process."""
 
 
 @dataclass(frozen=True, slots=True)
 class SuspendedShell:
-    """A stopped shell that can continue in the same state."""
+    """The saved state of a stopped shell, from which another shell continues."""
 
-    state: Frame
-    """The shell's report, with the script that restores its whole state."""
+    state: StateReport
+    """The shell's report, with the script that restores the whole state of the shell."""
     initial_variables: bytes
-    """Variables of a fresh shell."""
+    """The variables that a fresh shell reports, in the form of `StateReport.variables`."""
     pending_output: OutputBuffer
-    """Output that belongs to the next action."""
+    """Output that background jobs printed since the last action; it belongs to the next action."""
     omissions: tuple[str, ...]
-    """Parts of the state that are left out."""
+    """Descriptions of parts of the state that are not saved."""
 
 
 class BashInterpreter:
@@ -102,8 +104,9 @@ class BashInterpreter:
     ) -> None:
         self.sandbox = sandbox
         self.user = user
-        self._suspended_shell: SuspendedShell | None = None  # until the next action
-        state = Frame() if suspended_shell is None else suspended_shell.state
+        # The saved state, from `save` until the next action. No shell may run in the meantime.
+        self._suspended_shell: SuspendedShell | None = None
+        state = StateReport() if suspended_shell is None else suspended_shell.state
         try:
             self._shell: Shell | None = Shell(sandbox, user, state)
         except ShellStartError as error:
@@ -127,12 +130,11 @@ class BashInterpreter:
         self._shell.rest(self._pending_output)
 
     def execute(self, action: str, timeout: float | None = None) -> Execution:
-        """Run one action. Its time limit, its output limit or a cancellation kills its processes.
+        """Run one action. At its time limit, output limit or cancellation its processes are killed.
 
         Background jobs of earlier actions survive, unless they fill the process limit. After a kill
-        or
-        an exit the shell restarts, with its state if possible. `info` has ``cwd``; ``timed_out``,
-        ``restarted``, ``gone``, ``truncated``, ``executed`` as in `Execution.info`.
+        or an exit the shell restarts, with its state if possible. `info` has ``cwd``, and the keys
+        ``timed_out``, ``restarted``, ``gone``, ``truncated`` and ``executed`` of `Execution.info`.
 
         Raises:
             ActionError: The action holds a NUL.
@@ -151,17 +153,17 @@ class BashInterpreter:
         start_time = time.monotonic()
         seconds = self.sandbox.limits.seconds(timeout)
         self._shell.wake()
-        run = ActionRun(
+        action_run = RunningAction(
             self._pending_output, start_time + seconds, survivors=self._survivors(self._shell)
         )
         self._pending_output = OutputBuffer(self.sandbox.limits.output)
         if not self._shell.send(action):
-            # The shell died between two actions, for instance killed by its own children.
+            # The shell has died between two actions, for instance because its own child killed it.
             self._restart()
             if self._shell is None or not self._shell.send(action):
                 return self._gone_execution()
-        self._follow(run, self._shell)
-        execution = self._finish(run, seconds, start_time)
+        self._follow(action_run, self._shell)
+        execution = self._finish(action_run, seconds, start_time)
         if not execution.ok and "\r\n" in action:
             execution = replace(execution, notes=(*execution.notes, _WINDOWS))
         if self._shell is not None:
@@ -172,23 +174,23 @@ class BashInterpreter:
         """Save the files and the shell's state; see `SupportsSave`. The shell restarts when needed.
 
         Raises:
-            ForkError: The sandbox cannot save its files. Or `lossy` is false, and a part of the
-                state
-                cannot be saved, for instance a process beside the shell or an additional
+            ForkError: The sandbox cannot save its files. Or a part of the state cannot be saved,
+                and `lossy` is false. Examples are a process beside the shell, and an additional
                 descriptor.
             SandboxError: The sandbox failed.
         """
         sandbox, user = self.sandbox, self.user
-        if not isinstance(sandbox, Freezes):
+        if not isinstance(sandbox, SupportsFork):
             raise ForkError(f"{type(sandbox).__name__} cannot save its files")
-        # Other processes were started meanwhile.
+        # If another process was started since the last save, that saved state is out of date.
         if self._suspended_shell is not None and sandbox.processes():
             self._restart()
         suspended_shell, start = (
             self._suspended_shell or self._read_state(sandbox, lossy),
             sandbox.start_sibling,
         )
-        if suspended_shell.omissions:  # the shell and its processes continue
+        if suspended_shell.omissions:
+            # The shell and its processes continue, because the saved state is not complete.
             snapshot = sandbox.save_copy()
         else:
             shell, self._shell = self._shell, None
@@ -196,7 +198,8 @@ class BashInterpreter:
             try:
                 snapshot = sandbox.freeze()
             finally:
-                if shell is not None:  # freezing has ended the shell: no request is necessary
+                # Freezing has ended the shell already, so no program is asked to end.
+                if shell is not None:
                     shell.close()
 
         def reopen() -> tuple[SandboxBackend, BashInterpreter]:
@@ -209,29 +212,29 @@ class BashInterpreter:
 
         return SavedState(reopen, snapshot.delete, CARRIED, suspended_shell.omissions)
 
-    def _read_state(self, sandbox: Freezes, lossy: bool) -> SuspendedShell:
-        """Return the state of the shell, which keeps running."""
+    def _read_state(self, sandbox: SupportsFork, lossy: bool) -> SuspendedShell:
+        """Return the whole state of the shell, which continues to run."""
         shell = self._shell
         if shell is None:
-            raise ForkError("there is no bash left in the sandbox")
+            raise ForkError("the sandbox has no bash any more")
         shell.wake()
-        run = ActionRun(self._pending_output, time.monotonic() + _ANSWER_SECONDS)
+        run = RunningAction(self._pending_output, time.monotonic() + _ANSWER_SECONDS)
         answers = shell.ask(QUESTION)
         while answers and not shell.read(run, run.deadline):
             answers = time.monotonic() < run.deadline
         frame = run.frame if run.exit_code is None and shell.settle(run.deadline) else None
-        unreported_state = None if frame is None else UnreportedState.of(frame.rest)
+        unreported_state = None if frame is None else UnreportedState.parse(frame.rest)
         if frame is None or unreported_state is None:
             self._restart()
             if self._shell is not None:
                 self._shell.rest(self._pending_output)
-            raise ForkError("the shell does not tell its state")
+            raise ForkError("the shell does not report its state")
         pending_output = copy.deepcopy(self._pending_output)
         shell.rest(self._pending_output)
         omissions = obstacles(sandbox.programs(), shell.pid, unreported_state)
         if omissions and not lossy:
             raise ForkError(
-                f"the episode's state has what cannot be carried: {'; '.join(omissions)}"
+                f"the episode's state has parts that cannot be saved: {'; '.join(omissions)}"
             )
         previous_state = self._state
         state = replace(
@@ -248,11 +251,11 @@ class BashInterpreter:
         """Return the processes that a timeout of the next action must not kill."""
         if not set(self._state.pids) - {shell.pid}:
             return ()
-        # A new list: a daemon's process ids differ from those at the report.
+        # The list is read again: daemons have forked since the report, so their process ids differ.
         return tuple(pid for pid in self.sandbox.processes() if pid != shell.pid)
 
-    def _follow(self, run: ActionRun, shell: Shell) -> None:
-        """Read until the action ends or is stopped."""
+    def _follow(self, run: RunningAction, shell: Shell) -> None:
+        """Read until the action ends; stop the action at its limits or a cancellation."""
         hard_limit = run.output.limit * HARD_OUTPUT_FACTOR
         with shell.waking():
             while not run.stop_reason:
@@ -270,14 +273,14 @@ class BashInterpreter:
         elif run.frame is not None and run.frame.kind == "X":
             self._await_exit(run, shell)
 
-    def _stop(self, run: ActionRun, shell: Shell) -> None:
+    def _stop(self, run: RunningAction, shell: Shell) -> None:
         """Kill the processes of the action; the shell reports its state and exits.
 
-        The signal's trap is pending when the awaited command is killed, so the rest of the action
-        never runs.
+        The shell waits for a command and gets a signal with a trap. When the command is killed, the
+        trap runs first and ends the shell, so the rest of the action never runs.
         """
-        shell.take_output(run)  # the last read may be long ago
-        # Bash's messages about its killed children are InterCode's doing, not the action's.
+        shell.take_output(run)  # output that was printed since the last read
+        # Bash's messages about its killed children are dropped: InterCode's kill causes them.
         action_output, run.output = run.output, OutputBuffer(0)
         shell.signal(TIMEOUT_SIGNAL)
         if shell.pid is not None:
@@ -288,14 +291,15 @@ class BashInterpreter:
             grace = time.monotonic() + _GRACE_SECONDS
             while not shell.read(run, min(next_kill_time, grace)) and time.monotonic() < grace:
                 if time.monotonic() >= next_kill_time:
-                    # The shell may have been about to start a command when the signal came.
+                    # The shell may have been about to start a command when the signal came, so kill
+                    # again.
                     self.sandbox.kill([*run.survivors, shell.pid])
                     next_kill_time = time.monotonic() + _AGAIN_SECONDS
         self.sandbox.kill(run.survivors)
         self._await_exit(run, shell)
         run.output = action_output
 
-    def _await_exit(self, run: ActionRun, shell: Shell) -> None:
+    def _await_exit(self, run: RunningAction, shell: Shell) -> None:
         grace = time.monotonic() + _GRACE_SECONDS
         while run.exit_code is None and time.monotonic() < grace:
             shell.read(run, grace)
@@ -306,7 +310,7 @@ class BashInterpreter:
     def _crowded(self, processes: int) -> bool:
         return processes > _PROCESS_LIMIT_SHARE * self.sandbox.limits.processes
 
-    def _finish(self, run: ActionRun, seconds: float, start_time: float) -> Execution:
+    def _finish(self, run: RunningAction, seconds: float, start_time: float) -> Execution:
         notes: list[str] = []
         info: dict[str, object] = {}
         code = run.exit_code if run.frame is None else run.frame.status
@@ -343,7 +347,7 @@ class BashInterpreter:
             seconds=time.monotonic() - start_time,
         )
 
-    def _remember(self, frame: Frame | None, code: int) -> None:
+    def _remember(self, frame: StateReport | None, code: int) -> None:
         frame = self._state if frame is None else frame
         hooks = frame.hooks if frame.kind == "A" else self._state.hooks
         self._state = replace(frame, status=code, hooks=hooks)
@@ -351,11 +355,11 @@ class BashInterpreter:
             self._shell.state = self._state
 
     def _restart(self, as_before: bool = False) -> str:
-        """Start a shell with the last known state; return a note on the result for the agent."""
+        """Start a shell with the last reported state; return a note for the agent on the result."""
         state = self._state
         self.close()
         self._suspended_shell = None
-        attempts = [state, state, Frame(status=state.status)]
+        attempts = [state, state, StateReport(status=state.status)]
         while attempts:
             attempt = attempts.pop(0)
             try:
@@ -367,7 +371,7 @@ class BashInterpreter:
                     break  # the sandbox no longer has a bash
                 if isinstance(error, ShellLateError):
                     del attempts[:-1]
-                self.sandbox.kill()  # for instance, a fork bomb prevents the start
+                self.sandbox.kill()  # for instance, a fork bomb of the agent prevents the start
                 continue
             self._state = self._shell.state
             state_note = "kept" if attempt is state else "lost"
@@ -381,7 +385,7 @@ class BashInterpreter:
         return Execution(b"", ok=False, exit_code=127, notes=(note,), info=info)
 
     def close(self) -> None:
-        """End the shell; its background jobs live on with the sandbox."""
+        """End the shell; its background jobs continue in the sandbox."""
         if self._shell is not None:
             self._shell.close()
             self._shell = None
@@ -389,15 +393,16 @@ class BashInterpreter:
 
 
 def image_start_error(sandbox: SandboxBackend, error: OSError) -> ImageError:
-    """Return the error for an image in which the first shell cannot be executed."""
+    """Return the error for an image in which bash cannot be executed."""
     return ImageError(
-        f"no bash starts in {sandbox.cwd!r}, the image's working directory: {error}. The image "
-        "needs both, and its user must be permitted to enter the one and to execute the other"
+        f"bash does not start in {sandbox.cwd!r}, the image's working directory: {error}. The "
+        "image needs bash and this folder, and its user needs permission to execute and to enter "
+        "them"
     )
 
 
 def open_shell(sandbox: SandboxBackend, directory: str) -> BashInterpreter:
-    """Return a shell that starts in a directory, without a previous one (``OLDPWD``)."""
+    """Return a shell that starts in a directory, without a previous directory (``OLDPWD``)."""
     shell = BashInterpreter(sandbox)
     shell.execute(f"cd -- {shlex.quote(directory)}; unset OLDPWD")
     return shell

@@ -1,9 +1,10 @@
-"""Persistent Python of an episode, which behaves as at Python's own prompt.
+"""Persistent Python of an episode, which behaves like Python's interactive prompt.
 
-The worker (`inside.session`) runs the actions; this module sends them, collects the output and
-enforces the time limit. Output arrives on one pipe and the end of an action on a separate channel,
-so no marker is searched for in an action's output. An action can break this channel, or forge its
-messages. The cost is its names or a wrong observation, never a grade.
+The worker (`inside.session`), a process in the sandbox, runs the actions. This module, on the host,
+sends the actions, collects the output and enforces the time limit. Output arrives on one pipe. The
+end of an action is reported on a separate channel, so the output needs no end marker. An action can
+break this channel, or forge its messages. The result is then a wrong observation, or the loss of
+the agent's variables, never a wrong grade.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from intercode.interpreters.python_start import SESSION, start
 from intercode_sandbox.base import OutputBuffer, SandboxBackend
 
 _GRACE_SECONDS = 3.0
-"""Seconds for an action to react to a `KeyboardInterrupt`, before it is killed."""
+"""Seconds for an action to react to a `KeyboardInterrupt`, before its worker is killed."""
 _AGAIN_SECONDS = 0.1
 _PRELUDE_SECONDS = 60.0
 _CHUNK = 1 << 18
@@ -42,21 +43,21 @@ _GONE = "it cannot be started any more: its program is gone"
 
 
 @dataclass(slots=True)
-class _ActionRun:
-    """One action under way."""
+class _RunningAction:
+    """One running action."""
 
     number: int
     output: OutputBuffer
     deadline: float
     status: int = 0
-    """The worker's status of the action's end; 0: the action has not ended."""
+    """The worker's report of how the action ended; 0: the action has not ended."""
     code: str = ""
     lost: bool = False
-    """Whether the process has ended or does not respond."""
+    """Whether the worker's process has ended or does not respond."""
     closed_fds: set[int] = field(default_factory=set)
-    """Descriptors that deliver nothing more."""
+    """Descriptors from which no further data will come."""
     stop_reason: str = ""
-    """Reason for which the interpreter stopped the action; empty: not stopped."""
+    """The reason why the interpreter stopped the action; empty: it was not stopped."""
 
     @property
     def is_over(self) -> bool:
@@ -69,10 +70,10 @@ class PythonInterpreter:
     Args:
         sandbox: The sandbox in which the worker runs.
         python: A Python program of the image, 3.8 or later; None: InterCode's own Python.
-        prelude: Source that runs first, and again after a restart.
+        prelude: Source that runs before the first action, and again after each restart.
 
     Raises:
-        ImageError: The image has no such program.
+        ImageError: The image has no such Python program.
         TaskError: The prelude fails.
         SandboxError: The sandbox failed.
     """
@@ -90,18 +91,19 @@ class PythonInterpreter:
         self._pending_output = OutputBuffer(sandbox.limits.output)
         self._is_gone = False
         self._has_run = False
-        """Whether an earlier worker has run any code."""
+        """Whether a worker that has been replaced had run any code."""
         self._process = start(sandbox, SESSION, python)
         if failure := self._run_prelude():
             self.close()
-            raise TaskError(f"the task's 'setup_code' fails: {failure}")
+            raise TaskError(f"the task's 'setup_code' failed: {failure}")
         self._collect_idle_output()
 
     def execute(self, action: str, timeout: float | None = None) -> Execution:
-        """Run one action: interrupt it at its time limit, then kill it if it does not end.
+        """Run one action; at its time limit interrupt it, then kill the worker if necessary.
 
-        `info` has ``timed_out``; ``interrupted`` or ``restarted``; ``truncated``; ``gone`` if the
-        worker cannot be restarted, and ``executed`` false after that.
+        `info` has ``timed_out``; ``interrupted`` or ``restarted``; ``truncated``. If the worker
+        cannot be restarted, `info` has ``gone``; later actions then also have ``executed``, which
+        is false.
 
         Raises:
             ActionError: The action holds a NUL.
@@ -115,7 +117,7 @@ class PythonInterpreter:
         seconds = self.sandbox.limits.seconds(timeout)
         DRAIN.release(self._process.output_fd)
         self._action_number += 1
-        run = _ActionRun(self._action_number, self._pending_output, start_time + seconds)
+        run = _RunningAction(self._action_number, self._pending_output, start_time + seconds)
         self._pending_output = OutputBuffer(self.sandbox.limits.output)
         with cancellation_fd() as wake_fd:
             self._run(run, action, wake_fd)
@@ -139,16 +141,16 @@ class PythonInterpreter:
         )
 
     def close(self) -> None:
-        """End the worker; the processes that it started live on with the sandbox."""
+        """End the worker; the processes that it started continue in the sandbox."""
         DRAIN.release(self._process.output_fd)
         self._process.close()
 
     def _run_prelude(self, seconds: float = _PRELUDE_SECONDS) -> str:
-        """Run the prelude; return an error message, or an empty text."""
+        """Run the prelude; return an error message, or an empty text for success."""
         if not self._prelude:
             return ""
         start_time = time.monotonic()
-        run = _ActionRun(0, OutputBuffer(4096), start_time + seconds)
+        run = _RunningAction(0, OutputBuffer(4096), start_time + seconds)
         self._run(run, self._prelude)
         if run.lost and not run.stop_reason:
             self._check_end()
@@ -158,14 +160,14 @@ class PythonInterpreter:
         return run.output.getvalue().decode(errors="replace").strip() or "it does not end"
 
     def _collect_idle_output(self) -> None:
-        """Collect the output of threads between two actions for the next action."""
+        """Collect output that the worker's threads print between actions, for the next action."""
         if self._is_gone:
             return
         limit = self.sandbox.limits.output * HARD_OUTPUT_FACTOR
         DRAIN.watch(self._process, self._process.output_fd, self._pending_output, limit)
 
-    def _run(self, run: _ActionRun, source: str, wake_fd: int | None = None) -> None:
-        """Run source in the worker, until the source ends or is stopped.
+    def _run(self, run: _RunningAction, source: str, wake_fd: int | None = None) -> None:
+        """Run source in the worker, until it ends or is stopped at a limit or a cancellation.
 
         Args:
             run: Receives the result.
@@ -191,13 +193,13 @@ class PythonInterpreter:
                 self._stop(run)
         self._take_output(run)
 
-    def _stop(self, run: _ActionRun) -> None:
-        """Interrupt the action; give the worker up if the action does not end."""
+    def _stop(self, run: _RunningAction) -> None:
+        """Interrupt the action repeatedly; if the action does not end, the worker is lost."""
         grace = time.monotonic() + _GRACE_SECONDS
         while not run.is_over and time.monotonic() < grace:
             if self._process.pid is not None:
-                # Kill the programs that the action waits for or has left running. Repeat this,
-                # because the action may have been about to start a program.
+                # Kill the programs that the action waits for or has left running. The kill is
+                # repeated, because the action may be about to start a program.
                 self.sandbox.kill([self._process.pid])
             if self._process.started:
                 self._process.process.signal(signal.SIGINT)
@@ -206,8 +208,8 @@ class PythonInterpreter:
                 self._read(run, next_signal_time)
         run.lost = run.status == 0
 
-    def _read(self, run: _ActionRun, deadline: float, wake_fd: int | None = None) -> None:
-        """Wait until a descriptor, or `wake_fd`, is readable, and process its data."""
+    def _read(self, run: _RunningAction, deadline: float, wake_fd: int | None = None) -> None:
+        """Wait for data on the worker's descriptors, or on `wake_fd`, and process the data."""
         poll, process = select.poll(), self._process
         for fd in {process.output_fd, process.control, process.exit_fd} - run.closed_fds:
             poll.register(fd, select.POLLIN)
@@ -222,7 +224,7 @@ class PythonInterpreter:
         elif process.exit_fd in ready_fds:
             run.lost = True
 
-    def _take_output(self, run: _ActionRun) -> None:
+    def _take_output(self, run: _RunningAction) -> None:
         max_total = run.output.total + _MAX_READ
         while run.output.total < max_total:
             try:
@@ -234,7 +236,7 @@ class PythonInterpreter:
                 return
             run.output.add(chunk)
 
-    def _take_answer(self, run: _ActionRun) -> None:
+    def _take_answer(self, run: _RunningAction) -> None:
         try:
             frames = self._process.receive()
         except ValueError:
@@ -245,8 +247,8 @@ class PythonInterpreter:
             if action_number == run.number:
                 run.status, run.code = status, code[:_LONGEST_CODE].decode(errors="replace")
 
-    def _finish(self, run: _ActionRun, seconds: float) -> list[str]:
-        """Restart the worker if necessary; return the notes for the agent."""
+    def _finish(self, run: _RunningAction, seconds: float) -> list[str]:
+        """Restart the worker if it was lost; return the notes for the agent."""
         notes = []
         if run.stop_reason == "time":
             notes.append(f"timed out after {seconds:g} s")
@@ -275,13 +277,14 @@ class PythonInterpreter:
         """Check that an action can have caused the end of the worker.
 
         Raises:
-            SandboxError: No action can have been the cause.
+            SandboxError: No action can have caused the end: none has run, or InterCode's Python
+                crashed.
         """
-        self.sandbox.processes()  # raises if the sandbox has ended or was closed
+        self.sandbox.processes()  # the call raises if the sandbox has ended or was closed
         self._process.check_end(self.sandbox)
         if self._python is None and not (self._process.started or self._has_run):
             end_reason = self._process.obituary()
-            raise SandboxError(f"the Python worker {end_reason}, before any action ran in it")
+            raise SandboxError(f"the Python worker {end_reason} before its first action")
 
     def _restart(self, seconds: float) -> None:
         self._has_run |= self._process.started
@@ -292,10 +295,10 @@ class PythonInterpreter:
         except ImageError:
             self._is_gone = True
             return
-        # The prelude has succeeded before: a failure now comes from the agent's changes to its
-        # files.
+        # The prelude has succeeded before, so the agent's changes to files cause a failure now.
+        # Such a failure is ignored.
         self._run_prelude(min(2 * self._prelude_seconds + seconds, _PRELUDE_SECONDS))
 
 
-def _is_clean_exit(run: _ActionRun) -> bool:
+def _is_clean_exit(run: _RunningAction) -> bool:
     return run.status == EXITED and run.code == "0"

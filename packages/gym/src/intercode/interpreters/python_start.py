@@ -2,8 +2,8 @@
 
 By default a worker is a fork of the sandbox's process 1. Such a worker has InterCode's own Python,
 with its standard library and nothing else, in any image and within a few milliseconds. The
-alternative is a Python of the image, 3.8 or later, with the image's packages; the worker's source
-is then sent to it.
+alternative is a Python of the image, 3.8 or later, with the image's packages. InterCode then sends
+the worker's source code to that Python.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from intercode.errors import ImageError, SandboxError, UsageError
 from intercode.interpreters.inside.session import DONE
 from intercode.interpreters.inside.wire import STARTED, Frames, frame
 from intercode_sandbox import Process, Provider, SandboxBackend, get_provider
-from intercode_sandbox.base import Freezes, cause_of_death
+from intercode_sandbox.base import SupportsFork, cause_of_death
 from intercode_sandbox.native.pipes import close_all
 from intercode_sandbox.ownership import disown_in_forks, register_release
 
@@ -45,7 +45,7 @@ _WORKER_MODULES = {
 }
 """Worker → modules whose source is sent to a Python of the image."""
 PRELOAD = tuple(f"{_PACKAGE}.{name}" for name in ("bootstrap", *_WORKER_MODULES))
-"""Modules that a provider must preload to fork a worker."""
+"""Modules that a provider must load in process 1, so a worker can be forked from it."""
 _READ, _WRITE = 230, 231
 _SECONDS = 10.0
 _END_SECONDS = 5.0
@@ -81,7 +81,7 @@ module.serve(wire.Channel(230, 231), 1, start["limit"])
 
 
 def provider(name: str = "native") -> Provider:
-    """Return the process-wide provider of that name, with sandboxes that can fork Python workers.
+    """Return the process-wide provider of that name; its sandboxes can fork Python workers.
 
     Raises:
         UsageError: No such provider exists.
@@ -93,12 +93,12 @@ class PythonProcess:
     """A running worker.
 
     Args:
-        process: The process.
-        read: Descriptor of its responses.
-        write: Descriptor for messages to it.
-        output_fd: Descriptor of its output; -1: none.
-        errors: Returns its error output, if it is a fork of InterCode's own Python; None: it is a
-            program of the image.
+        process: The worker's process.
+        read: The descriptor from which the worker's responses are read.
+        write: The descriptor to which messages for the worker are written.
+        output_fd: The descriptor from which the worker's output is read; -1: none.
+        errors: Returns the worker's error output, for a fork of InterCode's own Python; None: the
+            worker is a program of the image.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class PythonProcess:
         self.pid: int | None = getattr(process, "pid", None)
         """Process id inside the sandbox."""
         self.started = False
-        """Whether its own start is over; from then on its code is responsible."""
+        """Whether the worker has reported its start; its code is responsible for a later end."""
         self._errors = errors
         self._write = write
         self._frames = Frames(LONGEST_ANSWER)
@@ -133,7 +133,7 @@ class PythonProcess:
         return self.send_raw(frame(kind, number, payload), seconds)
 
     def send_raw(self, content: bytes, seconds: float = _SECONDS) -> bool:
-        """Send the worker bytes that are not a message; return whether it accepted them in time."""
+        """Send the worker raw bytes, without a frame; return whether it accepted them in time."""
         view, deadline = memoryview(content), time.monotonic() + seconds
         while view:
             try:
@@ -146,10 +146,10 @@ class PythonProcess:
         return True
 
     def receive(self) -> list[Frame] | None:
-        """Return the messages that have arrived; None: no more will arrive.
+        """Return the messages that have arrived; None if the worker has closed the channel.
 
         Raises:
-            ValueError: The worker sent bytes that no worker sends.
+            ValueError: The bytes are not valid message, so the code in the worker has written them.
         """
         try:
             chunk = os.read(self.control, _CHUNK)
@@ -169,18 +169,18 @@ class PythonProcess:
         return self.process.poll()
 
     def check_end(self, sandbox: SandboxBackend) -> None:
-        """Check that the code in this worker caused its end, and not the Python that runs the code.
+        """Check that the code in this worker caused the worker's end, not the Python that runs it.
 
-        A worker that had started, and then exited or was killed, ended by its code. Every other end
-        may be a crash of InterCode's own Python. In that case a second worker runs ``pass`` in a
-        new
-        sandbox, which no agent can reach. If the second worker ends as well, no code was the cause.
+        If a worker had started, and then exited or was killed, its code caused the end. Every other
+        end may be a crash of InterCode's own Python. In that case a second worker runs ``pass`` in
+        a new sandbox, which no agent can reach. If the second worker ends as well, InterCode's
+        Python is the cause.
 
         Args:
             sandbox: The sandbox in which the worker ran.
 
         Raises:
-            SandboxError: The Python is the cause. The message contains the line with the reason.
+            SandboxError: InterCode's Python is the cause. The message contains the reason.
         """
         code = self.exit_code()
         if self._errors is None or code is None:
@@ -189,7 +189,7 @@ class PythonProcess:
             check_worker(sandbox)
 
     def obituary(self) -> str:
-        """Return how the worker ended, in words. Its error output can be read only once."""
+        """Return a description of how the worker ended. Its error output can be read only once."""
         code = self.exit_code()
         if code is None:
             return "did not answer any more"
@@ -201,7 +201,7 @@ class PythonProcess:
         return f"{end}: {cause}" if cause else end
 
     def close(self) -> None:
-        """Kill the worker, if it runs. Idempotent."""
+        """Kill the worker if it runs, and close its descriptors. Idempotent."""
         self._owned_fds, self.output_fd = set(), -1
         self._release()
         self.process.close()
@@ -209,7 +209,7 @@ class PythonProcess:
     def disown(self) -> None:
         """Replace the owned descriptors with an empty file; see `ownership.SupportsDisown`.
 
-        The numbers stay valid.
+        The descriptors' numbers stay valid.
         """
         null_fd = os.memfd_create("nothing", os.MFD_CLOEXEC)
         for fd in self._owned_fds:
@@ -240,7 +240,7 @@ def start(sandbox: SandboxBackend, worker: str, python: str | None = None) -> Py
         python: A Python program of the image; None: a fork of process 1.
 
     Raises:
-        ImageError: The image has no such program.
+        ImageError: The image has no such Python program.
         UsageError: The sandbox's provider cannot fork the worker.
         SandboxError: The sandbox failed.
     """
@@ -256,7 +256,8 @@ def check_worker(sandbox: SandboxBackend) -> None:
     Raises:
         SandboxError: The worker ends, or does not respond.
     """
-    if not isinstance(sandbox, Freezes):  # a third-party provider cannot start a second sandbox
+    # A provider without forks cannot start a second sandbox, so this check is omitted.
+    if not isinstance(sandbox, SupportsFork):
         return
     with (
         closing(sandbox.start_sibling("scratch")) as pristine_sandbox,
@@ -281,29 +282,30 @@ def _fork(sandbox: SandboxBackend, name: str) -> PythonProcess:
         worker = sandbox.worker(PRELOAD[0])
     except LookupError as error:
         raise UsageError(
-            "this sandbox cannot fork a Python: have its provider preload "
-            "intercode.interpreters.python_start.PRELOAD, or name a program of the image's"
+            "this sandbox cannot fork a Python: its provider must preload "
+            "intercode.interpreters.python_start.PRELOAD, or name a program of the image"
         ) from error
-    with ExitStack() as on_failure, ExitStack() as worker_ends:
-        on_failure.callback(worker.close)
+    with ExitStack() as failure_cleanup, ExitStack() as worker_ends:
+        failure_cleanup.callback(worker.close)
         answers, answer = os.pipe2(os.O_CLOEXEC)
-        on_failure.callback(os.close, answers)
+        failure_cleanup.callback(os.close, answers)
         worker_ends.callback(os.close, answer)
         question, questions = os.pipe2(os.O_CLOEXEC)
-        on_failure.callback(os.close, questions)
+        failure_cleanup.callback(os.close, questions)
         worker_ends.callback(os.close, question)
         output_fd = -1
         if name in (SESSION, PROGRAM):
             output_fd, output = os.pipe2(os.O_CLOEXEC)
-            on_failure.callback(os.close, output_fd)
-            os.fchmod(output, 0o666)  # programs open /dev/stdout by name
+            failure_cleanup.callback(os.close, output_fd)
+            os.fchmod(output, 0o666)  # programs of any user may open /dev/stdout by name
         else:
             output = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
         worker_ends.callback(os.close, output)
-        with suppress(BrokenPipeError, ConnectionResetError):  # the next request reports it
+        # If the worker is gone, the next request reports the failure.
+        with suppress(BrokenPipeError, ConnectionResetError):
             socket.send_fds(worker.socket, [b"\0"], [output, question, answer])
-        on_failure.pop_all()
-    # Through this socket an action could send descriptors, and delay the close of one for any time.
+        failure_cleanup.pop_all()
+    # The socket is closed, because an action could send descriptors through it, and keep them open.
     worker.socket.close()
     start_message = {"worker": f"{_PACKAGE}.{name}", **facts}
     return _send_start(
@@ -322,7 +324,7 @@ def _execute(sandbox: SandboxBackend, worker: str, python: str) -> PythonProcess
     except OSError as error:
         if isinstance(error, SandboxError):
             raise
-        raise ImageError(f"the image has no program {python!r} to be its Python") from error
+        raise ImageError(f"the image has no Python {python!r}") from error
     sources = [(f"{_PACKAGE}.{name}", _source(name)) for name in _WORKER_MODULES[worker]]
     start_message = {"modules": sources, "cwd": sandbox.cwd, "limit": sandbox.limits.output}
     fds = process.fds
@@ -330,7 +332,7 @@ def _execute(sandbox: SandboxBackend, worker: str, python: str) -> PythonProcess
 
 
 def _send_start(worker: PythonProcess, start_message: dict[str, Any]) -> PythonProcess:
-    """Send a worker its first message; if the worker is gone, the next request reports it."""
+    """Send a worker its first message; if the worker is gone, the next request fails."""
     facts = json.dumps(start_message).encode()
     worker.send_raw(struct.pack("=I", len(facts)) + facts)
     return worker

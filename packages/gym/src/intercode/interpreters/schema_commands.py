@@ -1,9 +1,10 @@
 r"""Schema commands: the commands of database clients that show the schema, on every engine.
 
-The commands are ``.tables`` and ``.schema [TABLE]`` of SQLite's client, ``SHOW TABLES``,
-``DESCRIBE TABLE`` and ``SHOW CREATE TABLE`` of MySQL's, ``\d [TABLE]`` and ``\dt`` of PostgreSQL's.
-Queries of the engine's own catalog answer them, in the agent's session: they show no more than a
-query could show. A command that the engine itself knows goes to the engine.
+The commands are ``.tables`` and ``.schema [TABLE]`` of SQLite's client, ``SHOW TABLES``, ``DESCRIBE
+TABLE`` and ``SHOW CREATE TABLE`` of MySQL's, ``\d [TABLE]`` and ``\dt`` of PostgreSQL's. The module
+answers them by queries of the engine's own catalog in the agent's session. The commands therefore
+show no more than the agent's queries could show. A command that the engine itself knows is not
+answered by this module: the engine executes it.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from intercode.databases.base import Failure, Outcome, Result
-from intercode.syntax import quoted
+from intercode.databases.base import ActionOutcome, Failure, StatementResult
+from intercode.sql_identifiers import quote_identifier
 
-Run = Callable[[str], Outcome]
+Run = Callable[[str], ActionOutcome]
 """A function that runs a statement in the agent's session."""
 
 _NAME = r"""(?P<name>"(?:[^"]|"")+"|`[^`]+`|'[^']+'|[\w.$]+)"""
@@ -31,7 +32,7 @@ _ENGINE_COMMANDS: dict[str, re.Pattern[str]] = {
     "duckdb": re.compile(r"SHOW\s+TABLES|DESC(?:RIBE)?\b(?!.*\bTABLE\b)", re.IGNORECASE),
     "mysql": re.compile(r"SHOW\b|DESC(?:RIBE)?\b", re.IGNORECASE),
 }
-"""Dialect → pattern of the commands that its engine itself knows."""
+"""Dialect → pattern of the schema commands that the engine of this dialect executes itself."""
 
 _LISTS = {
     "sqlite": (
@@ -119,11 +120,11 @@ class SchemaCommand:
 
 
 def parse_command(action: str, dialect: str) -> SchemaCommand | None:
-    """Parse an action as a schema command; None for other actions and commands of the engine.
+    """Parse an action as a schema command; None if the engine must execute the action.
 
     Args:
         action: The action.
-        dialect: sqlglot's name of the engine's dialect.
+        dialect: The name that the package sqlglot has for the engine's dialect.
     """
     text = action.strip().rstrip(";").rstrip()
     if dialect not in _LISTS or (match := _COMMAND.fullmatch(text)) is None:
@@ -137,27 +138,27 @@ def parse_command(action: str, dialect: str) -> SchemaCommand | None:
     return SchemaCommand("statements", _unquote_name(match["name"] or ""))
 
 
-def answer(command: SchemaCommand, dialect: str, run: Run) -> Outcome | str:
+def answer(command: SchemaCommand, dialect: str, run: Run) -> ActionOutcome | str:
     """Run a schema command.
 
     Args:
         command: The command.
-        dialect: sqlglot's name of the engine's dialect.
+        dialect: The name that the package sqlglot has for the engine's dialect.
         run: Runs a query in the agent's session.
 
     Returns:
-        CREATE statements as text; or a result, or the failure of the engine or of the command.
+        CREATE statements as text; or an outcome: a result, or the failure of the engine or command.
     """
     if command.kind == "tables":
         return run(_LISTS[dialect])
     if command.kind == "columns":
-        name = quoted(command.table, "'")
-        identifier = quoted(command.table, "`" if dialect == "mysql" else '"')
+        name = quote_identifier(command.table, "'")
+        identifier = quote_identifier(command.table, "`" if dialect == "mysql" else '"')
         outcome = run(_COLUMNS[dialect].format(name=name, identifier=identifier))
         return _unless_missing(outcome, command.table, dialect, run)
     if dialect == "mysql":
         return _mysql_statements(command.table, run)
-    literal = quoted(command.table, "'")
+    literal = quote_identifier(command.table, "'")
     condition = f" WHERE lower(name) = lower({literal})" if command.table else ""
     outcome = run(f"{_STATEMENTS[dialect]}{condition} ORDER BY name")
     if outcome.failure is not None:
@@ -168,7 +169,7 @@ def answer(command: SchemaCommand, dialect: str, run: Run) -> Outcome | str:
     )
 
 
-def _mysql_statements(table: str, run: Run) -> Outcome | str:
+def _mysql_statements(table: str, run: Run) -> ActionOutcome | str:
     names = [table]
     if not table:
         listing = run(_LISTS["mysql"])
@@ -177,12 +178,12 @@ def _mysql_statements(table: str, run: Run) -> Outcome | str:
         names = [str(name) for (name,) in listing.results[-1].rows]
     statements = []
     for name in names:
-        outcome = run(f"SHOW CREATE TABLE {quoted(name, '`')}")
+        outcome = run(f"SHOW CREATE TABLE {quote_identifier(name, '`')}")
         if outcome.failure is not None:
             return outcome
         if not (rows := outcome.results[-1].rows):
             reason = f"the statement of table {name!r} is longer than an output may be"
-            return Outcome(failure=Failure(reason))
+            return ActionOutcome(failure=Failure(reason))
         statements.append(str(rows[0][1]))
     return _join_statements(statements)
 
@@ -191,20 +192,23 @@ def _join_statements(statements: list[str]) -> str:
     return "\n\n".join(f"{statement.rstrip().rstrip(';')};" for statement in statements)
 
 
-def _unless_missing(outcome: Outcome, table: str, dialect: str, run: Run) -> Outcome:
-    """Return the outcome, or the failure if a missing table is the reason for no columns."""
+def _unless_missing(outcome: ActionOutcome, table: str, dialect: str, run: Run) -> ActionOutcome:
+    """Return the outcome of listing a table's columns, or a failure if the table is missing.
+
+    A list without rows shows that the table is missing.
+    """
     if outcome.failure is None and outcome.results and not outcome.results[-1].rows:
         return _missing_table(table, dialect, run)
     return outcome
 
 
-def _missing_table(table: str, dialect: str, run: Run) -> Outcome:
+def _missing_table(table: str, dialect: str, run: Run) -> ActionOutcome:
     """Return the failure for a missing table, with the names of the existing tables."""
     listing = run(_LISTS[dialect])
-    result = listing.results[-1] if listing.results else Result()
+    result = listing.results[-1] if listing.results else StatementResult()
     names = ", ".join(str(name) for (name,) in result.rows) or "none"
     reason = f"there is no table {table!r}; tables: {names}" if table else "there are no tables"
-    return Outcome(failure=Failure(reason))
+    return ActionOutcome(failure=Failure(reason))
 
 
 def _unquote_name(name: str) -> str:

@@ -1,11 +1,11 @@
 r"""Running bash process that executes actions and reports its state after each.
 
-The module has four parts: the process (`Shell`), the lines of bash that run an action and report on
-it, the report (`Frame`), and the script that restores a reported state. Time limits are the
-caller's task.
+The module has four parts. `Shell` is the process. Lines of bash run an action and report on it.
+`StateReport` is the report. A script restores a reported state in a new shell. The caller enforces
+time limits.
 
-Every word of InterCode's lines is quoted or prefixed with ``\builtin``: bash calls no alias and no
-function of the agent in its place. A control line is short, because bash reads a pipe byte by byte.
+Every word of InterCode's lines is quoted or prefixed with ``\builtin``, so bash calls no alias and
+no function of the agent instead. A control line is short, because bash reads a pipe byte by byte.
 """
 
 from __future__ import annotations
@@ -26,8 +26,12 @@ from intercode.interpreters.base import DRAIN, HARD_OUTPUT_FACTOR, cancellation_
 from intercode_sandbox.base import OutputBuffer, SandboxBackend
 
 OUTPUT, EPILOGUE, CONTROL, ACTION, STATUS = 195, 196, 197, 198, 199
-"""Descriptors in the shell: a duplicate of its output, the file of the epilogue, the pipe of
-control lines, the file of the action, the channel of reports."""
+"""Descriptors in the shell, in this order.
+
+`OUTPUT` is a duplicate of its output; `CONTROL` is the pipe of control lines. `EPILOGUE` is the
+file of the script that reports, `ACTION` the file of the action, and `STATUS` the channel of
+reports.
+"""
 TIMEOUT_SIGNAL = int(signal.SIGRTMAX) - 1
 _ARGV = (
     *("bash", "--norc", "--noprofile", "-i", "+m", "+H", "+o", "history"),
@@ -35,45 +39,45 @@ _ARGV = (
 )
 _START_SECONDS = 30.0
 _RESTORE_SECONDS = 10.0
-"""Time limit of a start with an agent's state, which may never finish."""
+"""Time limit in seconds of a start that restores an agent's state, which may never finish."""
 _LOOK_SECONDS = 0.0001
-"""Seconds between two checks of a pipe: its writer gets no event when the reader has read."""
+"""Seconds between two checks of a pipe. The writer of a pipe gets no event when data is read."""
 _PIPE_SIZE = 1 << 20
 _CHUNK = 1 << 18
 _MOST_CHUNKS = 8
-"""Chunks that are read of a last report: more than its pipe holds."""
+"""Chunks of the last report that are read at most: more than the pipe holds."""
 
 
 class ShellStartError(SandboxError):
-    """The error of a bash that does not start in the sandbox."""
+    """An error: bash does not start in the sandbox."""
 
 
 class ShellLateError(ShellStartError):
-    """The error of a bash that starts too slowly, for instance while it restores a state."""
+    """An error: bash starts too slowly, for instance because the restored state is slow."""
 
 
 @dataclass(slots=True)
-class ActionRun:
-    """One action under way."""
+class RunningAction:
+    """One running action."""
 
     output: OutputBuffer
     deadline: float
-    frame: Frame | None = None
+    frame: StateReport | None = None
     exit_code: int | None = None
-    """Exit code of the shell itself, if it ended."""
+    """Exit code of the shell itself, if the shell ended."""
     stop_reason: str = ""
-    """Reason for which the interpreter stopped the action; empty: not stopped."""
+    """The reason why the interpreter stopped the action; empty: it was not stopped."""
     survivors: tuple[int, ...] = ()
-    """Processes that ran before the action and do not belong to it."""
+    """Processes that ran before the action. A stop of the action does not kill them."""
 
 
 class Shell:
-    """A bash process in a reported state.
+    """A bash process, which is fresh or restored to a reported state.
 
     Args:
         sandbox: The sandbox that bash runs in.
         user: The user that bash runs as; None: the image's.
-        state: The report whose state is restored; an empty `Frame` for a fresh shell.
+        state: The report whose state is restored; an empty `StateReport` for a fresh shell.
 
     Raises:
         OSError: Bash cannot be executed.
@@ -81,11 +85,11 @@ class Shell:
         ShellLateError: Bash does not report in time.
     """
 
-    def __init__(self, sandbox: SandboxBackend, user: str | None, state: Frame) -> None:
+    def __init__(self, sandbox: SandboxBackend, user: str | None, state: StateReport) -> None:
         self._process = sandbox.popen(
             _ARGV,
             channels={EPILOGUE: "text", CONTROL: "r", ACTION: "text", STATUS: "w"},
-            # The working directory of a restored shell may be gone.
+            # The working directory of a restored shell may no longer exist.
             cwd="/" if state.variables else None,
             user=user,
         )
@@ -105,7 +109,7 @@ class Shell:
             self.close()
             raise
 
-    def _start(self, epilogue: int, state: Frame) -> Frame:
+    def _start(self, epilogue: int, state: StateReport) -> StateReport:
         for fd in (self._output_fd, self._status, self._control):
             os.set_blocking(fd, False)
         _enlarge(self._output_fd)
@@ -113,13 +117,13 @@ class Shell:
         _rewrite(self._action, restore_script(state))
         self._frames.expect(self._action_number)
         os.write(self._control, _start_line(self._action_number, state.status))
-        # At its start bash complains that it has no terminal: this output is dropped.
+        # At its start bash complains that it has no terminal. This output is dropped.
         seconds = _RESTORE_SECONDS if state.variables else _START_SECONDS
-        run = ActionRun(OutputBuffer(4096), time.monotonic() + seconds)
+        run = RunningAction(OutputBuffer(4096), time.monotonic() + seconds)
         while not self.read(run, run.deadline):
             if time.monotonic() >= run.deadline:
                 raise ShellLateError(f"bash did not start within {seconds:.0f} s")
-        # A restored trap may end bash: its last report is then of kind X.
+        # A restored trap may end bash. The last report then has the kind X.
         if run.frame is None or run.frame.kind == "X":
             message = run.output.getvalue().decode(errors="replace").strip()
             raise ShellStartError(f"bash ended at its start (exit code {run.exit_code}): {message}")
@@ -127,24 +131,25 @@ class Shell:
         return replace(run.frame, hooks=state.hooks, flags=run.frame.flags + trace_flags)
 
     def send(self, action: str) -> bool:
-        """Start an action; return False if the shell has died."""
+        """Start an action; return whether the shell could accept it. A dead shell cannot."""
         return self.ask(self.state.preamble + action.encode("utf-8", "surrogateescape"))
 
     def ask(self, source: bytes) -> bool:
-        """Run InterCode's lines as an action without the agent's traps; return as `send` does."""
+        """Run InterCode's lines like an action, but without the agent's traps; see `send`."""
         self._action_number += 1
         self._frames.expect(self._action_number)
         _rewrite(self._action, source)
         try:
             os.write(self._control, _run_line(self._action_number))
-        except (BrokenPipeError, BlockingIOError):  # the agent may have filled the pipe
+        except (BrokenPipeError, BlockingIOError):  # the shell died, or the agent filled the pipe
             return False
         return True
 
     def settle(self, deadline: float) -> bool:
-        """Wait until the shell has undone its last line's redirections; return whether in time.
+        """Wait until bash has undone its last line's redirections; return whether it was in time.
 
-        The shell reads the next line, an empty one, only after that.
+        An empty line is written to the control pipe. When bash has read this line, the previous
+        line is complete.
         """
         try:
             os.write(self._control, b"\n")
@@ -158,7 +163,7 @@ class Shell:
 
     @contextmanager
     def waking(self) -> Iterator[None]:
-        """Let a cancellation of the running action end a wait of `read`."""
+        """Make a cancellation of the running action end a wait of `read`, during the block."""
         with cancellation_fd() as fd:
             if fd is not None:
                 self._poll.register(fd, select.POLLIN)
@@ -168,8 +173,8 @@ class Shell:
                 if fd is not None:
                     self._poll.unregister(fd)
 
-    def read(self, run: ActionRun, deadline: float) -> bool:
-        """Wait for an event and process it; return whether the action has ended."""
+    def read(self, run: RunningAction, deadline: float) -> bool:
+        """Wait for output, a report or the shell's end; return whether the action has ended."""
         ready_events = dict(self._poll.poll(max(0.0, deadline - time.monotonic()) * 1000 + 1))
         if self._status in ready_events:
             self._frames.add(self._take(self._status, ready_events))
@@ -178,18 +183,18 @@ class Shell:
             run.output.add(self._take(self._output_fd, ready_events))
         if self._exit in ready_events:
             run.exit_code = self._process.poll()
-            # Bounded: a process that the shell left running may write to the channel without end.
+            # The number of reads is bounded: a process that the shell left may write without end.
             for _ in range(_MOST_CHUNKS):
                 self._frames.add(_read_some(self._status))
             run.frame = self._frames.take() or run.frame
         if run.frame is None and run.exit_code is None:
             return False
-        # All output of a foreground command is in the pipe by now; a background job may continue.
+        # The pipe holds all output of a foreground command by now; a background job may continue.
         self.take_output(run)
         return True
 
-    def take_output(self, run: ActionRun) -> None:
-        """Take the output that the pipe holds, about 1 MiB at most."""
+    def take_output(self, run: RunningAction) -> None:
+        """Read the output that is in the pipe, about 1 MiB at most."""
         max_total = run.output.total + _PIPE_SIZE
         while run.output.total < max_total and (chunk := _read_some(self._output_fd)):
             run.output.add(chunk)
@@ -197,7 +202,7 @@ class Shell:
     def _take(self, fd: int, ready_events: dict[int, int]) -> bytes:
         chunk = _read_some(fd)
         if not chunk and ready_events[fd] & select.POLLHUP:
-            self._poll.unregister(fd)  # the agent has closed every copy of the other end
+            self._poll.unregister(fd)  # every copy of the pipe's other end is closed
         return chunk
 
     def rest(self, buffer: OutputBuffer) -> None:
@@ -206,7 +211,7 @@ class Shell:
         DRAIN.watch(self._process, self._output_fd, buffer, limit)
 
     def wake(self) -> None:
-        """Stop the collection: from now on `read` takes the output."""
+        """Stop the collection of output: from now on `read` takes the output."""
         DRAIN.release(self._output_fd)
 
     def signal(self, signal_number: int) -> None:
@@ -214,7 +219,7 @@ class Shell:
         self._process.signal(signal_number)
 
     def close(self) -> None:
-        """End the shell; its background jobs live on with the sandbox. Idempotent."""
+        """End the shell; its background jobs continue in the sandbox. Idempotent."""
         DRAIN.release(self._output_fd)
         self._process.close()
 
@@ -241,16 +246,16 @@ def _read_some(fd: int) -> bytes:
 
 
 def _enlarge(fd: int) -> None:
-    """Make room in a pipe for the output that is printed between two reads."""
+    """Enlarge a pipe, so it can hold the output that is printed between two reads."""
     try:
         fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, _PIPE_SIZE)
     except OSError:
-        return  # the user's quota of pipe memory is used up: the default size suffices
+        return  # the user's quota of pipe memory is used up; the default size is sufficient
 
 
 # -- the lines of bash -----------------------------------------------------------------------------
 
-# ``exec`` without ``builtin``: with it, the redirections would not last.
+# Here ``exec`` has no ``builtin`` before it: with ``builtin``, the redirections would not last.
 _EPILOGUE_TEXT = rb"""BASH_ARGV0=bash
 { \builtin : 200>&0; } 2>/dev/null || \exec </dev/null
 { \builtin : 200>&1; } 2>/dev/null || \exec >&195
@@ -266,18 +271,18 @@ case "${3#* }" in *f*) \builtin set -f ;; esac
 case "${3#* }" in *e*) \builtin set -e; \builtin return 0 ;; esac
 \builtin return "${3%% *}"
 """
-"""The script that reports the shell's state. Its arguments are the report's kind and number, and
-``$? $-``.
+"""The script that reports the shell's state (the epilogue).
 
-The script reopens a stream that an action has closed; a redirection stays. A shell that can read no
-further action exits. Bash writes line by line and each line wakes the reader: hence no
-``shopt -p``.
+Its arguments are the report's kind and number, and ``$? $-``. The script reopens a standard stream
+that an action has closed; a redirection stays. If the shell can read no further action, the script
+ends the shell. Bash writes line by line, and each line wakes InterCode's reader, so the script
+avoids ``shopt -p``, which prints many lines.
 """
 
-# Traps that would fire for InterCode's own lines are reported and removed until the next action.
-# DEBUG is last, because it would fire for the lines that set the other traps again. After a ``$(``
-# without its end, bash 5.2's parser still waits for a ``)``, and would read and write outside its
-# buffer; ``eval ')'`` prevents this.
+# Traps that would fire for InterCode's own lines are reported, and removed until the next action.
+# The DEBUG trap is set last, because it would fire for the lines that set the other traps. If an
+# action has a ``$(`` without an end, the parser of bash 5.2 still waits for a ``)``. The parser
+# would then read and write outside its buffer. The ``eval ')'`` prevents this.
 _COLLECT = (
     rf"\builtin trap -p RETURN ERR DEBUG>&{STATUS};\builtin trap - DEBUG ERR RETURN;"
     r"\builtin set +exv;\builtin eval ')';}>/dev/null 2>&1;"
@@ -293,17 +298,19 @@ _COMPLAINTS = {
     1: re.compile(_NO_END, re.MULTILINE),
     2: re.compile(_NO_END + b"?" + _SAME_LINE, re.MULTILINE),
 }
-"""Exit code → the lines in which bash's parser rejects an action. An array without its end has a
-separate exit code."""
+"""Exit code → pattern of the lines in which bash's parser rejects an action.
+
+An array without its end has a different exit code than other syntax errors.
+"""
 
 
 def _run_line(action_number: int) -> bytes:
-    """Return the line that runs the action and reports its end under that number."""
+    """Return the control line that runs the action and reports its end under that number."""
     return f'{_SOURCE};{{ BASH_ARGV0="$? $-";{_COLLECT}{_REPORT} A {action_number} "$0"\n'.encode()
 
 
 def _start_line(action_number: int, status: int) -> bytes:
-    """Return the shell's first line: set traps and descriptors, restore the state, report."""
+    """Return the first control line: set traps and descriptors, restore the state, report."""
     exit_trap, timeout_trap = (
         f'{{ {_REPORT} {kind} 0 "$? $-"; }} >/dev/null 2>&1' for kind in "XT"
     )
@@ -314,9 +321,10 @@ def _start_line(action_number: int, status: int) -> bytes:
 
 
 def format_as_script(output: bytes, status: int) -> bytes:
-    """Return an action's output with its syntax error in the same form as a script's.
+    """Return an action's output with its syntax error in the form that ``bash -c`` would print.
 
-    Bash parses nothing after a syntax error: similar lines before it are a program's output.
+    Bash parses nothing after a syntax error. Only the last such lines are bash's own, therefore;
+    similar lines before them are a program's output.
 
     Args:
         output: The output.
@@ -328,41 +336,49 @@ def format_as_script(output: bytes, status: int) -> bytes:
     *_, last_complaint = [None, *complaints.finditer(output)]
     if last_complaint is None:
         return output
-    lines = _LINE.sub(b"bash: line ", last_complaint[0])  # a quoted line belongs to the action
+    # Only the beginning of a line is changed: a quoted line belongs to the action.
+    lines = _LINE.sub(b"bash: line ", last_complaint[0])
     return output[: last_complaint.start()] + lines + output[last_complaint.end() :]
 
 
 # -- the report ------------------------------------------------------------------------------------
 
-_PROCESS = re.compile(rb"/proc/(\d{1,9}|\[0-9]\*)")  # or the pattern, if bash did not expand it
+# The second form is the pattern itself, which bash prints if it did not expand the pattern.
+_PROCESS = re.compile(rb"/proc/(\d{1,9}|\[0-9]\*)")
 _STATUS = re.compile(rb"\d{1,3}")
 _DEFAULTS = re.compile(rb"^trap -- - .*\n", re.MULTILINE)  # bash lists these in POSIX mode
 
 _MAX_REPORT_BYTES = 1 << 26
-"""Maximum bytes of a report. A flood on the channel costs the agent its report, and the host no
-memory."""
+"""Maximum bytes of a report.
+
+If the agent floods the channel, its report is lost, but the host's memory is not filled.
+"""
 _MOST_FIELDS = 100_000
-"""Maximum fields of a report, which has one for each process. Each field of a flood would be an
-object."""
+"""Maximum fields of a report. The report has one field for each process.
+
+Each field becomes a Python object, so a flood of fields would fill the host's memory.
+"""
 _LONGEST_OPTIONS = 1 << 12
-"""Maximum bytes of the names of all options: each name would be an object."""
+"""Maximum bytes of the names of all options. Each name becomes a Python object."""
 _LONGEST_PATH = 1 << 14
-"""Maximum bytes of a directory's path. Bash can be in a directory whose path is too long for any
-system call."""
+"""Maximum bytes of a directory's path.
+
+Bash can be in a directory whose path is too long for any system call.
+"""
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
-    """A report of the shell.
+class StateReport:
+    """A report of the shell about its state.
 
-    All byte fields except flags and directory contain commands that recreate a state.
+    The fields `variables`, `functions`, `hooks` and `script` are commands that recreate the state.
     """
 
     kind: str = "A"
-    """``A``: the action ended; ``X``: the shell is exiting; ``T``: it exits on `TIMEOUT_SIGNAL`."""
+    """``A``: the action ended; ``X``: the shell exits; ``T``: it exits by `TIMEOUT_SIGNAL`."""
     status: int = 0
     flags: bytes = b""
-    """``$-``."""
+    """``$-``: the letters of the options that are on."""
     directory: bytes = b""
     pids: tuple[int, ...] = ()
     """Process ids in the sandbox, except process 1: the shell, background jobs, daemons."""
@@ -377,9 +393,9 @@ class Frame:
     hooks: bytes = b""
     """Traps on DEBUG, ERR and RETURN, which are set during actions only."""
     rest: tuple[bytes, ...] = ()
-    """Fields before the report: the shell's response to a question of `Shell.ask`."""
+    """Fields before the report: the shell's response to source that `Shell.ask` ran."""
     script: bytes = b""
-    """Source that restores more of the state than the other fields have, on request."""
+    """Source that restores the whole state, for a fork (`shell_state.script`); empty otherwise."""
 
     @property
     def cwd(self) -> str:
@@ -388,13 +404,13 @@ class Frame:
 
     @property
     def preamble(self) -> bytes:
-        """The hooks, and ``set -x`` and ``set -v`` if on, which precede the next action."""
+        """Source that precedes the next action: the hooks, and ``set -x`` and ``set -v`` if on."""
         tracing = bytes(flag for flag in self.flags if flag in b"xv")
         return self.hooks + (b"\\builtin set -%s\n" % tracing if tracing else b"")
 
 
 class FrameReader:
-    """Parser of the status channel, which finds the report with the expected number.
+    """Parser of the channel of reports, which finds the report with the expected number.
 
     All other bytes on the channel come from the agent and are skipped.
     """
@@ -404,7 +420,7 @@ class FrameReader:
         self._expected_numbers: tuple[bytes, ...] = ()
 
     def expect(self, action_number: int) -> None:
-        """Expect the report of the action with that number, or of an exit, which has number 0."""
+        """Expect the report with an action's number, or the report of an exit, with number 0."""
         self._buffer.clear()
         self._expected_numbers = (b"%d" % action_number, b"0")
 
@@ -414,8 +430,8 @@ class FrameReader:
         if len(self._buffer) > _MAX_REPORT_BYTES:
             del self._buffer[: -_MAX_REPORT_BYTES // 2]
 
-    def take(self) -> Frame | None:
-        """Return the report, if it is complete."""
+    def take(self) -> StateReport | None:
+        """Return the expected report if it is complete; None otherwise."""
         for expected_number in self._expected_numbers if self._buffer.endswith(b"\0") else ():
             end = b"\0end\0" + expected_number + b"\0"
             if self._buffer.endswith(end):
@@ -423,7 +439,7 @@ class FrameReader:
         return None
 
     @staticmethod
-    def _parse(content: bytes, expected_number: bytes) -> Frame | None:
+    def _parse(content: bytes, expected_number: bytes) -> StateReport | None:
         if content.count(b"\0") > _MOST_FIELDS:
             return None
         *fields, variables, functions = content.split(b"\0")
@@ -436,14 +452,14 @@ class FrameReader:
         hooks, _, kind, status, flags, directory, shell_options, set_options = fields[-8:]
         if max(map(len, (flags, shell_options, set_options))) > _LONGEST_OPTIONS:
             return None
-        return Frame(
+        return StateReport(
             kind.decode(errors="replace"),
             int(status),
             flags,
             directory[:_LONGEST_PATH],
             tuple(int(pid) for pid in pids if pid.isdigit() and pid != b"1"),
             tuple(shell_options.split(b":")),
-            # The epilogue switches noglob off while it lists the processes.
+            # The epilogue switches noglob off while it lists the processes, so the flags show it.
             tuple(set_options.split(b":")) + ((b"noglob",) if b"f" in flags else ()),
             variables,
             functions,
@@ -454,7 +470,7 @@ class FrameReader:
 
 # -- the state of a new shell ----------------------------------------------------------------------
 
-# Options that make a shell useless or distinguish it from a new one are not restored.
+# Options that make a shell useless, or that a new shell of InterCode never has, are not restored.
 _UNRESTORED_OPTIONS = frozenset(
     b"errexit noexec xtrace verbose onecmd restricted monitor history histexpand".split()
 )
@@ -470,15 +486,15 @@ def quote_word(text: bytes) -> bytes:
     return b"'" + text.replace(b"'", b"'\\''") + b"'"
 
 
-def restore_script(frame: Frame) -> bytes:
-    """Return bash source that restores the reported state in a new shell; ignore its errors.
+def restore_script(frame: StateReport) -> bytes:
+    """Return bash source that restores the reported state in a new shell; errors in it are ignored.
 
-    Commands that could call the agent's functions or aliases precede the definitions of these.
+    Commands that could call the agent's functions or aliases come before the definitions of these.
     """
     if frame.script:
         return frame.script
     if not frame.variables:
-        return b"SECONDS=0\n"  # the shell may have been started ahead, and waited
+        return b"SECONDS=0\n"  # the shell may have been started some time before its first action
     aliases_on = b"expand_aliases" in frame.shell_options
     shell_options = [
         shell_option for shell_option in frame.shell_options if shell_option != b"expand_aliases"

@@ -1,7 +1,9 @@
-"""Complete state of a shell, for a fork: the parts that its reports lack, and the obstacles.
+"""The complete state of a bash shell, for a fork, and the reasons why a state cannot be saved.
 
-The module has five parts: the question to a shell, its response (`UnreportedState`), the script
-that restores the state, the comparison of the restored state with the original, and the obstacles.
+The shell reports a part of its state after each action (`StateReport`). This module asks for the
+rest (`QUESTION`), parses the response (`UnreportedState`), and makes the script that restores the
+state in another shell (`script`). `find_missing_state` compares the restored state with the
+original, and `obstacles` lists the parts of a state that no script can restore.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from intercode.interpreters.shell import (
     OUTPUT,
     RESET_OPTIONS,
     STATUS,
-    Frame,
+    StateReport,
     quote_word,
 )
 from intercode_sandbox.base import Program
@@ -34,7 +36,7 @@ CARRIED = (
     "ulimits",
 )
 
-# Only builtins, and no assignment to a name of the agent: the shell may continue afterwards.
+# The question uses only builtins, and assigns no variable, because the shell may continue after it.
 QUESTION = rb"""{ \builtin printf '\0rest\0%s\0' "${!-}"
 \builtin test . -ef "${DIRSTACK-}" -a -x . || \builtin printf gone; \builtin printf '\0'
 \builtin ulimit -S -a; \builtin printf '\0'; \builtin ulimit -H -a; \builtin printf '\0'
@@ -46,14 +48,14 @@ QUESTION = rb"""{ \builtin printf '\0rest\0%s\0' "${!-}"
 
 @dataclass(frozen=True, slots=True)
 class UnreportedState:
-    """The response: the parts of a shell's state that are in no report."""
+    """The response to `QUESTION`: the parts of a shell's state that its reports lack."""
 
     last_job: bytes
-    """``$!``: the process id of the last background job; empty without one."""
+    """``$!``: the process id of the last background job; empty if no job was started."""
     gone: bool
-    """Whether its working directory cannot be entered again."""
+    """Whether the working directory cannot be entered again, for instance after its removal."""
     limits: bytes
-    """Commands that set its resource limits."""
+    """Commands that set the shell's resource limits."""
     attributes: bytes
     """Commands that export functions or make them read-only."""
     builtins: bytes
@@ -64,8 +66,8 @@ class UnreportedState:
     """``$1``, ``$2``, …"""
 
     @classmethod
-    def of(cls, fields: Sequence[bytes]) -> UnreportedState | None:
-        """Parse the fields of a shell's response; return None if it is malformed."""
+    def parse(cls, fields: Sequence[bytes]) -> UnreportedState | None:
+        """Parse the fields of a shell's response; return None if the response is malformed."""
         marker_index = max((n for n, name in enumerate(fields) if name == b"rest"), default=None)
         if (
             marker_index is None
@@ -94,7 +96,8 @@ _LIMIT = re.compile(rb"\((?:[^()]*, )?-([a-zA-Z])\)\s+(\d+|unlimited|hard|soft)$
 
 def _limits(listing: bytes, kind: bytes) -> Iterator[bytes]:
     for line in listing.split(b"\n"):
-        if (match := _LIMIT.search(line)) and match[1] != b"p":  # a pipe's size cannot be set
+        # The size of a pipe cannot be set.
+        if (match := _LIMIT.search(line)) and match[1] != b"p":
             yield b"\\builtin ulimit -%s -%s %s\n" % (kind, match[1], match[2])
 
 
@@ -110,17 +113,19 @@ def _attributes(listing: bytes) -> Iterator[bytes]:
 
 _VARIABLE = re.compile(rb"^declare -(\S+) ([^=\n]+)(=?)", re.MULTILINE)
 _KEPT_BY_BASH = frozenset(b"BASHOPTS SHELLOPTS UID EUID PPID".split())
-# Options that are set elsewhere or would end a shell. All others are set last, because some change
-# how bash reads the rest.
+# These options are set elsewhere, or would end a shell. All other options are set last, because
+# some of them change how bash reads the remaining script.
 _UNRESTORED_OPTIONS = frozenset(b"errexit noexec onecmd posix restricted verbose xtrace".split())
 
 
-def script(frame: Frame, unreported_state: UnreportedState, initial_variables: bytes) -> bytes:
-    """Return bash source that restores the whole state in a fresh shell; ignore its errors.
+def script(
+    frame: StateReport, unreported_state: UnreportedState, initial_variables: bytes
+) -> bytes:
+    """Return bash source that restores the whole state in a fresh shell; errors in it are ignored.
 
     Args:
         frame: The shell's last report.
-        unreported_state: The rest of its state.
+        unreported_state: The parts of the state that the report lacks.
         initial_variables: The variables that a fresh shell reports.
     """
     options = [option for option in frame.shell_options if option != b"expand_aliases"]
@@ -134,8 +139,8 @@ def script(frame: Frame, unreported_state: UnreportedState, initial_variables: b
                 for path in unreported_state.directories[:0:-1]
             ),
             RESET_OPTIONS,
-            # POSIX mode switches options of shopt, and makes bash read the rest as the source shell
-            # would.
+            # POSIX mode switches options of ``shopt``. Bash must read the rest of the script in the
+            # mode of the original shell.
             b"set -o posix; shopt -u ${BASHOPTS//:/ }" if b"posix" in frame.set_options else b"",
             b"shopt -s " + b" ".join(options),
             *_unset_commands(initial_variables, frame.variables),
@@ -156,7 +161,7 @@ def script(frame: Frame, unreported_state: UnreportedState, initial_variables: b
 
 
 def _unset_commands(initial_variables: bytes, variables: bytes) -> Iterator[bytes]:
-    """Yield commands that remove a fresh shell's variables which the source shell lacks."""
+    """Yield commands that unset variables of a fresh shell which the original shell lacks."""
     current_matches = {match[2]: match for match in _VARIABLE.finditer(variables)}
     for match in _VARIABLE.finditer(initial_variables):
         name, flags = match[2], match[1]
@@ -165,15 +170,16 @@ def _unset_commands(initial_variables: bytes, variables: bytes) -> Iterator[byte
             and current_matches[name][1] == flags
             and current_matches[name][3] == match[3]
         )
-        # Other variables have attributes that only bash can set: they are unset only if the source
-        # lacks them.
+        # A variable that both shells have is unset only if it is exported and differs. Other
+        # variables may have attributes that only bash can set, so they are unset only if the
+        # original lacks them.
         if name not in current_matches or (b"x" in flags and not is_same) or name == b"OLDPWD":
             yield b"unset -v " + name
     for name, match in current_matches.items():
         if name in _KEPT_BY_BASH and b"x" in match[1]:
             yield b"export " + name
     if (oldpwd_match := current_matches.get(b"OLDPWD")) is None or not oldpwd_match[3]:
-        yield b"unset -v OLDPWD"  # ``cd`` has set the variable
+        yield b"unset -v OLDPWD"  # the ``cd`` of the script has set this variable
 
 
 # -- the comparison --------------------------------------------------------------------------------
@@ -186,11 +192,11 @@ _VOLATILE = frozenset(
 )
 
 _POSIX_OPTIONS = frozenset((b"inherit_errexit", b"shift_verbose"))
-"""Options of shopt that ``set -o posix`` sets; bash does not report all of its effects."""
+"""Options of shopt that ``set -o posix`` sets. Bash does not report all effects of POSIX mode."""
 
 
-def find_missing_state(expected_frame: Frame, actual_frame: Frame) -> str:
-    """Return the first part of a state that was not restored; empty: all parts were."""
+def find_missing_state(expected_frame: StateReport, actual_frame: StateReport) -> str:
+    """Return the first part of a state, in words, that was not restored; empty if none."""
     if expected_frame.directory != actual_frame.directory:
         return "the directory"
     if (set(expected_frame.shell_options) ^ set(actual_frame.shell_options)) - _POSIX_OPTIONS:
@@ -214,7 +220,7 @@ def _lines(variables: bytes) -> set[bytes]:
     return set(OUR_TRAPS.sub(b"", variables).split(b"\n"))
 
 
-# -- obstacles -------------------------------------------------------------------------------------
+# -- parts that cannot be saved --------------------------------------------------------------------
 
 _OWN_DESCRIPTORS = frozenset((OUTPUT, EPILOGUE, CONTROL, ACTION, STATUS, 254, 255))
 
@@ -222,12 +228,12 @@ _OWN_DESCRIPTORS = frozenset((OUTPUT, EPILOGUE, CONTROL, ACTION, STATUS, 254, 25
 def obstacles(
     programs: Sequence[Program], shell: int | None, unreported_state: UnreportedState
 ) -> list[str]:
-    """List in words the parts of a state that no fork can have.
+    """List, in words, the parts of a shell's state that cannot be saved for a fork.
 
     Args:
-        programs: All programs of the sandbox.
+        programs: All running programs of the sandbox.
         shell: The process id of the shell.
-        unreported_state: The part of its state that no report has.
+        unreported_state: The shell's response to `QUESTION`.
     """
     reasons = [
         f"process {program.pid} ({program.name})" for program in programs if program.pid != shell

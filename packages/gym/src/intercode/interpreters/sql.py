@@ -1,18 +1,18 @@
 """SQL interpreter: an action is one or several statements, which run in one session.
 
-The session (`intercode.databases`) knows the engine; this module renders its results as text. The
-session also holds the state: transactions, temporary tables and variables last from action to
+The session (`intercode.databases`) executes the statements; this module renders the results as
+text. The session holds the state: transactions, temporary tables and variables last from action to
 action.
 
 A result is shown as a compact, aligned table in which every value shows its type. Numbers are
-aligned to the right, and ``NULL`` is written out. An ambiguous text is in quotes: a text that looks
-like a number, ``NULL`` or a truth value, is empty, begins or ends with a space, or begins with a
-quote. So ``3`` is a number, ``'3'`` a text, ``''`` an empty text and ``NULL`` no value. A text with
-control characters is written ``e'…'``, with escapes. Two values that an agent must distinguish
-never look alike, unless they are cut.
+aligned to the right, and ``NULL`` is written out. An ambiguous text is in quotes. A text is
+ambiguous if it is empty, or looks like a number, ``NULL`` or a truth value. A text that begins or
+ends with a space, or begins with a quote, is ambiguous, too. So ``3`` is a number, ``'3'`` a text,
+``''`` an empty text and ``NULL`` no value. A text with control characters is written ``e'…'``, with
+escapes. Two different values never look alike, unless they are cut.
 
-A result is shown as records instead if a text has several lines. A long text has the same effect if
-it is a ``CREATE`` statement or the only value. A text of several lines keeps its lines.
+A result is shown as records instead if one of its texts has several lines. A long text has the same
+effect if it is a ``CREATE`` statement or the only value. A text of several lines keeps its lines.
 """
 
 from __future__ import annotations
@@ -24,7 +24,15 @@ from collections.abc import Sequence
 from datetime import date, datetime, time as clock, timedelta
 from decimal import Decimal
 
-from intercode.databases.base import Failure, Outcome, Result, Row, SavesSession, Session, Value
+from intercode.databases.base import (
+    ActionOutcome,
+    DatabaseSession,
+    Failure,
+    Row,
+    SavesSession,
+    StatementResult,
+    Value,
+)
 from intercode.errors import ForkError
 from intercode.interpreters.base import Execution, SavedState, wake_on_cancellation
 from intercode.interpreters.schema_commands import SchemaCommand, answer, parse_command
@@ -43,21 +51,22 @@ class SqlInterpreter:
     """An `Interpreter` that runs SQL and shows results as tables.
 
     Args:
-        session: The session in which the actions run; its opener closes it.
-        max_rows: Rows of each result that are shown. The number of all rows is always reported.
-        dialect: sqlglot's name of the engine's dialect, for `schema_commands`; None: every action
-            goes to the engine unchanged.
+        session: The session in which the actions run. The code that opened the session closes it.
+        max_rows: The number of rows of each result that are shown. The number of all rows is always
+            reported.
+        dialect: The name that sqlglot has for the engine's dialect, for `schema_commands`; None:
+            every action goes to the engine unchanged.
     """
 
     def __init__(
-        self, session: Session, max_rows: int = MAX_ROWS, *, dialect: str | None = None
+        self, session: DatabaseSession, max_rows: int = MAX_ROWS, *, dialect: str | None = None
     ) -> None:
         self._session = session
         self._max_rows = max_rows
         self._dialect = dialect
 
     def execute(self, action: str, timeout: float | None = None) -> Execution:
-        """Run one action; `info` has ``columns`` and ``rows`` of its last result, for the reward.
+        """Run one action. `info` has ``columns`` and ``rows`` of its last result, for the reward.
 
         Raises:
             ActionError: The action contains a NUL.
@@ -77,17 +86,17 @@ class SqlInterpreter:
         )
 
     def save(self, lossy: bool = False) -> SavedState:
-        """Save the session's database and settings; only embedded engines support it.
+        """Save the session's database and settings. Only SQLite and DuckDB support it.
 
         Raises:
             ForkError: The state cannot be saved, or the database is on a server.
             DatabaseError: The engine failed.
         """
         if not isinstance(self._session, SavesSession):
-            raise ForkError("a session of a database server cannot be saved: use how='replay'")
+            raise ForkError("a session of a database server cannot be saved: use mode='replay'")
         saved_session = self._session.save(lossy)
 
-        def reopen() -> tuple[Session, SqlInterpreter]:
+        def reopen() -> tuple[DatabaseSession, SqlInterpreter]:
             session = saved_session.open()
             return session, SqlInterpreter(session, self._max_rows, dialect=self._dialect)
 
@@ -104,10 +113,10 @@ class SqlInterpreter:
     def _look(
         self, command: SchemaCommand, dialect: str, timeout: float | None, start_time: float
     ) -> Execution:
-        """Run a schema command. Its listing is never an answer, so it reports no columns."""
-        outcomes: list[Outcome] = []
+        """Run a schema command. Its output is never an answer, so `info` reports 0 columns."""
+        outcomes: list[ActionOutcome] = []
 
-        def run(sql: str) -> Outcome:
+        def run(sql: str) -> ActionOutcome:
             # All queries of a command share its time limit; an engine accepts no limit of 0.
             remaining_seconds = (
                 None if timeout is None else max(0.001, start_time + timeout - time.monotonic())
@@ -120,7 +129,7 @@ class SqlInterpreter:
         with wake_on_cancellation(self._session.kill):
             listing = answer(command, dialect, run)
         text = listing if isinstance(listing, str) else self._render_outcome(listing, "")
-        failed = isinstance(listing, Outcome) and listing.failure is not None
+        failed = isinstance(listing, ActionOutcome) and listing.failure is not None
         buffer = OutputBuffer(self._session.limits.output)
         buffer.add(text.encode("utf-8", "surrogateescape"))
         events = {
@@ -136,7 +145,7 @@ class SqlInterpreter:
             seconds=time.monotonic() - start_time,
         )
 
-    def _render_outcome(self, outcome: Outcome, action: str) -> str:
+    def _render_outcome(self, outcome: ActionOutcome, action: str) -> str:
         blocks = [_result(result) for result in outcome.results]
         if outcome.failure is not None:
             blocks.append(_failure(outcome.failure, action))
@@ -149,14 +158,14 @@ class SqlInterpreter:
         return buffer.getvalue().decode("utf-8", "replace") if buffer.truncated else text
 
 
-def _result(result: Result) -> str:
+def _result(result: StatementResult) -> str:
     if result.columns:
         render_rows = render_records if has_long_text(result.rows) else render
         return f"{render_rows(result.columns, result.rows)}\n{_count(result)}"
     return "ok" if result.affected_rows is None else f"ok, {_rows(result.affected_rows)} changed"
 
 
-def _count(result: Result) -> str:
+def _count(result: StatementResult) -> str:
     row_count = len(result.rows)
     if result.total is None:
         return f"(the first {row_count} of more rows than were counted)"
@@ -178,8 +187,10 @@ def _failure(failure: Failure, action: str) -> str:
     return f"{text} (line {line}, column {column})"
 
 
-def _info(outcome: Outcome) -> dict[str, object]:
-    last_result = outcome.results[-1] if outcome.results and outcome.failure is None else Result()
+def _info(outcome: ActionOutcome) -> dict[str, object]:
+    last_result = (
+        outcome.results[-1] if outcome.results and outcome.failure is None else StatementResult()
+    )
     info: dict[str, object] = {"columns": len(last_result.columns)}
     if last_result.columns:
         info["rows"] = last_result.total
@@ -199,7 +210,7 @@ MAX_CELL = 200
 MAX_TEXT = 4000
 """Maximum characters of a value in a record."""
 MAX_RULE = 100
-"""Maximum columns of the rule below the names: a terminal's width, not that of the widest value."""
+"""Maximum columns of the line below the names: a terminal's width, even if a value is wider."""
 _MAX_BYTES = 32
 _MISTAKABLE = re.compile(
     r"[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?|[-+]?(inf|nan)|null|true|false|[xe]?'.*|\s.*|.*\s|",
@@ -207,7 +218,7 @@ _MISTAKABLE = re.compile(
 )
 _CREATE = re.compile(r"\s*CREATE\s", re.IGNORECASE)
 _LINES = re.compile(r"[^\x00-\x08\x0b-\x1f\x7f]*")
-"""Text whose only control characters are line ends and tabs."""
+"""A text whose only control characters are line ends and tabs."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _CONTROLS = {number: repr(chr(number))[1:-1] for number in [*range(32), 127]}
 _CONTROLS[ord("\\")] = "\\\\"
@@ -215,7 +226,7 @@ _NUMBERS = {int, float, Decimal}
 
 
 def render(columns: Sequence[str], rows: Sequence[Row]) -> str:
-    """Return a table: a line of names, a rule, and a line for each row."""
+    """Return a table as text: a line of names, a ruled line, and a line for each row."""
     padded_columns = []
     for column_index, name in enumerate(columns):
         values = [row[column_index] for row in rows]
@@ -227,9 +238,10 @@ def render(columns: Sequence[str], rows: Sequence[Row]) -> str:
 
 
 def has_long_text(rows: Sequence[Row]) -> bool:
-    """Return whether a result has a text of several lines, or a text that a table would cut.
+    """Return whether to show a result as records: a text has several lines, or is long.
 
-    A long text counts only if it is the result's only value or a ``CREATE`` statement.
+    A text that a table would cut is long. Such a text counts only if it is the result's only value
+    or a ``CREATE`` statement.
     """
     is_single_value = len(rows) == 1 and len(rows[0]) == 1
     return any(
@@ -248,9 +260,9 @@ def _has_lines(value: str) -> bool:
 
 
 def render_records(columns: Sequence[str], rows: Sequence[Row]) -> str:
-    """Return the rows one below the other; a text of several lines keeps its lines.
+    """Return rows as records, one below the other; a text of several lines keeps its lines.
 
-    A single column has its name and a rule above, and a rule between its values. With several
+    The name of a single column is at the top, with a line of dashes before each value. With several
     columns, each value follows its column's name.
     """
     names = [_cut(name.translate(_CONTROLS)) for name in columns]

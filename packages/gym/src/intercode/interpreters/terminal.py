@@ -1,8 +1,8 @@
 """Terminal of a sandbox: a shell that reads keys, and the screen that the shell draws.
 
-The kernel's terminal belongs to the sandbox. The host draws the screen with `pyte`, from bytes that
-are as hostile as the programs in the sandbox. The screen sends nothing back to the programs, and
-one look draws a bounded number of bytes.
+The terminal device belongs to the sandbox's kernel. The host draws the screen with the package
+`pyte`, from bytes that may be hostile. The screen sends nothing back to the programs. Each look at
+the screen draws a bounded number of bytes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from intercode.errors import UsageError
 from intercode.interpreters.base import cancellation_fd
-from intercode_sandbox.base import HasTerminals, SandboxBackend
+from intercode_sandbox.base import SandboxBackend, SupportsTerminals
 from intercode_sandbox.ownership import register_release
 
 if TYPE_CHECKING:
@@ -32,16 +32,18 @@ _START = """exec 0<>"$0" 1>&0 2>&0; export PS1='\\w\\$ '; exec bash --norc --nop
 # Without these variables, bash and less would write history files.
 _ENV = {"TERM": "linux", "HISTFILE": "", "LESSHISTFILE": "-"}
 _QUIET_SECONDS = 0.15
-"""Seconds without output after which the screen is read."""
+"""Seconds without output after which the screen counts as finished and is read."""
 _ECHO_SECONDS = 1.0
-"""Seconds within which typed keys should show an effect."""
+"""Seconds to wait for the first output after keys were typed."""
 _BUSY_SECONDS = 2.0
-"""Seconds after which the screen of a program that draws without end is read."""
+"""Seconds of continuous output after which the screen is read while a program still draws."""
 _MAX_DRAWN_BYTES = 1 << 18
-"""Bytes that are drawn at one look; further output waits for the next look."""
+"""Bytes that one look draws; further output waits for the next look."""
 _CHUNK = 1 << 8
-"""Bytes between two checks of the clock: five bytes may redraw the whole screen, in
-milliseconds."""
+"""Bytes between two checks of the clock.
+
+Five bytes may redraw the whole screen, which takes milliseconds.
+"""
 _TIOCGPTN, _TIOCSPTLCK = 0x80045430, 0x40045431  # Python has no names for these ioctls
 
 
@@ -54,9 +56,9 @@ class ScreenView:
     cursor: tuple[int, int]
     """Row and column, from 1."""
     busy: bool = False
-    """Whether a program was still writing."""
+    """Whether a program was still drawing."""
     ended: bool = False
-    """Whether the shell has ended."""
+    """Whether the shell, and with it the terminal, has ended."""
 
 
 def check_installed() -> None:
@@ -73,7 +75,7 @@ def check_installed() -> None:
         ) from None
 
 
-class Screen:
+class TerminalScreen:
     """The content of a terminal after arbitrary bytes."""
 
     def __init__(self) -> None:
@@ -88,7 +90,8 @@ class Screen:
         import pyte
 
         text = self._decoder.decode(content)
-        if not text.isascii():  # many combining marks in one cell cost pyte quadratic time
+        # Many combining marks in one cell cost pyte quadratic time, so they are removed.
+        if not text.isascii():
             text = "".join(character for character in text if not unicodedata.combining(character))
         leading_text, *sequences = text.split("\x1b")
         for chunk in (leading_text, *("\x1b" + character for character in sequences)):
@@ -110,7 +113,7 @@ class Terminal:
     """A terminal with an interactive bash, in the image's working directory.
 
     Args:
-        sandbox: The sandbox, which supports terminals (`HasTerminals`).
+        sandbox: The sandbox, which supports terminals (`SupportsTerminals`).
         seconds: Seconds to wait for the first prompt.
 
     Raises:
@@ -120,7 +123,7 @@ class Terminal:
 
     def __init__(self, sandbox: SandboxBackend, seconds: float) -> None:
         self._sandbox = sandbox
-        assert isinstance(sandbox, HasTerminals)  # checked by the interpreter
+        assert isinstance(sandbox, SupportsTerminals)  # checked by the interpreter
         self._master = sandbox.terminal()
         self._release = register_release(self, os.close, self._master)
         try:
@@ -133,25 +136,27 @@ class Terminal:
         except BaseException:
             self._release()
             raise
-        self._screen = Screen()
+        self._screen = TerminalScreen()
         try:
-            self.first_screen = self.look(seconds)  # keys before the prompt would be echoed twice
+            # The wait for the prompt is necessary: bash would echo earlier keys twice.
+            self.first_screen = self.look(seconds)
         except BaseException:
             self.close()
             raise
 
     def send(self, keys: bytes) -> int:
-        """Type keys; return how many bytes the terminal has accepted."""
-        with suppress(OSError):  # no program reads, or no program is left
+        """Type keys; return the number of bytes that the terminal has accepted."""
+        # The terminal's buffer may be full, or no program may have the terminal open.
+        with suppress(OSError):
             return os.write(self._master, keys)
         return 0
 
     def look(self, seconds: float, *, has_sent_keys: bool = False) -> ScreenView:
-        """Return the screen as soon as nothing was drawn for a moment.
+        """Wait until the programs draw nothing for `_QUIET_SECONDS`; return the screen.
 
         Args:
-            seconds: Longest wait.
-            has_sent_keys: Whether keys were sent, whose effect should show soon.
+            seconds: The longest wait.
+            has_sent_keys: Whether keys were sent; the wait for a first output is then short.
 
         Raises:
             SandboxError: The sandbox has ended.
@@ -172,7 +177,7 @@ class Terminal:
                 break
             chunk = self._read() if self._master in ready_fds else b""
             if not chunk:
-                self._sandbox.processes()  # raises if the sandbox has ended
+                self._sandbox.processes()  # the call raises if the sandbox has ended
                 return self._screen.look(ended=True)
             if not drawn_bytes:
                 deadline = min(deadline, time.monotonic() + _BUSY_SECONDS)

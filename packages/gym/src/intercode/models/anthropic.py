@@ -1,6 +1,7 @@
-"""The client of Anthropic's models, which uses Anthropic's SDK.
+"""The client of Anthropic's models, which uses Anthropic's Python SDK.
 
-`encode` and `decode` convert requests and responses of the protocol ``messages``.
+The client uses Anthropic's API protocol ``messages``. `encode` and `decode` convert the protocol's
+requests and responses.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from intercode.models import wire
+from intercode.models import response_parsing
 from intercode.models.base import Answer, Message, Request, Role, ToolCall, Usage
 from intercode.models.protocols import MESSAGES
 from intercode.models.providers import PROVIDERS
@@ -19,11 +20,11 @@ if TYPE_CHECKING:
     import anthropic as sdk_types
 
 MOST_TOKENS = 4096
-"""Default token limit of a reply without one in the settings: the protocol requires a limit."""
+"""Token limit of a reply if the settings contain none, because the protocol requires a limit."""
 
 
 class AnthropicClient:
-    """The client of ``messages``.
+    """The client of the protocol ``messages``.
 
     Args:
         model: Anthropic's name of the model.
@@ -33,10 +34,10 @@ class AnthropicClient:
     """
 
     def __init__(self, model: str, base_url: str, key: str, timeout: float) -> None:
-        module = wire.sdk("anthropic", "Anthropic's protocol")
+        module = response_parsing.sdk("anthropic", "Anthropic's protocol")
         self.model = model
-        self._errors = wire.Errors(module, key)
-        self._timeout = module.Timeout(timeout, connect=min(wire.CONNECT, timeout))
+        self._errors = response_parsing.SdkErrorTranslator(module, key)
+        self._timeout = module.Timeout(timeout, connect=min(response_parsing.CONNECT, timeout))
         self._sdk: sdk_types.Anthropic = module.Anthropic(
             api_key=key, base_url=base_url, timeout=self._timeout, max_retries=0
         )
@@ -51,7 +52,8 @@ class AnthropicClient:
         body = encode(request)
         sdk_arguments = {name: body.pop(name) for name in ("max_tokens", "messages")}
         with self._errors:
-            # Without a timeout on each call, the SDK refuses requests for long replies by itself.
+            # The timeout is passed with each call, because without it the SDK refuses requests for
+            # long replies.
             response = create(
                 model=self.model, extra_body=body, timeout=self._timeout, **sdk_arguments
             )
@@ -66,9 +68,10 @@ class AnthropicClient:
 def anthropic(model: str, *, base_url: str | None, timeout: float) -> AnthropicClient:
     """Return the client of Anthropic, or of the compatible server at ``ANTHROPIC_BASE_URL``."""
     name, provider = f"anthropic/{model}", PROVIDERS["anthropic"]
-    wire.require_sdk("anthropic", provider.key, name)
+    response_parsing.require_sdk("anthropic", provider.key, name)
     url, key = provider.locate(name, base_url)
-    # Anthropic's SDK adds ``/v1`` itself. OpenAI's does not, so users often include it.
+    # Anthropic's SDK adds ``/v1`` to the URL. OpenAI's SDK does not, so many users' URLs include
+    # ``/v1``.
     return AnthropicClient(model, url.removesuffix("/v1"), key, timeout)
 
 
@@ -76,8 +79,8 @@ def encode(request: Request) -> dict[str, Any]:
     """Return the request parameters of ``messages``.
 
     System messages are joined into the separate field ``system``. Adjacent messages of one speaker
-    are merged, because the protocol requires alternating speakers. Tool results belong to the user.
-    The protocol has no seed, so `Settings.seed` is ignored.
+    are merged, because the protocol requires alternating speakers. Tool results become messages of
+    the role ``user``. The protocol has no seed, so `Settings.seed` is ignored.
     """
     settings = request.settings
     system = "\n\n".join(m.content for m in request.messages if m.role == "system")
@@ -110,7 +113,7 @@ def _blocks(message: Message) -> list[dict[str, Any]]:
     if message.role == "tool":
         call = message.call_id or ""
         return [{"type": "tool_result", "tool_use_id": call, "content": text}]
-    # The server refuses blank texts, and an assistant's message that ends in blanks.
+    # The server refuses blank texts, and refuses an assistant's message that ends in whitespace.
     text = text.rstrip() if message.role == "assistant" else text
     blocks: list[dict[str, Any]] = [{"type": "text", "text": text}] if text.strip() else []
     blocks += [
@@ -121,28 +124,37 @@ def _blocks(message: Message) -> list[dict[str, Any]]:
 
 
 def decode(response_body: dict[str, Any]) -> Answer:
-    """Decode the JSON of a response.
+    """Decode a model's answer from a response of the protocol ``messages``.
+
+    Args:
+        response_body: The JSON object of the response.
 
     Raises:
         AttemptError: The response has no usable content.
     """
     content = response_body.get("content")
     if not isinstance(content, list):
-        raise wire.unusable_answer("the answer has no content")
+        raise response_parsing.unusable_answer("the answer has no content")
     blocks = [block for block in content if isinstance(block, dict)]
-    text = wire.extract_text([block for block in blocks if block.get("type") == "text"])
+    text = response_parsing.extract_text([block for block in blocks if block.get("type") == "text"])
     calls = _calls([block for block in blocks if block.get("type") == "tool_use"])
-    finish = wire.finish(response_body.get("stop_reason"), bool(calls))
-    return Answer(text, calls, _usage(response_body), wire.extract_model(response_body), finish)
+    finish = response_parsing.finish(response_body.get("stop_reason"), bool(calls))
+    return Answer(
+        text, calls, _usage(response_body), response_parsing.extract_model(response_body), finish
+    )
 
 
 def _calls(blocks: Sequence[dict[str, Any]]) -> tuple[ToolCall, ...]:
     for block in blocks:
         if not isinstance(block.get("name"), str):
             excerpt = json.dumps(block)[:200]
-            raise wire.unusable_answer(f"the answer has a tool call without a name: {excerpt}")
+            raise response_parsing.unusable_answer(
+                f"the answer has a tool call without a name: {excerpt}"
+            )
     return tuple(
-        ToolCall(str(block.get("id", "")), block["name"], wire.arguments(block.get("input")))
+        ToolCall(
+            str(block.get("id", "")), block["name"], response_parsing.arguments(block.get("input"))
+        )
         for block in blocks
     )
 
@@ -152,12 +164,12 @@ def _usage(response_body: dict[str, Any]) -> Usage | None:
     if not isinstance(usage, dict):
         return None
     input_tokens, output_tokens = (
-        wire.tokens(usage, "input_tokens"),
-        wire.tokens(usage, "output_tokens"),
+        response_parsing.tokens(usage, "input_tokens"),
+        response_parsing.tokens(usage, "output_tokens"),
     )
     if input_tokens is None or output_tokens is None:
         return None
-    # Anthropic's `input_tokens` excludes the tokens of its cache.
-    cached_tokens = wire.tokens(usage, "cache_read_input_tokens") or 0
-    cache_write_tokens = wire.tokens(usage, "cache_creation_input_tokens") or 0
+    # Anthropic's count ``input_tokens`` excludes tokens that are read from, or written to, a cache.
+    cached_tokens = response_parsing.tokens(usage, "cache_read_input_tokens") or 0
+    cache_write_tokens = response_parsing.tokens(usage, "cache_creation_input_tokens") or 0
     return Usage(input_tokens + cached_tokens + cache_write_tokens, output_tokens, cached_tokens)

@@ -52,7 +52,8 @@ def as_openai(message: Message) -> dict[str, Any]:
     if message.role == "tool":
         payload["tool_call_id"] = message.call_id or ""
     if message.tool_calls:
-        # Arguments are always serialised as JSON: some servers refuse a dialogue with other text.
+        # Arguments are always serialised as JSON, because some servers refuse a dialogue in which
+        # the arguments of a call are other text.
         payload["tool_calls"] = [
             {
                 "id": call.call_id,
@@ -83,20 +84,23 @@ class Settings:
     def facts(self) -> dict[str, Any]:
         """Return the settings in the form of records: with `trace` only if it is set."""
         fields = asdict(self)
-        if not self.trace:  # keeps records and hashes equal to those from before `trace` existed
+        # Without the field, records and hashes equal those from the time before `trace` existed.
+        if not self.trace:
             del fields["trace"]
         return fields
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
-    """The token ids of a call from the server itself, not from a second tokenisation.
+class TokenTrace:
+    """The token ids of a call, as the server reports them.
+
+    A second tokenisation of the texts might give other ids.
 
     Attributes:
         prompt: The ids of the complete prompt that the model received.
         ids: The ids of the reply that the model generated.
         logprobs: The natural logarithm of the probability of each id in `ids`, in the same order;
-            None if the server does not report it.
+            None: the server reports no log-probabilities.
     """
 
     prompt: tuple[int, ...]
@@ -104,7 +108,7 @@ class Trace:
     logprobs: tuple[float, ...] | None = None
 
     @classmethod
-    def of(cls, prompt: object, ids: object, logprobs: object) -> Trace | None:
+    def parse(cls, prompt: object, ids: object, logprobs: object) -> TokenTrace | None:
         """Return the trace from a response's fields; None if prompt or reply ids are missing."""
         if not (_is_list_of(int, prompt) and _is_list_of(int, ids)):
             return None
@@ -172,7 +176,7 @@ class Reply:
     cached: bool = False
     seconds: float = 0.0
     retries: int = 0
-    trace: Trace | None = None
+    trace: TokenTrace | None = None
 
 
 class Model(Protocol):
@@ -205,7 +209,7 @@ class Request:
     tools: tuple[Tool, ...] = ()
 
     def most_input_tokens(self) -> int:
-        """Return an upper bound of the prompt's tokens: each token is at least one byte."""
+        """Return an upper bound of the prompt's tokens, because each token is at least one byte."""
         size = sum(len(message.content.encode(errors="replace")) for message in self.messages)
         size += MESSAGE_OVERHEAD * len(self.messages)
         for message in self.messages:
@@ -217,14 +221,14 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The result of one call; `usage` is ``None`` if the server does not report it."""
+    """The result of one call; `usage` is ``None`` if the server reports no token counts."""
 
     text: str
     tool_calls: tuple[ToolCall, ...] = ()
     usage: Usage | None = None
     model: str = ""
     finish: Finish = "stop"
-    trace: Trace | None = None
+    trace: TokenTrace | None = None
 
 
 class AttemptError(Exception):
@@ -235,7 +239,7 @@ class AttemptError(Exception):
     Attributes:
         retry_after: Seconds that the server asks callers to wait; None: not stated.
         throttled: Whether the server refused the call for its rate limit.
-        charged: Whether the model may have run, so the provider may charge for the call.
+        charged: Whether the model may have run. If so, the provider may charge for the call.
         unreachable: Whether no server could be reached.
     """
 
@@ -259,7 +263,8 @@ class Client(Protocol):
     """A connection to one model of one provider.
 
     Attributes:
-        endpoint: Address and protocol of the server; part of the hash of a cached reply.
+        endpoint: The address and protocol of the server. The key of a cached reply includes the
+            endpoint.
     """
 
     endpoint: str
@@ -296,4 +301,5 @@ class SupportsStart(Protocol):
 
 
 ClientFactory = Callable[..., Client]
-"""``factory(model, *, base_url: str | None, timeout: float)``; registered in `MODELS`."""
+"""A function ``factory(model, *, base_url: str | None, timeout: float)`` that returns a client. The
+registry `MODELS` maps each provider's name to a factory."""

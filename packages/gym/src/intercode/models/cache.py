@@ -14,19 +14,20 @@ from pathlib import Path
 from typing import Any
 
 from intercode.errors import UsageError
-from intercode.models.base import Reply, Request, Settings, ToolCall, Trace, Usage
-from intercode_sandbox.files import atomic_file, sha256
+from intercode.models.base import Reply, Request, Settings, TokenTrace, ToolCall, Usage
+from intercode_sandbox.host_files import atomic_file, sha256
 
 log = logging.getLogger(__name__)
 
 FORMAT = 1
-"""The version of the file format; part of the hash."""
+"""The version of the file format. The hash includes the version, so old files are not read."""
 
 
 def is_unseeded_sampling(settings: Settings) -> bool:
-    """Return whether equal calls may have different answers: sampling without a seed.
+    """Return whether the settings ask for random replies without a seed.
 
-    Such replies are not cached, because ten samples would otherwise be ten copies of the first.
+    Equal calls may then have different answers. Such answers are not cached: with a cache, ten
+    samples would be ten copies of the first sample.
     """
     return settings.temperature != 0 and settings.seed is None
 
@@ -63,7 +64,7 @@ class Cache:
             entry = json.loads(self._path(key).read_bytes())
             return _reply(entry)
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            return None  # missing, truncated, or in another format
+            return None  # the file is missing, truncated, or in another format
 
     def put(self, key: str, reply: Reply) -> None:
         """Store a reply. A failure is only a warning, because the reply is already paid for."""
@@ -85,5 +86,5 @@ def _reply(entry: dict[str, Any]) -> Reply:
     entry["usage"] = Usage(**entry["usage"])
     entry["tool_calls"] = tuple(ToolCall(**call) for call in entry["tool_calls"])
     if (trace := entry.get("trace")) is not None:
-        entry["trace"] = Trace.of(trace["prompt"], trace["ids"], trace["logprobs"])
+        entry["trace"] = TokenTrace.parse(trace["prompt"], trace["ids"], trace["logprobs"])
     return Reply(**entry)

@@ -1,7 +1,7 @@
 """User-defined clients, whose factory, methods and answers are validated.
 
-A faulty factory is reported before any episode. A faulty call is an error of its episode; the error
-names the user's class, not the agent that made the call.
+A faulty factory is reported before any episode starts. If a call of a client fails, the episode
+that made the call ends as an error. The error names the user's class, not the agent.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from intercode.models.base import (
     Finish,
     Request,
     SupportsStart,
+    TokenTrace,
     ToolCall,
-    Trace,
     Usage,
 )
 from intercode_sandbox.interruption import is_handlers
@@ -35,7 +35,7 @@ _CLIENT = "a client has the text 'endpoint' and the methods send(request) and cl
 
 
 def is_own(factory: object) -> bool:
-    """Return whether a client factory is user-defined, and not InterCode's."""
+    """Return whether a client factory is user-defined, not one of InterCode's."""
     module = getattr(factory, "__module__", None) or ""
     return module.partition(".")[0] != "intercode"
 
@@ -47,7 +47,7 @@ def make_client(
 
     Args:
         factory: The factory.
-        provider: The factory's name for messages, such as ``path/to/file.py:make``.
+        provider: The factory's name, for error messages, such as ``path/to/file.py:make``.
         model: The model's name.
         base_url: The server's URL; None: the factory's default.
         timeout: Seconds for which the server may be silent.
@@ -74,7 +74,7 @@ def make_client(
 
 
 class OwnClient:
-    """A wrapper of a user-defined client that validates its answers.
+    """A wrapper of a user-defined client, which validates the client's answers.
 
     Args:
         client: The user's client.
@@ -120,7 +120,10 @@ class OwnClient:
         )
 
     def close(self) -> None:
-        """Close the client. A failure is only logged: all episodes are recorded by then."""
+        """Close the user's client.
+
+        A failure is only logged, because all episodes are recorded at this time.
+        """
         try:
             self._client.close()
         except BaseException as error:
@@ -130,7 +133,7 @@ class OwnClient:
 
 
 class OwnServer(OwnClient):
-    """A wrapper of a user-defined client that starts its own server; see `SupportsStart`."""
+    """A wrapper of a user-defined client that starts a server, by implementing `SupportsStart`."""
 
     def __init__(self, client: Any) -> None:
         super().__init__(client)
@@ -153,7 +156,7 @@ class OwnServer(OwnClient):
 
 
 def _call_flaw(function: Any, *arguments: object, **options: object) -> str:
-    """Return the reason why a function cannot be called with the arguments; empty if it can."""
+    """Return the reason why a function cannot be called with arguments; empty: no reason."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # some C functions have no signature
@@ -164,7 +167,7 @@ def _call_flaw(function: Any, *arguments: object, **options: object) -> str:
         for test in (inspect.iscoroutinefunction, inspect.isasyncgenfunction)
         for candidate in (function, call)
     ):
-        return f"{_name(function)} is async; write it without"
+        return f"{_name(function)} is async; write a plain function"
     try:
         signature.bind(*arguments, **options)
     except TypeError as error:
@@ -173,7 +176,7 @@ def _call_flaw(function: Any, *arguments: object, **options: object) -> str:
 
 
 def _client_flaw(client: Any) -> str:
-    """Return the reason why a factory's result is not a client; empty if it is valid."""
+    """Return the reason why a factory's result is not a client; empty: the result is a client."""
     if client is None or isinstance(client, type):
         return f"the result must be a client, not {_describe_value(client)}"
     if inspect.iscoroutine(client):
@@ -197,7 +200,7 @@ def _client_flaw(client: Any) -> str:
 
 
 def _answer_flaw(answer: Any) -> str:
-    """Return the reason why a call's result is not a valid `Answer`; empty if it is valid."""
+    """Return the reason why a call's result is not a valid `Answer`; empty: the result is valid."""
     if not isinstance(answer, Answer):
         return f"it returned {_describe_value(answer)}"
     usage, calls = answer.usage, answer.tool_calls
@@ -207,7 +210,7 @@ def _answer_flaw(answer: Any) -> str:
         "usage": usage is None or (isinstance(usage, Usage) and _is_usage(usage)),
         "model": isinstance(answer.model, str),
         "finish": answer.finish in get_args(Finish),
-        "trace": answer.trace is None or isinstance(answer.trace, Trace),
+        "trace": answer.trace is None or isinstance(answer.trace, TokenTrace),
     }
     field_name = next((name for name, is_right in fields.items() if not is_right), None)
     return (

@@ -1,7 +1,7 @@
-"""Draining of model calls after Ctrl-C.
+"""Draining of model calls after Ctrl-C: running calls may finish, but no call waits or retries.
 
-A run handles Ctrl-C itself. Its `Drain` propagates the interrupt to model calls, which happen deep
-in agents, judges and gateways, on any thread.
+A run handles Ctrl-C itself. The run's `Drain` propagates the interrupt to model calls, which
+agents, judges and gateways make on any thread.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from intercode.errors import ModelUnavailableError
 
 
 class Drain:
-    """The interrupt state of a run: after an interrupt, model calls neither wait nor retry.
+    """The interrupt state of a run.
 
-    Running calls may still finish.
+    After an interrupt, running model calls may still finish, but calls neither wait nor retry.
 
     Attributes:
         failed: Whether a call has failed since the interrupt. No call begins after a failure,
@@ -43,7 +43,7 @@ class Drain:
             ModelUnavailableError: A call has failed since the interrupt.
         """
         if self.failed:
-            error = ModelUnavailableError("not asked, as the run was interrupted")
+            error = ModelUnavailableError("not sent: the run was interrupted")
             error.unsent = True
             raise error
 
@@ -53,12 +53,16 @@ class Drain:
 
 
 _drains: list[Drain] = []
-"""The drains of active runs. A signal concerns the whole process, so calls obey the latest."""
+"""The drains of the process's active runs. A signal concerns the whole process, so model calls obey
+the drain of the latest run."""
 
 
 @contextmanager
 def run_drain() -> Iterator[Drain]:
-    """Register and yield a run's drain; calls that begin in the block obey it to their end."""
+    """Register a drain for a run, and yield the drain.
+
+    Model calls that begin during the ``with`` block obey the drain until the calls end.
+    """
     drain = Drain()
     _drains.append(drain)
     try:

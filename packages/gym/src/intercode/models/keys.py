@@ -1,7 +1,7 @@
 """API keys and base URLs from environment variables or ``.env`` in the working directory.
 
-No other source is read. The keys are passed to clients; `intercode.redaction` removes them from all
-output and records.
+No other source is read. The keys are passed to clients. `intercode.redaction` removes the keys from
+all output and records.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ def find(name: str) -> str | None:
     An empty value is equivalent to ``None``.
 
     Raises:
-        UsageError: The value has characters that no key or URL has, such as a line break. In
-            messages of clients, such a value would be hard to find and redact.
+        UsageError: The value has characters that no key or URL has, such as a line break. Clients
+            would escape these characters in messages, so redaction might miss the value.
     """
     value = os.environ.get(name, "").strip() or dotenv().get(name) or None
     if value and not (value.isascii() and value.isprintable()):
-        raise UsageError(f"{name} has a character in it that is none of a key: a line's end?")
+        raise UsageError(f"{name} has a character that no key contains, such as a line end")
     return value
 
 
@@ -65,7 +65,7 @@ def check_url(url: str) -> str:
         or url_parts.fragment
     ):
         raise UsageError(
-            f"the base URL of {url_parts.hostname} has a user, a query or a fragment, which would be "
-            f"recorded: put keys in the environment or in {FILE}"
+            f"the base URL of {url_parts.hostname} has a user, a query or a fragment, which "
+            f"would be recorded: put keys in the environment or in {FILE}"
         )
     return url.rstrip("/")

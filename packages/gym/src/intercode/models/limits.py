@@ -1,6 +1,7 @@
 """Limits of model calls: rate limit, budget and retries.
 
-Many models and threads may share a `RateLimit` or a `Budget`; a `Retry` belongs to one model.
+Many models and threads may share a `RateLimit` or a `Budget`. Each model has its own `Retry`
+policy.
 """
 
 from __future__ import annotations
@@ -18,16 +19,19 @@ from intercode.models.base import Usage
 from intercode.models.drain import Drain, current_drain
 
 LONGEST_WAIT = 60.0
-"""Maximum wait in seconds before a retry if the server does not state one."""
+"""Maximum wait in seconds before a retry, if the server's response states no wait."""
 PATIENCE = 300.0
-"""Maximum ``Retry-After`` in seconds that is obeyed; waiting for a daily quota is pointless."""
+"""Maximum wait in seconds that a server may state in ``Retry-After``. After a longer
+``Retry-After``, the call fails, because waiting for a daily quota is pointless."""
 FIRST_PAUSE = 1.0
-"""Seconds without new calls after the first refusal for the rate without ``Retry-After``. Six
-doublings outlast a quota of one minute."""
+"""Seconds without new calls after a server first refuses a call for the rate limit, if the response
+has no ``Retry-After``. Each further refusal doubles the pause; after six doublings, the pause is
+longer than the minute to which most quotas apply."""
 _MINUTE = 60.0
 _ROUNDING_TOLERANCE = 1e-9
 _NEGLIGIBLE_WAIT = 1e-6
-"""Waits below this many seconds are skipped: a clock's rounding might lose them."""
+"""Seconds below which a wait is skipped. Such a short wait may not change the clock's value,
+because of rounding, and the loop would not end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +63,8 @@ class Retry:
         """Return the seconds to wait before the next try: exponential backoff with jitter.
 
         The wait is ``min(LONGEST_WAIT, first_wait * 2 ** (failures - 1))`` times a random factor
-        from 0.5 to 1. With `retry_after`, the result is `retry_after` plus a tenth of that wait.
-        Jitter keeps workers from retrying at the same moment.
+        from 0.5 to 1 (jitter). With `retry_after`, the result is `retry_after` plus a tenth of the
+        wait from this formula. Jitter keeps workers from retrying at the same moment.
 
         Args:
             failures: The number of failed calls, at least 1.
@@ -80,11 +84,12 @@ class Retry:
 class RateLimit:
     """An adaptive rate limit for the calls to one provider.
 
-    With configured limits, calls are spaced evenly, so no minute exceeds a limit. After a refusal
-    for the rate (HTTP 429), no call starts for the provider's ``Retry-After``. Without a
-    ``Retry-After``, the pause doubles until a call succeeds. A refusal also halves the number of
-    concurrent calls. Each success raises that number again: by one per round in which all
-    concurrent calls succeed. A refused call is retried before later calls.
+    With configured limits, calls are spaced evenly, so no minute exceeds a limit. After a provider
+    refuses a call for its rate limit (HTTP 429), no call starts during the response's
+    ``Retry-After``. If a response has no ``Retry-After``, the pause doubles with each refusal,
+    until a call succeeds. A refusal also halves the maximum number of concurrent calls. Successes
+    raise that maximum again, by one for each round in which all concurrent calls succeed. A refused
+    call is retried before later calls.
 
     Args:
         requests: Maximum calls per minute; None: no limit.
@@ -114,7 +119,7 @@ class RateLimit:
         self._calls_due = self._tokens_due = self._resume = -math.inf
         self._tickets, self._queue = itertools.count(), set[int]()
         self._active_calls, self._width = 0, math.inf
-        """The number of running calls, and its maximum (`_width`)."""
+        """The number of running calls, and (`_width`) the maximum number of concurrent calls."""
         self._pause = FIRST_PAUSE
 
     def ticket(self) -> int:
@@ -126,9 +131,9 @@ class RateLimit:
 
         Args:
             tokens: The estimated tokens of the call, which `release` corrects.
-            ticket: The queue position, by which a refused call precedes later ones; None: a new
-                ticket.
-            drain: The drain that the call obeys; None: that of the active run.
+            ticket: The queue position, with which a refused call precedes later calls when it is
+                retried; None: a new position.
+            drain: The drain that the call obeys; None: the drain of the active run.
 
         Returns:
             The start time of the call, in seconds of `clock`.
@@ -168,31 +173,35 @@ class RateLimit:
     def release(
         self, start_time: float, *, unused_tokens: float = 0, succeeded: bool = True
     ) -> None:
-        """End a call that was not refused for the rate.
+        """End a call that the provider did not refuse for its rate limit.
 
         Args:
             start_time: The start time from `acquire`.
-            unused_tokens: The estimated tokens that the call did not use; negative if it used more.
+            unused_tokens: The estimated tokens that the call did not use; negative if the call used
+                more tokens than estimated.
             succeeded: Whether the call returned an answer, which permits more concurrent calls.
         """
         with self._condition:
             self._tokens_due -= self._token * unused_tokens
             if succeeded:
-                if start_time >= self._resume:  # an earlier call proves nothing after a refusal
+                # The success of a call from before the last refusal does not prove that the pause
+                # was long enough.
+                if start_time >= self._resume:
                     self._pause = FIRST_PAUSE
                 self._width += 1 / self._width
             self._active_calls -= 1
             self._condition.notify_all()
 
     def refuse(self, retry_after: float | None) -> None:
-        """End a call that the provider refused for the rate.
+        """End a call that the provider refused for its rate limit.
 
         Args:
             retry_after: Seconds that the provider asks callers to wait; None: not stated.
         """
         with self._condition:
             now = self._clock()
-            if now >= self._resume:  # calls refused together with another count only once
+            # Several calls that are refused at the same time count as one refusal.
+            if now >= self._resume:
                 self._width = max(1.0, min(self._width, self._active_calls) / 2)
                 if retry_after is None:
                     retry_after, self._pause = self._pause, min(LONGEST_WAIT, 2 * self._pause)
@@ -203,7 +212,7 @@ class RateLimit:
 
 
 @dataclass(slots=True)
-class Spending:
+class SpendingAmounts:
     """An amount of US dollars and a number of tokens."""
 
     cost: float = 0.0
@@ -218,14 +227,15 @@ class Spending:
 class Budget:
     """A budget of US dollars and tokens, which models and threads may share.
 
-    Each call first reserves the maximum that it may cost. A call that might not fit waits for
-    running calls, which mostly cost less than their reservations. If even their full refund would
-    not suffice, the call is refused.
+    Each call first reserves the maximum that it may cost. If the reservation might exceed the
+    budget, the call waits for running calls to end, because calls mostly cost less than reserved.
+    If the reservation would exceed the budget even after a full refund of all running calls, the
+    call is refused.
 
     Attributes:
         spent: The cost of replies, plus earlier spending of the budget.
-        presumed: The reservations of calls whose answer was lost or reported no usage. The
-            provider may have charged for these calls, so they count as spent.
+        reserved_amounts: The reservations of calls whose answer was lost or reported no usage. The
+            provider may have charged for these calls, so the full reservations count as spent.
     """
 
     def __init__(
@@ -233,14 +243,14 @@ class Budget:
         max_cost: float | None = None,
         max_tokens: int | None = None,
         *,
-        before: Spending | None = None,
+        previous_spending: SpendingAmounts | None = None,
     ) -> None:
         """Set the limits; ``None`` sets no limit.
 
         Args:
             max_cost: The maximum cost in US dollars.
             max_tokens: The maximum sum of input and output tokens.
-            before: Earlier spending, which counts against the limits; see
+            previous_spending: Earlier spending, which counts against the limits; see
                 `intercode.evaluate.spending`.
 
         Raises:
@@ -251,48 +261,51 @@ class Budget:
                 raise UsageError(f"a budget's {name} must be above 0, not {limit}")
         self.max_cost = max_cost
         self.max_tokens = max_tokens
-        self.spent = replace(before) if before is not None else Spending()
-        self.presumed = Spending()
-        self._reservations = Spending()
+        self.spent = (
+            replace(previous_spending) if previous_spending is not None else SpendingAmounts()
+        )
+        self.reserved_amounts = SpendingAmounts()
+        self._reservations = SpendingAmounts()
         self._condition = threading.Condition()
 
     def __repr__(self) -> str:
         return f"Budget(max_cost={self.max_cost}, max_tokens={self.max_tokens})"
 
     def reserve(self, tokens: int, cost: float) -> Hold:
-        """Reserve the maximum usage of a call; the caller ends the reservation by a hold's method.
+        """Reserve the maximum usage of a call.
 
-        The method waits while running calls may still free enough of the budget.
+        The method waits while running calls may still free enough of the budget. After the call,
+        the caller ends the reservation by a method of the returned hold.
 
         Args:
             tokens: The maximum number of tokens.
             cost: The maximum cost in US dollars.
 
         Returns:
-            The hold, ended by `Hold.settle`, `Hold.presume` or `Hold.release`.
+            The hold, which the caller ends by `Hold.settle`, `Hold.presume` or `Hold.release`.
 
         Raises:
             BudgetError: The remaining budget is too small.
         """
         with self._condition:
             while True:
-                if not self._fits(tokens, cost, Spending()):
+                if not self._fits(tokens, cost, SpendingAmounts()):
                     raise BudgetError(self._refusal(tokens, cost))
                 if self._fits(tokens, cost, self._reservations):
                     self._reservations.add(cost, tokens)
                     return Hold(self, tokens, cost)
                 self._condition.wait()
 
-    def _fits(self, tokens: int, cost: float, reservations: Spending) -> bool:
-        used_tokens = self.spent.tokens + self.presumed.tokens + reservations.tokens
-        paid_cost = self.spent.cost + self.presumed.cost + reservations.cost
+    def _fits(self, tokens: int, cost: float, reservations: SpendingAmounts) -> bool:
+        used_tokens = self.spent.tokens + self.reserved_amounts.tokens + reservations.tokens
+        paid_cost = self.spent.cost + self.reserved_amounts.cost + reservations.cost
         return (self.max_tokens is None or used_tokens + tokens <= self.max_tokens) and (
             self.max_cost is None or paid_cost + cost <= self.max_cost + _ROUNDING_TOLERANCE
         )
 
     def _refusal(self, tokens: int, cost: float) -> str:
-        paid_cost = self.spent.cost + self.presumed.cost
-        used_tokens = self.spent.tokens + self.presumed.tokens
+        paid_cost = self.spent.cost + self.reserved_amounts.cost
+        used_tokens = self.spent.tokens + self.reserved_amounts.tokens
         requirements, options = [], []
         if self.max_cost is not None:
             remaining_amount = max(0.0, self.max_cost - paid_cost)
@@ -311,7 +324,9 @@ class Budget:
             f"Raise {' or '.join(options)}, or shorten replies with --reply-tokens"
         )
 
-    def _end(self, reservation: Hold, target: Spending | None, cost: float, tokens: int) -> None:
+    def _end(
+        self, reservation: Hold, target: SpendingAmounts | None, cost: float, tokens: int
+    ) -> None:
         with self._condition:
             self._reservations.add(-reservation.cost, -reservation.tokens)
             if target is not None:
@@ -328,13 +343,13 @@ class Hold:
     cost: float
 
     def settle(self, usage: Usage, cost: float | None) -> None:
-        """End the reservation, and count the actual usage and cost; None counts as no cost."""
+        """End the reservation, and count the actual usage and cost as spent; None: no cost."""
         self.budget._end(self, self.budget.spent, cost or 0.0, usage.total)
 
     def presume(self) -> None:
-        """End the reservation, and count all of it, because the actual cost is unknown."""
-        self.budget._end(self, self.budget.presumed, self.cost, self.tokens)
+        """End the reservation, and count its full amount, because the actual cost is unknown."""
+        self.budget._end(self, self.budget.reserved_amounts, self.cost, self.tokens)
 
     def release(self) -> None:
-        """End the reservation without counting it, because the call cost nothing."""
+        """End the reservation and count nothing, because the call cost nothing."""
         self.budget._end(self, None, 0.0, 0)

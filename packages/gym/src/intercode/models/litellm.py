@@ -1,6 +1,7 @@
-"""The client of further providers through LiteLLM: Bedrock, Vertex, Azure, Mistral, Cohere, etc.
+"""The client of further providers through the package LiteLLM, such as Bedrock, Vertex and Azure.
 
-LiteLLM reads their keys from the environment variables that LiteLLM's documentation lists.
+LiteLLM also supports Mistral, Cohere and others. The keys of these providers are in environment
+variables that LiteLLM's documentation lists.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from intercode.models import wire
+from intercode.models import response_parsing
 from intercode.models.base import Answer, AttemptError, Request
 from intercode.models.keys import check_url, find
 from intercode.models.openai import decode_chat, encode_chat
@@ -24,17 +25,19 @@ class LiteLlmClient:
     """
 
     def __init__(self, model: str, base_url: str | None, timeout: float) -> None:
-        # By default LiteLLM downloads prices from GitHub on import, which blocks. InterCode has
-        # its own price table.
+        # By default the import of LiteLLM downloads prices from GitHub, and waits for the download.
+        # InterCode does not need LiteLLM's prices, because it has its own price table.
         os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
-        module: Any = wire.sdk("litellm", "a model through LiteLLM")
+        module: Any = response_parsing.sdk("litellm", "a model through LiteLLM")
         module.suppress_debug_info = True  # otherwise LiteLLM prints text with each error
         self._complete = module.completion
-        # LiteLLM reads environment variables itself, but not ``.env``.
+        # LiteLLM reads the key from the environment variables, but not from the file ``.env``.
         provider = model.partition("/")[0].upper().replace("-", "_")
         self._key = find(f"{provider}_API_KEY") or ""
-        # LiteLLM's errors are OpenAI's classes or subclasses.
-        self._errors = wire.Errors(wire.sdk("openai", "LiteLLM"), self._key)
+        # LiteLLM's errors are classes of OpenAI's SDK, or subclasses of these.
+        self._errors = response_parsing.SdkErrorTranslator(
+            response_parsing.sdk("openai", "LiteLLM"), self._key
+        )
         self._timeout = timeout
         self._base_url = base_url
         self.model = model
@@ -48,7 +51,8 @@ class LiteLlmClient:
         try:
             return self._send(request)
         except AttemptError as error:
-            # LiteLLM reports lost answers as status 500, so the call may have been charged.
+            # LiteLLM reports a lost answer as status 500, so any call may have been charged unless
+            # the provider refused it for its rate limit.
             error.charged = error.charged or not error.throttled
             raise
 
@@ -61,7 +65,7 @@ class LiteLlmClient:
                 num_retries=0,
                 max_retries=0,
                 api_key=self._key or None,
-                drop_params=True,  # unsupported parameters are dropped, mostly the seed
+                drop_params=True,  # LiteLLM drops unsupported parameters, mostly the seed
                 **encode_chat(request),
             )
             response_body = self._errors.read(response.model_dump_json().encode())

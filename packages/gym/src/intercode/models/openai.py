@@ -1,8 +1,8 @@
-"""Clients of servers with OpenAI's protocol, which use OpenAI's SDK: OpenAI or self-hosted ones.
+"""Clients of servers with OpenAI's protocols: OpenAI's own server, and self-hosted servers.
 
-The clients come first. The ``encode_…`` functions return request parameters, and the ``decode_…``
-functions decode responses. Many servers implement the protocol with small differences; see
-``docs/reference/models.md``.
+The clients use OpenAI's Python SDK. The ``encode_…`` functions return request parameters, and the
+``decode_…`` functions decode responses. Many servers implement the protocols with small
+differences; see ``docs/reference/models.md``.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from intercode.errors import ModelError
 from intercode.json_limits import is_flat
-from intercode.models import wire
+from intercode.models import response_parsing
 from intercode.models.base import (
     Answer,
     Request,
     Settings,
+    TokenTrace,
     Tool,
     ToolCall,
-    Trace,
     Usage,
     as_openai,
     tool_as_openai,
@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 NO_KEY = "none"
 """The placeholder key for servers without keys, because the SDK requires a key."""
 MOST_TOKENS = 1024
-"""Default token limit of a completion without one in the settings: the servers' default is 16."""
+"""Token limit of a completion if the settings contain none, because the servers' default is only
+16 tokens."""
 _SPEAKERS = {"system": "System", "user": "User", "assistant": "Assistant", "tool": "Result"}
 _TAG = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
 _FENCED_CALL = re.compile(
@@ -47,7 +48,8 @@ _PARAMETER = re.compile(
     re.DOTALL,
 )
 _MOST_OBJECTS = 1000
-"""Maximum number of opening braces in a text that are tested for the start of a call."""
+"""Maximum number of opening braces in a text at which the parser looks for a tool call, because
+each attempt costs time."""
 
 
 class _OpenAI:
@@ -63,14 +65,14 @@ class _OpenAI:
     path = ""
 
     def __init__(self, model: str, base_url: str, key: str, timeout: float) -> None:
-        openai = wire.sdk("openai", "OpenAI's protocol")
+        openai = response_parsing.sdk("openai", "OpenAI's protocol")
         self.model = model
-        self._errors = wire.Errors(openai, key)
+        self._errors = response_parsing.SdkErrorTranslator(openai, key)
         self._sdk: sdk_types.OpenAI = openai.OpenAI(
             api_key=key,
             base_url=base_url,
-            timeout=openai.Timeout(timeout, connect=min(wire.CONNECT, timeout)),
-            max_retries=0,  # InterCode retries itself, with rate limit and budget
+            timeout=openai.Timeout(timeout, connect=min(response_parsing.CONNECT, timeout)),
+            max_retries=0,  # `CallLimiter` retries, with rate limit and budget
         )
         self.endpoint = f"{str(self._sdk.base_url).rstrip('/')}/{self.path}"
 
@@ -82,8 +84,9 @@ class _OpenAI:
         self._sdk.close()
 
     def _post(self, create: Callable[..., Any], body: dict[str, Any], main: str) -> dict[str, Any]:
-        # Parameters go into `extra_body`, because `create` accepts only those of OpenAI's current
-        # models. The response is read raw, because other servers deviate from the SDK's types.
+        # Most parameters go into `extra_body`, because `create` accepts only the parameters of
+        # OpenAI's current models. The raw response is parsed here, because the responses of other
+        # servers deviate from the SDK's types.
         sdk_arguments = {"model": self.model, main: body.pop(main)}
         with self._errors:
             response = create(**sdk_arguments, extra_body=body)
@@ -91,7 +94,13 @@ class _OpenAI:
 
 
 class ChatClient(_OpenAI):
-    """The client of ``chat/completions``; `limit` is the parameter name of the token limit."""
+    """The client of the protocol ``chat/completions``.
+
+    Args:
+        model, base_url, key, timeout: As in the base class.
+        limit: The name of the request parameter with the reply's token limit, which differs between
+            servers.
+    """
 
     path = CHAT.path.removeprefix("/v1/")
 
@@ -114,7 +123,7 @@ class ChatClient(_OpenAI):
 
 
 class CompletionsClient(_OpenAI):
-    """The client of ``completions``, for models without a chat template."""
+    """The client of the protocol ``completions``, for models without a chat template."""
 
     path = "completions"
 
@@ -131,7 +140,7 @@ def openai(model: str, *, base_url: str | None, timeout: float) -> ChatClient:
 
 
 def openai_completions(model: str, *, base_url: str | None, timeout: float) -> CompletionsClient:
-    """Return the client of a completion model of OpenAI or, with a URL, of any server."""
+    """Return the client of a completion model: OpenAI's, or with `base_url` any server's."""
     provider = "openai-compatible" if base_url else "openai"
     url, key = _locate(f"openai-completions/{model}", base_url, provider)
     return CompletionsClient(model, url, key, timeout)
@@ -158,10 +167,16 @@ def llama_cpp(model: str, *, base_url: str | None, timeout: float) -> ChatClient
 
 
 def _locate(name: str, base_url: str | None, provider: str = "") -> tuple[str, str]:
-    """Return a server's URL and key; `provider` overrides the provider in the name."""
+    """Return the URL and the key of a model's server.
+
+    Args:
+        name: The model's name, ``PROVIDER/NAME``.
+        base_url: The server's URL; None: the provider's URL.
+        provider: The provider; empty: the provider in `name`.
+    """
     facts = PROVIDERS[provider or name.partition("/")[0]]
     if facts.needs_key:
-        wire.require_sdk("openai", facts.key, name)
+        response_parsing.require_sdk("openai", facts.key, name)
     url, key = facts.locate(name, base_url)
     return url, key or NO_KEY
 
@@ -179,15 +194,16 @@ def encode_chat(request: Request, limit: str = CHAT.limit[-1]) -> dict[str, Any]
         body |= {"return_token_ids": True, "logprobs": True}
     if request.tools:
         body["tools"] = [tool_as_openai(tool) for tool in request.tools]
-        body["tool_choice"] = "auto"  # without it, llama-cpp-python ignores the tools
+        body["tool_choice"] = "auto"  # without this field, llama-cpp-python ignores the tools
     return body
 
 
 def encode_completion(request: Request) -> dict[str, Any]:
     """Return the request parameters of ``completions``, for models without a chat template.
 
-    A dialogue of one message is sent unchanged. A longer dialogue is sent as a transcript with
-    speakers' names, which the model continues as ``Assistant``.
+    The text of a dialogue with one message is sent unchanged. A longer dialogue is sent as a
+    transcript with the speakers' names, which ends with ``Assistant``, so the model writes the next
+    reply.
 
     Raises:
         ModelError: The request has tools, which the protocol does not support.
@@ -200,8 +216,8 @@ def encode_completion(request: Request) -> dict[str, Any]:
         body |= {"return_token_ids": True, "logprobs": 1}
     if len(messages) == 1:
         return {**body, "prompt": messages[0].content}
-    turns = [f"{_SPEAKERS[m.role]}: {m.content}" for m in messages]
-    prompt = "\n\n".join([*turns, "Assistant:"])
+    speaker_texts = [f"{_SPEAKERS[m.role]}: {m.content}" for m in messages]
+    prompt = "\n\n".join([*speaker_texts, "Assistant:"])
     return {"stop": [f"\n\n{_SPEAKERS['user']}:"], **body, "prompt": prompt}
 
 
@@ -216,17 +232,19 @@ def _settings(settings: Settings, limit: str) -> dict[str, Any]:
     return {name: value for name, value in body.items() if value is not None}
 
 
-def _trace(response_body: dict[str, Any], choice: dict[str, Any], logprobs: object) -> Trace | None:
-    """Return the token ids, under vLLM's field names, which other servers share."""
+def _trace(
+    response_body: dict[str, Any], choice: dict[str, Any], logprobs: object
+) -> TokenTrace | None:
+    """Return the token ids of a response, from the fields that vLLM and other servers use."""
     prompt = response_body.get("prompt_token_ids", choice.get("prompt_token_ids"))
-    return Trace.of(prompt, choice.get("token_ids"), logprobs)
+    return TokenTrace.parse(prompt, choice.get("token_ids"), logprobs)
 
 
 def decode_chat(response_body: dict[str, Any], tools: Sequence[Tool] = ()) -> Answer:
-    """Decode the JSON of a response of ``chat/completions``.
+    """Decode a model's answer from a response of ``chat/completions``.
 
     Args:
-        response_body: The JSON object.
+        response_body: The JSON object of the response.
         tools: The request's tools, whose calls may also appear in the text (see `extract_calls`).
 
     Raises:
@@ -235,11 +253,11 @@ def decode_chat(response_body: dict[str, Any], tools: Sequence[Tool] = ()) -> An
     choice = _choice(response_body)
     message = choice.get("message")
     if not isinstance(message, dict):
-        raise wire.unusable_answer("the answer has no message")
-    text, calls = wire.extract_text(message.get("content")), _calls(message)
+        raise response_parsing.unusable_answer("the answer has no message")
+    text, calls = response_parsing.extract_text(message.get("content")), _calls(message)
     if tools and not calls:
         text, calls = extract_calls(text, {tool.name for tool in tools})
-    finish = wire.finish(choice.get("finish_reason"), bool(calls))
+    finish = response_parsing.finish(choice.get("finish_reason"), bool(calls))
     refusal = message.get("refusal")
     if isinstance(refusal, str) and refusal and not text and not calls:
         text, finish = refusal, "filter"
@@ -247,33 +265,48 @@ def decode_chat(response_body: dict[str, Any], tools: Sequence[Tool] = ()) -> An
     logprobs = [entry.get("logprob") for entry in token_entries if isinstance(entry, dict)]
     trace = _trace(response_body, choice, logprobs)
     return Answer(
-        text, calls, _usage(response_body), wire.extract_model(response_body), finish, trace
+        text,
+        calls,
+        _usage(response_body),
+        response_parsing.extract_model(response_body),
+        finish,
+        trace,
     )
 
 
 def decode_completion(response_body: dict[str, Any]) -> Answer:
-    """Decode the JSON of a response of ``completions``.
+    """Decode a model's answer from a response of ``completions``.
+
+    Args:
+        response_body: The JSON object of the response.
 
     Raises:
         AttemptError: The response has no usable answer.
     """
     choice = _choice(response_body)
-    finish = wire.finish(choice.get("finish_reason"), calls=False)
+    finish = response_parsing.finish(choice.get("finish_reason"), calls=False)
     trace = _trace(response_body, choice, (choice.get("logprobs") or {}).get("token_logprobs"))
-    text = wire.extract_text(choice.get("text"))
-    return Answer(text, (), _usage(response_body), wire.extract_model(response_body), finish, trace)
+    text = response_parsing.extract_text(choice.get("text"))
+    return Answer(
+        text,
+        (),
+        _usage(response_body),
+        response_parsing.extract_model(response_body),
+        finish,
+        trace,
+    )
 
 
 def _choice(response_body: dict[str, Any]) -> dict[str, Any]:
     if response_body.get("error"):  # some proxies report an upstream failure with status 200
         error = response_body["error"]
         code = error.get("code") if isinstance(error, dict) else None
-        raise wire.status_error(
+        raise response_parsing.status_error(
             code if isinstance(code, int) else 502, {}, json.dumps(response_body)
         )
     choices = response_body.get("choices")
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
-        raise wire.unusable_answer("the answer has no choices")
+        raise response_parsing.unusable_answer("the answer has no choices")
     return choices[0]
 
 
@@ -282,28 +315,30 @@ def _calls(message: dict[str, Any]) -> tuple[ToolCall, ...]:
     if isinstance(raw_calls, dict):
         raw_calls = [raw_calls]
     if not isinstance(raw_calls, list):
-        raise wire.unusable_answer(f"the answer's tool calls are a {type(raw_calls).__name__}")
+        raise response_parsing.unusable_answer(
+            f"the answer's tool calls are a {type(raw_calls).__name__}"
+        )
     calls: list[ToolCall] = []
     for call in raw_calls:
         function = call.get("function", call) if isinstance(call, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-            raise wire.unusable_answer("the answer has a tool call without a name")
+            raise response_parsing.unusable_answer("the answer has a tool call without a name")
         call_id = str(call.get("id") or f"call_{len(calls)}")  # Ollama may omit ids
-        values = wire.arguments(function.get("arguments"))
+        values = response_parsing.arguments(function.get("arguments"))
         calls.append(ToolCall(call_id, function["name"], values))
     return tuple(calls)
 
 
 def _usage(response_body: dict[str, Any]) -> Usage | None:
-    return wire.usage(response_body.get("usage"), "prompt_tokens", "completion_tokens")
+    return response_parsing.usage(response_body.get("usage"), "prompt_tokens", "completion_tokens")
 
 
 def extract_calls(text: str, names: Collection[str]) -> tuple[str, tuple[ToolCall, ...]]:
-    """Split a text into the text without tool calls, and the calls.
+    """Extract tool calls from a reply's text.
 
-    Models write tool calls as text. Servers without the right template or parser (llama.cpp without
-    ``--jinja``, vLLM without ``--enable-auto-tool-choice``) leave the calls in the text. The first
-    of these rules that matches applies:
+    Models generate tool calls as text, which the server should convert. A server without the right
+    template or parser (llama.cpp without ``--jinja``, vLLM without ``--enable-auto-tool-choice``)
+    leaves the calls in the text. The first of these rules that matches applies:
 
     1. Extract all ``<tool_call>{…}</tool_call>`` (Hermes, Qwen).
     2. Extract a text that consists of one call (Llama).
@@ -311,12 +346,15 @@ def extract_calls(text: str, names: Collection[str]) -> tuple[str, tuple[ToolCal
        ``<function=NAME>…</function>`` (Llama, Qwen3-Coder); without any, the only call elsewhere
        in the text.
 
-    Only calls of offered tools count, so other JSON stays text. Several calls without tags stay
-    text, too, because a later call may revise an earlier one.
+    Only calls of offered tools count, so other JSON stays text. Several calls without
+    ``<tool_call>`` tags stay text, too, because a later call may revise an earlier call.
 
     Args:
         text: The text of the reply.
         names: The names of the offered tools.
+
+    Returns:
+        The text without the tool calls, and the calls.
     """
     calls: list[ToolCall] = []
 
@@ -336,9 +374,11 @@ def extract_calls(text: str, names: Collection[str]) -> tuple[str, tuple[ToolCal
 
 
 def _only_call(text: str, names: Collection[str]) -> tuple[ToolCall, str, str] | None:
-    """Return the only untagged call in a text, with the text before and after it.
+    """Find the tool call in a text that has exactly one call without ``<tool_call>`` tags.
 
-    None if the text has no call or several calls.
+    Returns:
+        The call, the text before the call, and the text after the call. None: the text has no call
+        or several calls.
     """
     spans = [(match.span(), _call(match[1], names, 0)) for match in _FENCED_CALL.finditer(text)]
     spans += [
@@ -358,18 +398,21 @@ def _only_call(text: str, names: Collection[str]) -> tuple[ToolCall, str, str] |
 
 
 def _parse_tagged_call(match: re.Match[str], names: Collection[str]) -> ToolCall | None:
-    """Parse ``<function=NAME>``, whose arguments are JSON or one tag each."""
+    """Parse a tool call in the form ``<function=NAME>…</function>``.
+
+    The arguments are a JSON object, or each argument has a tag. Returns None for an unknown tool.
+    """
     if match["name"] not in names:
         return None
     parameters = {
         parameter["key"]: parameter["value"] for parameter in _PARAMETER.finditer(match["body"])
     }
-    arguments = parameters or wire.arguments(match["body"].strip() or {})
+    arguments = parameters or response_parsing.arguments(match["body"].strip() or {})
     return ToolCall("text_0", match["name"], arguments)
 
 
 def _objects(text: str) -> Iterator[tuple[int, int, str]]:
-    """Yield the outermost JSON objects of a text: start, end, source."""
+    """Yield the outermost JSON objects of a text, each as start index, end index and source."""
     decoder, start = json.JSONDecoder(strict=False), 0
     for _ in range(_MOST_OBJECTS):
         if (start := text.find("{", start)) < 0:
@@ -394,4 +437,6 @@ def _call(source: str, names: Collection[str], call_number: int) -> ToolCall | N
         return None
     if (arguments := call_fields.get("arguments", call_fields.get("parameters"))) is None:
         return None
-    return ToolCall(f"text_{call_number}", call_fields["name"], wire.arguments(arguments))
+    return ToolCall(
+        f"text_{call_number}", call_fields["name"], response_parsing.arguments(arguments)
+    )

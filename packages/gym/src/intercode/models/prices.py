@@ -24,17 +24,20 @@ _DATE_SUFFIX = re.compile(r"-(?:\d{4}-\d{2}-\d{2}|\d{8}|\d{4}|latest)$")
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """US dollars per million tokens; ``cached_input`` defaults to ``input``."""
+    """The prices of a model in US dollars per million tokens.
+
+    If ``cached_input`` is None, cached tokens have the price ``input``.
+    """
 
     input: float
     output: float
     cached_input: float | None = None
 
-    def of(self, usage: Usage) -> float:
+    def compute_cost(self, usage: Usage) -> float:
         """Return the cost of the tokens in US dollars.
 
         The cost is ``(uncached * input + cached * cached_input + output_tokens * output) / 1e6``,
-        where ``uncached`` is the prompt's tokens minus the cached ones.
+        where ``uncached`` is the number of the prompt's tokens that are not cached.
         """
         cached_price = self.input if self.cached_input is None else self.cached_input
         uncached_tokens = usage.input_tokens - usage.cached_tokens

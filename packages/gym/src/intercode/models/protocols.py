@@ -1,8 +1,9 @@
 """Tables of the model protocols: their paths, their token limits, and the fields of requests.
 
-Clients read paths and limit names from the tables. The agents' gateway passes on listed fields,
-and refuses every field, item or tool that no table lists. The gateway removes the fields in
-`Table.drops` from requests: agents always send them, and the model does not need them.
+InterCode's model clients read paths and limit names from the tables. The gateway, a proxy between
+external agents and a model, forwards listed fields. The gateway refuses every field, item or tool
+that no table lists. The fields in `ProtocolTable.drops` are removed from requests: agents always
+send these fields, and the model does not need them.
 """
 
 from __future__ import annotations
@@ -19,22 +20,23 @@ def _words(text: str) -> frozenset[str]:
 
 
 @dataclass(frozen=True)
-class Table:
+class ProtocolTable:
     """The fields and types of one protocol.
 
     Attributes:
         path: The URL path of calls.
         dialogue: The fields with the messages.
-        limit: The fields with the reply's token limit; the first is set if all are missing.
-        passes: Further permitted fields.
+        limit: The fields with the reply's token limit. If a request has none of these fields, the
+            gateway sets the first one.
+        passes: Further fields that the gateway forwards.
         drops: Fields that the gateway removes.
-        tools: Types of tools that the client itself executes.
+        tools: Types of tools that the client executes, not the provider.
         tool_drops: Fields of tools that the gateway removes.
         stored: Fields for data that the provider stores, and for background work.
         hosted: Fields for services of the provider other than its model.
         parts: Type of a message or of a message part → its permitted fields.
-        unsupported_parts: Further types, of hosted tools and of files. These parts pass unchanged
-            if the gateway permits both.
+        unsupported_parts: Further types of parts, which belong to hosted tools and to files. The
+            gateway forwards these parts unchanged if it permits hosted tools and files.
     """
 
     path: str
@@ -50,7 +52,7 @@ class Table:
     unsupported_parts: frozenset[str]
 
 
-CHAT = Table(
+CHAT = ProtocolTable(
     path="/v1/chat/completions",
     dialogue=("messages",),
     limit=("max_completion_tokens", "max_tokens"),
@@ -77,7 +79,7 @@ CHAT = Table(
     unsupported_parts=_words("file input_audio"),
 )
 
-RESPONSES = Table(
+RESPONSES = ProtocolTable(
     path="/v1/responses",
     dialogue=("input", "instructions"),
     limit=("max_output_tokens",),
@@ -118,7 +120,7 @@ RESPONSES = Table(
     ),
 )
 
-MESSAGES = Table(
+MESSAGES = ProtocolTable(
     path="/v1/messages",
     dialogue=("messages", "system"),
     limit=("max_tokens",),
@@ -149,7 +151,7 @@ MESSAGES = Table(
     ),
 )
 
-TABLES: dict[Name, Table] = {"chat": CHAT, "responses": RESPONSES, "messages": MESSAGES}
+TABLES: dict[Name, ProtocolTable] = {"chat": CHAT, "responses": RESPONSES, "messages": MESSAGES}
 COUNT = "/v1/messages/count_tokens"
 MODELS = "/v1/models"
 
@@ -178,17 +180,17 @@ ERRORS = {
     429: "rate_limit_error",
     529: "overloaded_error",
 }
-"""Status → Anthropic's error type; every other status is an ``api_error``."""
+"""HTTP status → Anthropic's error type; the type of every other status is ``api_error``."""
 
 
 def model_entry(name: str, owner: str) -> dict[str, Any]:
-    """Return a model's list entry with the fields of both OpenAI and Anthropic."""
+    """Return a model's entry in a list of models, with the fields of OpenAI and Anthropic."""
     entry = {"id": name, "object": "model", "created": 0, "owned_by": owner}
     return entry | {"type": "model", "display_name": name, "created_at": "1970-01-01T00:00:00Z"}
 
 
 def model_page(names: Iterable[str], owner: str) -> dict[str, Any]:
-    """Return the list of models as a single page."""
+    """Return the response to a request for the list of models, as a single page."""
     entries = [model_entry(name, owner) for name in names]
     # Anthropic's clients read ``first_id`` and ``last_id``; Codex reads the list ``models``.
     ends = {"first_id": entries[0]["id"], "last_id": entries[-1]["id"]} if entries else {}

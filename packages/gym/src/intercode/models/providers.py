@@ -29,10 +29,10 @@ class ModelProvider:
 
         Args:
             model: The model's name with its provider, for messages.
-            base_url: The URL that overrides all others; None: the variable's or the default URL.
+            base_url: A URL that takes precedence; None: the URL in `url_variable`, otherwise `url`.
 
         Returns:
-            The base URL, and the key; the key is empty if it is neither set nor needed.
+            The base URL, and the key, which is empty if no key is set and none is needed.
 
         Raises:
             UsageError: The URL or the key is missing or malformed.

@@ -1,8 +1,9 @@
 """Models by name, ``PROVIDER/NAME``, with cache, rate limit, budget and retries around each call.
 
-All providers share this code. A request first passes the cache. Each try then passes the rate limit
-(`RateLimit`) and the budget (`Budget`) before the call itself. The cost of a reply is counted once,
-from the provider's own token counts.
+All providers share this code. If the cache has no reply to a request, the request is sent, and
+retried after failures. Each try waits for the rate limit (`RateLimit`), and reserves a part of the
+budget (`Budget`), before the call. The cost of a reply is counted once, from the token counts that
+the provider reports.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from intercode.models.drain import Drain, current_drain
 from intercode.models.keys import check_url
 from intercode.models.limits import Budget, Hold, RateLimit, Retry
 from intercode.models.prices import Price, Prices
-from intercode.models.wire import replace_surrogates
+from intercode.models.response_parsing import replace_surrogates
 from intercode.registry import MODELS
 from intercode_sandbox.user_code import absolute, is_reference, split
 
@@ -72,8 +73,8 @@ def get_model(
         cache: A cache of replies, or its folder; None: no cache.
         budget: The budget in US dollars and tokens, which models may share; None: no limit.
         prices: A price table, or a file whose entries override InterCode's table.
-        rate_limit: The rate limit, which models may share; None: a separate one without limits
-            until the provider first refuses a call.
+        rate_limit: The rate limit, which models may share; None: a separate rate limit, which
+            limits calls only after the provider first refuses a call.
         retry: The retry policy.
 
     Raises:
@@ -88,7 +89,7 @@ def get_model(
         raise UsageError(f"a model is named PROVIDER/NAME, for instance openai/gpt-4o: {name!r}")
     factory: ClientFactory = MODELS.resolve(provider)
     prices = prices if isinstance(prices, Prices) else Prices(prices)
-    call_context = Around(
+    call_context = CallContext(
         rate_limit=rate_limit or RateLimit(),
         budget=budget or Budget(),
         cache=Cache(cache) if isinstance(cache, str | Path) else cache,
@@ -104,8 +105,11 @@ def get_model(
 
 
 @dataclass(frozen=True, slots=True)
-class Around:
-    """The context of calls; many models may share one `Budget`, `RateLimit` and `Cache`."""
+class CallContext:
+    """The limits, prices and cache of model calls.
+
+    Many models may share one `Budget`, `RateLimit` and `Cache`.
+    """
 
     rate_limit: RateLimit = field(default_factory=RateLimit)
     budget: Budget = field(default_factory=Budget)
@@ -114,19 +118,19 @@ class Around:
     retry: Retry = field(default_factory=Retry)
 
 
-class Frame:
-    """Rate limit, budget and retries around single calls; several threads may share a frame.
+class CallLimiter:
+    """Rate limit, budget and retries around single calls; several threads may share one object.
 
     Args:
         name: The model's name, for messages.
         endpoint: The server, for messages.
-        call_context: The limits; the frame ignores the cache.
+        call_context: The limits. The cache in the context is ignored.
 
     Raises:
         UsageError: The budget limits the cost, and the price is unknown.
     """
 
-    def __init__(self, name: str, endpoint: str, call_context: Around) -> None:
+    def __init__(self, name: str, endpoint: str, call_context: CallContext) -> None:
         self.name = name
         self._endpoint = endpoint
         self._call_context = call_context
@@ -134,14 +138,15 @@ class Frame:
         self._reached = False
         """Whether the server was ever reached."""
         self._open: dict[int, tuple[float, str]] = {}
-        """Thread id of a pending call → its start time, and the failure of its last try."""
+        """Thread id → the start time of the thread's pending call, and the failure of the call's
+        last try (empty: none)."""
         if call_context.price is None:
             if call_context.budget.max_cost is not None:
                 raise UsageError(
-                    f"the price of {name} is not known, so its cost cannot be limited: give a "
-                    "file of prices, or limit the tokens"
+                    f"the price of {name} is unknown, so its cost cannot be limited: give a file "
+                    "of prices, or limit the tokens"
                 )
-            log.warning("the price of %s is not known: its cost is not counted", name)
+            log.warning("the price of %s is unknown: its cost is not counted", name)
 
     def ask(
         self,
@@ -158,8 +163,8 @@ class Frame:
             send: Makes one call, like `Client.send`.
             most_input: An upper bound of the prompt's tokens.
             limit: The reply's token limit; None: no limit.
-            budget: A second budget that the call must also fit; None: none.
-            is_over: Returns whether failed calls must no longer be retried.
+            budget: A second budget, from which the call is also paid; None: no second budget.
+            is_over: Returns whether a failed call must not be retried any more.
 
         Raises:
             BudgetError: A remaining budget is too small for the call.
@@ -175,9 +180,9 @@ class Frame:
             del self._open[thread]
 
     def delay(self) -> tuple[float, str] | None:
-        """Return the oldest pending call's age in seconds, and a description of the wait.
+        """Return the age of the oldest pending call in seconds, and a description of the wait.
 
-        None if no call is pending.
+        The result is None if no call is pending.
         """
         calls = list(self._open.values())
         if not calls:
@@ -215,7 +220,8 @@ class Frame:
                 level = logging.INFO if failures == 1 else logging.DEBUG
                 schedule = "at the pace that it allows" if error.throttled else f"in {wait:.1f} s"
                 log.log(level, "%s: %s; it is asked again %s", self.name, error, schedule)
-                # After a refusal for the rate, `RateLimit` itself delays all calls.
+                # If the provider refused the call for its rate limit, `RateLimit` delays all calls,
+                # so no further wait is necessary.
                 drain.wait(0.0 if error.throttled else wait)
                 if drain.is_interrupted:
                     drain.failed = True
@@ -224,7 +230,8 @@ class Frame:
             except ModelError as error:
                 refusal = type(error)(f"{self.name}: {error}")
                 refusal.unsent = error.unsent and not failures
-                raise refusal from error.__cause__  # shows the line in a user-defined client
+                # The cause shows the line in a user-defined client at which the error occurred.
+                raise refusal from error.__cause__
 
     def send_unbilled(self, send: Callable[[], T]) -> T:
         """Make a free request once, within the rate limit but outside the budget."""
@@ -238,14 +245,14 @@ class Frame:
     def _unavailable_error(self, error: AttemptError, failures: int) -> ModelError:
         if error.unreachable and not self._reached:
             return ModelAccessError(
-                f"{self.name}: no server was reached at {self._endpoint}: {error}; start it, or "
-                "name another with --base-url"
+                f"{self.name}: cannot connect to a server at {self._endpoint}: {error}; start the "
+                "server, or name another one by --base-url"
             )
         wait_note = f" (it asks to wait {error.retry_after:.0f} s)" if error.retry_after else ""
         return ModelUnavailableError(self._history(error, failures) + wait_note)
 
     def _history(self, error: AttemptError, failures: int) -> str:
-        """Return a description of the number of tries and the last failure."""
+        """Describe how often the model was called, and the last failure."""
         repetition = "once" if failures == 1 else f"{failures} times"
         return f"{self.name} was asked {repetition}; the last time: {error}"
 
@@ -257,7 +264,7 @@ class Frame:
         ticket: int,
         drain: Drain,
     ) -> Reply:
-        """Make one try within the rate limit."""
+        """Make one try of a call, after waiting for the rate limit."""
         pace, output = self._call_context.rate_limit, max_usage.output_tokens or TYPICAL_OUTPUT
         estimate = max_usage.input_tokens // BYTES_PER_TOKEN + output
         start_time = pace.acquire(estimate, ticket, drain)
@@ -277,10 +284,10 @@ class Frame:
     def _send_paid(
         self, send: Callable[[], Answer], max_usage: Usage, budget: Budget | None
     ) -> Reply:
-        """Make one try within the budgets, and count its cost."""
+        """Make one try of a call, after a reservation in the budgets, and count the try's cost."""
         call_context = self._call_context
         usage_limit = Usage(max_usage.input_tokens, max_usage.output_tokens or ASSUMED_OUTPUT)
-        price = call_context.price.of(usage_limit) if call_context.price else 0.0
+        price = call_context.price.compute_cost(usage_limit) if call_context.price else 0.0
         reservations = _reserve(
             [call_context.budget, *([budget] if budget else [])], usage_limit.total, price
         )
@@ -299,7 +306,7 @@ class Frame:
         seconds, cost = time.monotonic() - start_time, None
         self._reached = True
         if answer.usage is not None:
-            cost = call_context.price.of(answer.usage) if call_context.price else None
+            cost = call_context.price.compute_cost(answer.usage) if call_context.price else None
         for reservation in reservations:
             reservation.presume() if answer.usage is None else reservation.settle(
                 answer.usage, cost
@@ -310,7 +317,8 @@ class Frame:
 def _reserve(budgets: Sequence[Budget], tokens: int, cost: float) -> list[Hold]:
     reservations: list[Hold] = []
     try:
-        # A loop, not `extend`: reservations before a refusal must be released.
+        # The loop must not become `extend`: if a budget refuses, the reservations made before must
+        # be in the list, so they are released.
         for budget in budgets:
             reservations.append(budget.reserve(tokens, cost))  # noqa: PERF401
     except BaseException:
@@ -332,11 +340,11 @@ class RemoteModel:
         UsageError: The budget limits the cost, and the price is unknown.
     """
 
-    def __init__(self, name: str, client: Client, call_context: Around) -> None:
+    def __init__(self, name: str, client: Client, call_context: CallContext) -> None:
         self.name = name
         self._client = client
         self._call_context = call_context
-        self._frame = Frame(name, client.endpoint, call_context)
+        self._frame = CallLimiter(name, client.endpoint, call_context)
         self._has_warned = False
 
     def __repr__(self) -> str:
@@ -354,7 +362,7 @@ class RemoteModel:
         return self._client.weights if isinstance(self._client, SupportsStart) else None
 
     def delay(self) -> tuple[float, str] | None:
-        """See `Frame.delay`."""
+        """Return the age of the oldest pending call and a description; see `CallLimiter.delay`."""
         return self._frame.delay()
 
     def start(self, calls: int = 1) -> None:
@@ -363,7 +371,7 @@ class RemoteModel:
             self._client.start(calls)
 
     def close(self) -> None:
-        """Close all connections, and end a local model's server unless others use it."""
+        """Close all connections, and end a local model's server unless other clients use it."""
         self._client.close()
 
     def complete(
@@ -380,10 +388,11 @@ class RemoteModel:
             tools: The tools that the model may call.
 
         Raises:
-            ModelError: The dialogue is empty, or an error of `Model.complete` occurred.
+            ModelError: The dialogue is empty; or the call failed in a way that `Model.complete`
+                lists.
         """
         if not messages:
-            raise ModelError(f"{self.name}: there is no message to answer")
+            raise ModelError(f"{self.name}: the dialogue has no messages")
         clean_messages = tuple(
             replace(message, content=replace_surrogates(message.content)) for message in messages
         )

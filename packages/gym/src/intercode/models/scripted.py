@@ -1,7 +1,8 @@
 """Scripted models for tests of agents, measurements and demonstrations.
 
-A script is a list of rules, and the first matching rule answers. A rule tests the last message, all
-messages, and the number of previous replies. In a file each line is a rule, a JSON object::
+A script is a list of rules. The reply to a dialogue is that of the first rule whose conditions
+hold. The conditions concern the last message, all messages, and the number of previous replies. In
+a file, each line is a rule, a JSON object::
 
     {"when": "sql", "say": "SELECT 1"}
     {"turn": 1, "calls": [{"name": "submit", "arguments": {}}]}
@@ -20,8 +21,8 @@ from typing import Any
 
 from intercode.errors import UsageError
 from intercode.models.base import Answer, Finish, Message, Request, Settings, ToolCall, Usage
-from intercode.models.wire import arguments
-from intercode_sandbox.files import sha256
+from intercode.models.response_parsing import arguments
+from intercode_sandbox.host_files import sha256
 
 _KEYS = {"when", "seen", "turn", "say", "calls", "finish"}
 
@@ -36,18 +37,18 @@ class Line:
 
 
 Script = Callable[[Sequence[Message]], Line]
-"""A function: dialogue → next line."""
+"""A script as a function: the dialogue so far → the next reply."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A line with the conditions of its use.
+    """A reply with the conditions under which the script uses it.
 
     Attributes:
-        line: The line.
+        line: The reply.
         when: A regular expression that must match within the last message.
         turn: The required number of replies since the last message that begins with ``Task:``;
-            ``None``: any number. Earlier messages may be worked examples.
+            ``None``: any number. Messages before that one may be worked examples.
         seen: A regular expression that must match within at least one message; empty: no condition.
     """
 
@@ -75,7 +76,7 @@ class ScriptedClient:
     Args:
         reply_script: The script.
         name: The model's name in answers.
-        version: A version of the script, which separates the cached replies of different scripts.
+        version: A version of the script. The cache keeps replies of different versions separate.
     """
 
     def __init__(self, reply_script: Script, name: str = "scripted", version: str = "") -> None:
@@ -107,7 +108,7 @@ def scripted(model: str, *, base_url: str | None, timeout: float) -> ScriptedCli
 
 
 def script(rules: Sequence[Rule]) -> Script:
-    """Return the script of some rules; if no rule matches, its line is empty."""
+    """Return the script that consists of rules; if no rule matches, the reply is empty."""
 
     def say(messages: Sequence[Message]) -> Line:
         return next((rule.line for rule in rules if rule.fits(messages)), Line())
@@ -122,7 +123,8 @@ def read(path: str | Path) -> Script:
         UsageError: The file cannot be read, or a rule is malformed.
     """
     try:
-        # splitlines() would also split at U+2028 and similar, which JSON permits within texts.
+        # The method splitlines() would also split at U+2028 and similar characters, which JSON
+        # permits within texts.
         lines = Path(path).read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeError) as error:
         raise UsageError(f"the script {path} cannot be read: {error}") from error
@@ -160,9 +162,10 @@ def _call(call: Mapping[str, Any], call_number: int) -> ToolCall:
 
 
 def answer(request: Request, reply_script: Script, model: str) -> Answer:
-    """Return a script's answer, with stop texts and the token limit applied to its text.
+    """Return a script's answer to a request.
 
-    Tool calls are never truncated.
+    The stop texts and the token limit of the settings truncate the answer's text, but no tool
+    calls.
     """
     line = _cut(reply_script(request.messages), request.settings)
     call_tokens = sum(count(json.dumps(dict(call.arguments))) + 1 for call in line.calls)
@@ -172,7 +175,10 @@ def answer(request: Request, reply_script: Script, model: str) -> Answer:
 
 
 def count(text: str) -> int:
-    """Return the number of words in a text, a tokenizer that any reader can verify."""
+    """Return the number of words in a text, which scripted models report as the number of tokens.
+
+    Any reader can verify this number.
+    """
     return len(text.split())
 
 

@@ -12,15 +12,16 @@ from intercode.errors import ModelError
 from intercode.models.base import Message, Model, Reply, Settings, Tool, Usage
 
 
-class Transcript:
+class RecordingModel:
     """A `Model` that records all messages to and from another model.
 
-    Each message is recorded once, even if it is sent repeatedly. Calls refer to messages by number.
+    Each message is recorded once, even if the message is sent repeatedly. The records of calls
+    refer to messages by number.
 
     Args:
         model: The model that answers.
-        permits: A context that each call holds; entering returns the seconds of waiting. None: no
-            waiting.
+        permits: A context manager that each call enters, to limit concurrent calls. Its
+            ``__enter__`` returns the seconds of waiting. None: no limit.
     """
 
     def __init__(self, model: Model, permits: AbstractContextManager[float] | None = None) -> None:
@@ -37,7 +38,8 @@ class Transcript:
         self._messages: list[dict[str, Any]] = []
         self._message_numbers: dict[str, int] = {}
         self._numbered_messages: dict[int, tuple[Message, int]] = {}
-        """Object id → message and number: a fast path, as dialogues resend the same objects."""
+        """Object id → message and message number. The table saves time, because dialogues send the
+        same message objects repeatedly."""
         self._calls: list[dict[str, Any]] = []
         self._tools: Sequence[Tool] = ()
 

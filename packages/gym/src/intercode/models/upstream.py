@@ -1,7 +1,7 @@
-"""Upstream model servers: address and key.
+"""Upstream model servers: the address and the key of the server to which a gateway sends requests.
 
-The key stays in this process. Responses to clients never contain the key, even if a server repeats
-it.
+The key stays in this process. Responses to the gateway's clients never contain the key, even if a
+server repeats the key in a response.
 """
 
 from __future__ import annotations
@@ -39,11 +39,12 @@ class Upstream:
     def __post_init__(self) -> None:
         if not (self.key.isascii() and self.key.isprintable()):
             raise UsageError(
-                f"the key of {self.name} has characters that no header can have: copy it again"
+                f"the key of {self.name} has characters that are not valid in a header: copy it "
+                "again"
             )
 
     @classmethod
-    def of(cls, model: str, base_url: str | None = None) -> Upstream:
+    def resolve(cls, model: str, base_url: str | None = None) -> Upstream:
         """Resolve a model's server and key, by the rules of InterCode's own clients.
 
         Args:
@@ -56,9 +57,8 @@ class Upstream:
         """
         if is_reference(model):
             raise UsageError(
-                f"{model} is a client of your own, and an agent from outside sends requests to a "
-                "server: serve the model by OpenAI's protocol, and name it openai-compatible/NAME "
-                "with its base URL"
+                f"{model} is your own client, but an external agent needs a server: serve the "
+                "model by OpenAI's protocol, and name openai-compatible/NAME with its base URL"
             )
         provider, slash, name = model.partition("/")
         if not slash or not name:
@@ -83,13 +83,15 @@ class Upstream:
         if self.provider == "anthropic":
             return {"x-api-key": self.key}
         headers = {"Authorization": f"Bearer {self.key}"}
-        # Self-hosted servers with Anthropic's protocol read Anthropic's header.
+        # Self-hosted servers that support Anthropic's protocol read the key from Anthropic's
+        # header.
         return headers if self.provider == "openai" else {**headers, "x-api-key": self.key}
 
     def remove_key(self, content: bytes) -> bytes:
         """Replace the key in a server's response by ``[key]``.
 
-        Keys below `MIN_SECRET_LENGTH` characters remain: their replacement would corrupt texts.
+        A key shorter than `MIN_SECRET_LENGTH` characters is not replaced. Such a short text may
+        occur by chance, and a replacement would corrupt the response.
         """
         return (
             content.replace(self.key.encode(), b"[key]")
@@ -103,17 +105,18 @@ def serve_upstream(model: str, base_url: str | None = None, calls: int = 1) -> I
     """Yield a model's upstream; a local model's server runs for the duration of the block.
 
     Args:
-        model: ``PROVIDER/NAME`` as for `Upstream.of`, or ``local/NAME``.
+        model: ``PROVIDER/NAME`` as for `Upstream.resolve`, or ``local/NAME``.
         base_url: The server's URL; None: the provider's default.
         calls: The number of concurrent calls to expect, for a local server.
 
     Raises:
-        UsageError: As for `Upstream.of`; or a local model is missing, or the memory is too small.
+        UsageError: The errors of `Upstream.resolve`. For a local model: the model is missing, or
+            the memory is too small.
         ModelAccessError: The server of a local model cannot be started.
     """
     provider, _, name = model.partition("/")
     if provider != LOCAL_PROVIDER or not name:
-        yield Upstream.of(model, base_url)
+        yield Upstream.resolve(model, base_url)
         return
     from intercode.models.local.client import run_server
 

@@ -1,4 +1,7 @@
-"""Episodes in the viewer's form: a small row of each for lists, and its body on demand."""
+"""Conversion of episodes to data for the viewer, which shows episodes in the browser.
+
+Each episode has a small row for lists, and a body with its whole content, loaded on demand.
+"""
 
 from __future__ import annotations
 
@@ -14,46 +17,54 @@ from intercode.records import Outcome
 from intercode.report.reward_reasons import explain_reward
 
 MAX_TEXT_LENGTH = 20_000
-"""Characters that remain of each long text: its head and its tail."""
+"""The maximum number of characters in a text. Of a longer text, its beginning and end remain."""
 LINE = 160
-"""Characters of a query in a list."""
+"""The maximum number of characters of a query in a list."""
 _TAGS = 20
 _SEPARATE_FIELDS = ("model", "search", "tags", "earlier", "judge")
-"""Metadata fields that the body shows separately, or that may quote gold."""
+"""Fields of an episode's metadata that the body does not show under ``metadata``. The body shows
+them separately, or they may quote gold."""
 
 
 class Row(NamedTuple):
-    """The facts of an episode that lists show, sort and filter."""
+    """The facts of an episode by which the viewer's lists show, sort and filter episodes."""
 
     run: int
-    """The number of its run."""
+    """The number of the episode's run, counted from 0."""
     id: str
     task: str
     epoch: int
     query: str
     """The beginning of the query."""
     outcome: str
-    """One of `OUTCOMES`; ``unknown``: the record stops before the end."""
+    """The outcome kind, a key of `intercode.outcomes.OUTCOMES`; ``unknown``: the record of the
+    episode stops before its end."""
     success: bool
     reward: float | None
     turns: int
     seconds: float
     tokens: int | None
-    """Tokens in and out."""
+    """The sum of input and output tokens; None: not recorded."""
     cost: float | None
-    """US dollars."""
+    """The cost of the model in US dollars; None: not known."""
     level: str | None
     tags: Sequence[str]
     place: str
     kinds: Sequence[str]
-    """Troubles: an error's type, ``timeout``, a reached limit, and so on."""
+    """Problems of the episode, such as the type of its error, ``timeout``, or a reached limit."""
     started: float
     parent: str | None
-    """The id of the episode from which it was forked."""
+    """The id of the episode from which this episode was forked; None: not forked."""
 
 
 def make_row(run: int, episode: Episode, outcome: Outcome) -> Row:
-    """Return an episode's row, for the run of this number."""
+    """Return the row of an episode.
+
+    Args:
+        run: The number of the episode's run, counted from 0.
+        episode: The episode.
+        outcome: The summary of the episode.
+    """
     tokens = None
     if outcome.tokens_in is not None and outcome.tokens_out is not None:
         tokens = outcome.tokens_in + outcome.tokens_out
@@ -80,17 +91,21 @@ def make_row(run: int, episode: Episode, outcome: Outcome) -> Row:
 
 
 def columns(rows: Sequence[Row]) -> dict[str, list[Any]]:
-    """Return rows by column, which is shorter as JSON."""
+    """Return the values of rows by column. As JSON, this form is shorter than a list of rows.
+
+    Returns:
+        Name of a column → its value in each row.
+    """
     return {name: [getattr(row, name) for row in rows] for name in Row._fields}
 
 
 def make_body(episode: Episode, *, hide_gold: bool = False, shown_gold: bool = False) -> Any:
-    """Return an episode's complete content as plain data, with long texts cut.
+    """Return an episode's content as plain data, in which long texts are cut.
 
     Args:
         episode: The episode.
-        hide_gold: Whether to leave out all text that may quote gold.
-        shown_gold: Whether its agent was shown gold, so its actions may quote gold.
+        hide_gold: Whether to omit all texts that may quote gold.
+        shown_gold: Whether the episode's agent received gold, so its actions may quote gold.
     """
     body: dict[str, Any] = {"query": episode.query, "error": episode.error, "hidden": hide_gold}
     body["metadata"] = {k: v for k, v in episode.metadata.items() if k not in _SEPARATE_FIELDS}
@@ -124,7 +139,7 @@ def make_body(episode: Episode, *, hide_gold: bool = False, shown_gold: bool = F
 
 
 def iterate_texts(value: Any) -> Iterator[str]:
-    """Yield every text of a body, without the names of its fields."""
+    """Yield every text in a body, without the names of fields."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
@@ -155,7 +170,10 @@ def _kinds(episode: Episode, outcome: Outcome) -> Iterator[str]:
 
 
 def _search(episode: Episode) -> Any:
-    """Return the states that a search has tried, and whether each led to the episode."""
+    """Return the states of a search, each with a mark whether it is on the chosen branch.
+
+    The result is None if the agent did not search.
+    """
     branch = find_branch(episode)
     if branch is None:
         return None
@@ -168,7 +186,7 @@ def _search(episode: Episode) -> Any:
 
 
 def _cut(value: Any) -> Any:
-    """Cut the texts in a value, and convert the value to JSON's types."""
+    """Convert a value to JSON's types, and cut the long texts in it."""
     if isinstance(value, str) and len(value) > MAX_TEXT_LENGTH:
         head, tail = (
             value[: MAX_TEXT_LENGTH - MAX_TEXT_LENGTH // 3],
@@ -190,6 +208,6 @@ def _finite_value(value: float | None) -> float | None:
 
 
 def _line(text: str) -> str:
-    """Return the beginning of a text, for a list."""
+    """Return the beginning of a text as a single line, for a list."""
     line = " ".join(text[: 2 * LINE].split())
     return line if len(line) <= LINE else line[: LINE - 1] + "…"

@@ -1,6 +1,7 @@
-"""Exports of runs to formats of other programs: training dialogues and tables.
+"""Exports of runs to formats of other programs: dialogues for training, and tables.
 
-`inspect` writes the log of Inspect AI; the package `intercode-paper` writes the files of 2023.
+The module `intercode.report.inspect` exports a run as a log of Inspect AI. The package
+``intercode-paper`` exports a run in the format of the 2023 release.
 """
 
 from __future__ import annotations
@@ -13,16 +14,16 @@ from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 from intercode.agents.transcripts import as_plain_messages
-from intercode.dialogues import Call, Talk, agent_talk
+from intercode.dialogues import Call, RecordedDialogue, agent_talk
 from intercode.envs.traits import check_imported, find_max_turns, find_traits
 from intercode.episode import Episode
 from intercode.errors import RecordWriteError, UsageError
 from intercode.models.base import as_openai
 from intercode.records import Outcome
 from intercode.registry import MESSAGES
-from intercode.syntax import quoted
+from intercode.sql_identifiers import quote_identifier
 from intercode.task import Task
-from intercode_sandbox.files import atomic_file
+from intercode_sandbox.host_files import atomic_file
 
 _TEXT, _COUNT, _NUMBER = "VARCHAR", "INTEGER", "DOUBLE"
 EPISODE_COLUMNS = {
@@ -40,13 +41,13 @@ EPISODE_COLUMNS = {
     **{"tokens_in": "BIGINT", "tokens_out": "BIGINT", "cost": _NUMBER},
     **dict.fromkeys(("place", "level", "tags", "error_type", "error", "answer", "query"), _TEXT),
 }
-"""Columns of a table of episodes: name and SQL type. ``parts`` and ``tags`` are JSON."""
+"""Columns of a table of episodes: name → SQL type. ``parts`` and ``tags`` are JSON texts."""
 
 TURN_COLUMNS = {
     **{"task_id": _TEXT, "epoch": _COUNT, "turn": _COUNT, "action": _TEXT, "observation": _TEXT},
     **{"reward": _NUMBER, "ok": "BOOLEAN", "exit_code": _COUNT, "seconds": _NUMBER},
 }
-"""Columns of a table of turns, numbered from 1."""
+"""Columns of a table of turns: name → SQL type. The turns are numbered from 1."""
 
 _IDS = "INTEGER[]"
 TOKEN_COLUMNS = {
@@ -54,7 +55,8 @@ TOKEN_COLUMNS = {
     **{"turns": _IDS, "prompt_ids": _IDS, "completion_ids": _IDS, "logprobs": "DOUBLE[]"},
     "env_mask": _IDS,
 }
-"""Columns of a table of tokens, under the names of TRL's rollouts."""
+"""Columns of a table of tokens: name → SQL type. The names are those of rollouts in the library
+TRL."""
 
 
 def to_chat(
@@ -64,17 +66,19 @@ def to_chat(
     *,
     trust: bool = False,
 ) -> dict[str, Any]:
-    """Return a dialogue for fine-tuning: OpenAI's messages, and the reward.
+    """Return a dialogue for fine-tuning a model: messages in OpenAI's format, and the reward.
 
-    The dialogue consists of the last messages to the model, and its reply. If the record has no
-    model messages, as for the oracle, the dialogue is rendered from the episode in a style.
+    The dialogue consists of the messages of the last call to the agent's model, and its reply. If
+    the agent is not a language model, as the oracle, the record has no messages. The dialogue is
+    then composed from the actions and observations of the episode.
 
     Args:
         episode: The episode.
-        style: As of `InterCodeEnv.messages`. ``plain`` renders the query and the observations as
-            the user's messages, the actions as the assistant's. ``chat`` and ``tools`` render the
-            messages that the agents ``try-again`` and ``tool-calling`` would receive, so a
-            fine-tuned model can act as one of them.
+        style: The style of a composed dialogue, as for `InterCodeEnv.messages`. In ``plain``, the
+            query and the observations are messages of the user, and the actions are messages of the
+            assistant. In ``chat`` and ``tools``, the messages are those that the agents
+            ``try-again`` and ``tool-calling`` would receive. A fine-tuned model can then act as one
+            of these agents.
         env: The environment's facts in the run's record.
         trust: Whether the record may name an environment whose module is not imported yet.
 
@@ -83,10 +87,10 @@ def to_chat(
         the model had tools.
 
     Raises:
-        TrustError: The record names such an environment, and is not trusted; ``plain`` needs no
-            environment.
+        TrustError: The record names an environment whose module is not imported yet, and the record
+            is not trusted. The style ``plain`` needs no environment.
     """
-    model = agent_talk(episode) or Talk()
+    model = agent_talk(episode) or RecordedDialogue()
     messages = _recorded_messages(model) or _render_messages(episode, style, env, trust=trust)
     dialogue: dict[str, Any] = {
         "messages": messages,
@@ -103,7 +107,8 @@ def to_chat(
 def _render_messages(
     episode: Episode, style: str, env: Mapping[str, Any], *, trust: bool
 ) -> list[dict[str, Any]]:
-    if style == "plain":  # undecodable bytes stay readable
+    # The style "plain" escapes undecodable bytes to readable text.
+    if style == "plain":
         return [*map(as_openai, as_plain_messages(episode))]
     env_key = episode.env, str(env.get("protocol", "default"))
     check_imported(*env_key, trust=trust)
@@ -116,7 +121,7 @@ def _render_messages(
     return messages
 
 
-def _recorded_messages(model: Talk) -> list[dict[str, Any]]:
+def _recorded_messages(model: RecordedDialogue) -> list[dict[str, Any]]:
     messages = model.get("messages", [])
     for call in reversed(model.get("calls", [])):
         if "reply" in call:
@@ -146,8 +151,8 @@ def _arguments(arguments: Mapping[str, Any]) -> str:
 
 
 def episode_row(episode: Episode) -> dict[str, Any]:
-    """Return an episode under `EPISODE_COLUMNS`."""
-    outcome = Outcome.of(episode)
+    """Return the row of an episode in the table with `EPISODE_COLUMNS`."""
+    outcome = Outcome.from_episode(episode)
     part_scores = {} if episode.score is None or outcome.failed else dict(episode.score.parts)
     special = {
         "parts": json.dumps(part_scores),
@@ -163,13 +168,19 @@ def episode_row(episode: Episode) -> dict[str, Any]:
 
 
 def _result(episode: Episode) -> dict[str, Any]:
-    """Return reward and success; without a result both are None, because a mean would count 0."""
+    """Return the reward and the success of an episode.
+
+    Both are None if the episode has no result: a mean over the column would count a 0.
+    """
     success = None if episode.reward is None else episode.success
     return {"reward": episode.reward, "success": success}
 
 
 def turn_rows(episode: Episode) -> Iterator[dict[str, Any]]:
-    """Yield an episode's turns under `TURN_COLUMNS`; without a result no turn has a reward."""
+    """Yield the rows of an episode's turns in the table with `TURN_COLUMNS`.
+
+    If the episode has no result, the reward of every turn is None.
+    """
     turn_columns = [name for name in TURN_COLUMNS if name not in ("task_id", "epoch", "turn")]
     unscored = {"reward": None} if episode.reward is None else {}
     for turn_number, turn in enumerate(episode.turns, 1):
@@ -180,13 +191,13 @@ def turn_rows(episode: Episode) -> Iterator[dict[str, Any]]:
 
 
 def token_rows(episode: Episode) -> Iterator[dict[str, Any]]:
-    """Yield an episode's tokens under `TOKEN_COLUMNS`, as recorded.
+    """Yield the rows of an episode's recorded tokens in the table with `TOKEN_COLUMNS`.
 
-    A row is a dialogue as one sequence of tokens. If a prompt does not start with all earlier
-    tokens, for example because the server has tokenised the dialogue again, another row starts. No
-    row therefore contains tokens that the model has neither received nor generated.
+    A row holds the tokens of a dialogue as one sequence. If the prompt of a call does not begin
+    with the sequence so far, another row starts. The server has then, for example, tokenised the
+    dialogue again. Therefore a row contains only tokens that the model received or generated.
     """
-    calls = (agent_talk(episode) or Talk()).get("calls", ())
+    calls = (agent_talk(episode) or RecordedDialogue()).get("calls", ())
     token_calls = [
         call
         for call in calls
@@ -224,7 +235,7 @@ def _sequences(calls: Iterable[Call]) -> list[dict[str, Any]]:
 
 
 def escape_values(values: dict[str, Any]) -> dict[str, Any]:
-    """Escape lone surrogates in all texts, because other programs refuse them."""
+    """Return values in which lone surrogates in texts are escaped: other programs refuse these."""
     return {name: _escape_value(value) for name, value in values.items()}
 
 
@@ -242,9 +253,9 @@ def write_parquet(
     """Write a table as a Parquet file, with DuckDB.
 
     Args:
-        path: The file.
-        columns: Name → SQL type.
-        rows: Plain values under those names.
+        path: The path of the file.
+        columns: Name of a column → SQL type.
+        rows: The rows: name of a column → value of a JSON type.
 
     Raises:
         UsageError: DuckDB is not installed.
@@ -258,13 +269,17 @@ def write_parquet(
             "pip install 'intercode-gym[duckdb]', or choose --to csv"
         ) from error
     types = ", ".join(f"{name}: '{kind}'" for name, kind in columns.items())
-    # Not beside the file: DuckDB would read a folder's * or [ as a pattern.
+    # The temporary file is not in the folder of `path`: DuckDB interprets a * or [ in a source's
+    # path as a pattern.
     with tempfile.NamedTemporaryFile("w", encoding="ascii", suffix=".jsonl") as lines:
         lines.writelines(f"{json.dumps(row)}\n" for row in rows)
         lines.flush()
         try:
             with atomic_file(path) as temporary_path, duckdb.connect() as connection:
-                source, target = quoted(lines.name, "'"), quoted(str(temporary_path), "'")
+                source, target = (
+                    quote_identifier(lines.name, "'"),
+                    quote_identifier(str(temporary_path), "'"),
+                )
                 connection.execute(
                     f"COPY (SELECT * FROM read_json({source}, columns = {{{types}}}, "
                     "format = 'newline_delimited', maximum_object_size = 1073741824)) "

@@ -1,11 +1,13 @@
-"""A run as a log of Inspect AI (UK AI Security Institute): its `EvalLog` as JSON, version 2.
+"""Export of a run as a log of Inspect AI, the framework of the UK AI Security Institute.
 
-The format follows `inspect_ai` 0.3.285, but the export does not need that package. A metric has an
-Inspect name only if its formula is Inspect's. InterCode's own statistics are in the results'
-metadata, and the complete ``run.json`` is in the log's metadata.
+The log is Inspect's ``EvalLog`` as JSON, version 2. The format follows ``inspect_ai`` 0.3.285, but
+the export does not need that package. A metric has one of Inspect's names only if InterCode and
+Inspect compute it by the same formula. The metadata of the results contain InterCode's own
+statistics; the metadata of the log contain the complete ``run.json``.
 
 Facts that the record lacks are omitted, never invented. Inspect's *events* need the time of each
-event, so the log has no events. The sample's metadata contains all turns and model calls.
+event, which the record lacks, so the log has no events. The metadata of a sample, which is an
+episode, contain all turns and model calls.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from intercode.dialogues import Talk, agent_talk, all_agent_talks
+from intercode.dialogues import RecordedDialogue, agent_talk, all_agent_talks
 from intercode.episode import Episode
 from intercode.errors import RecordError
 from intercode.evaluate.statistics import clustered_error
@@ -25,14 +27,14 @@ from intercode.evaluate.summary import Statistics, by_attempts, summarize
 from intercode.records import Outcome, ending_action
 from intercode.report.export import escape_values
 from intercode.report.runs import Coverage, compute_coverage, find_judge, rate_name
-from intercode_sandbox.files import sha256
+from intercode_sandbox.host_files import sha256
 
 VERSION = 2
 """The version of the log's format."""
 NO_MODEL = "none/none"
-"""Inspect's model name for a run without a model."""
+"""The name that Inspect uses for the model of a run without a model."""
 _PLACED = ("task_id", "query", "epoch", "answer", "score", "error", "started", "seconds")
-"""Fields of an episode with their own field in the log; other fields are metadata."""
+"""Fields of an episode for which an Inspect sample has a field. Other fields become metadata."""
 _TALK = {
     *("name", "messages", "calls"),
     *("input_tokens", "output_tokens", "cached_tokens", "cost"),
@@ -48,12 +50,13 @@ _LIMITS = {"seconds": "time", "tokens": "token", "cost": "cost"}
 def to_inspect(
     episodes: Iterable[Episode], manifest: Mapping[str, Any], repeated_episodes: Iterable[Episode]
 ) -> Iterator[str]:
-    """Yield the log's text in pieces, so memory stays flat.
+    """Yield the text of the log in pieces, so memory holds one episode at a time.
 
     Args:
         episodes: The episodes of the run.
         manifest: The ``run.json`` of the run.
-        repeated_episodes: The same episodes a second time: the results precede the samples.
+        repeated_episodes: The same episodes again. In the log, the results precede the samples, so
+            the function iterates over the episodes twice.
 
     Raises:
         RecordError: The record lacks the start time of the run, which Inspect requires.
@@ -72,10 +75,10 @@ def to_inspect(
 
 
 def file_name(manifest: Mapping[str, Any]) -> str:
-    """Return a name by which Inspect finds the log in a folder: time, task, id.
+    """Return a file name by which Inspect finds the log in a folder: time, task and id.
 
     Raises:
-        RecordError: As for `to_inspect`.
+        RecordError: The record lacks the start time of the run.
     """
     eval_id = _id(manifest)
     time = _utc(manifest["sessions"][0]["started"]).replace(":", "-")
@@ -85,9 +88,7 @@ def file_name(manifest: Mapping[str, Any]) -> str:
 def _id(manifest: Mapping[str, Any]) -> str:
     sessions = manifest.get("sessions") or [{}]
     if not sessions[0].get("started"):
-        raise RecordError(
-            "run.json does not say when the run was started: Inspect's log cannot be without it"
-        )
+        raise RecordError("run.json has no start time, which an Inspect log requires")
     identity_facts = (manifest.get(key) for key in ("dataset", "env", "agent", "seed"))
     return digest(*identity_facts, sessions[0])
 
@@ -97,11 +98,11 @@ def _task(manifest: Mapping[str, Any]) -> str:
 
 
 def _count_usage(episodes: Iterable[Episode]) -> tuple[list[Outcome], dict[str, dict[str, Any]]]:
-    """Return the outcomes, and the tokens of each model."""
+    """Return the summaries of episodes, and the sums of their tokens for each model."""
     outcomes: list[Outcome] = []
     usage_by_model: dict[str, dict[str, Any]] = {}
     for episode in episodes:
-        outcomes.append(Outcome.of(episode))
+        outcomes.append(Outcome.from_episode(episode))
         for name, episode_usage in usage(episode).items():
             usage_by_model[name] = (
                 add_usage(usage_by_model[name], episode_usage)
@@ -142,7 +143,10 @@ def _head(
 
 
 def _status(session: Mapping[str, Any], coverage: Coverage) -> str:
-    """Return Inspect's status: an episode's error is part of the log, and does not fail the run."""
+    """Return the status of the run in Inspect's words.
+
+    The status is never "error": an error of an episode is part of the log, and the run goes on.
+    """
     if not session.get("finished"):
         return "started"
     return "cancelled" if coverage.missing else "success"
@@ -204,7 +208,7 @@ def _plan(manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _model_facts(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the facts of the language model; empty if the agent has none."""
+    """Return the recorded facts of the language model; empty if the agent is not one."""
     facts = manifest["agent"].get("language_model")
     return facts if isinstance(facts, Mapping) else {}
 
@@ -259,10 +263,16 @@ def _results(outcomes: list[Outcome], coverage: Coverage, rate: str) -> dict[str
 def _inspect_metrics(
     name: str, scored_outcomes: list[Outcome], values: list[float]
 ) -> dict[str, float]:
-    """Return Inspect's mean and standard error over the means of each task's attempts.
+    """Return the mean and the standard error as Inspect computes them.
 
-    If all tasks have the same number of attempts, Inspect's mean is InterCode's mean, and its error
-    is the error clustered by task. Otherwise the result is empty.
+    Inspect first averages the attempts at each task, and then computes mean and standard error over
+    the tasks. If all tasks have the same number of attempts, these are the mean of all attempts and
+    the standard error clustered by task. Otherwise the result is empty.
+
+    Args:
+        name: Inspect's name of the mean, such as ``accuracy``.
+        scored_outcomes: The summaries of the scored episodes.
+        values: The value of each of these episodes.
     """
     tasks = [outcome.task_id for outcome in scored_outcomes]
     counts = Counter(tasks)
@@ -279,25 +289,25 @@ def _statistics_metrics(statistics: Statistics, *names: str) -> dict[str, float]
 
 
 def _drop_unknown(**values: Any) -> dict[str, Any]:
-    """Return the known values."""
+    """Return the values that are not None, by name."""
     return {name: value for name, value in values.items() if value is not None}
 
 
 def _utc(text: str) -> str:
-    """Return a time in Inspect's format."""
+    """Return a recorded time in Inspect's format: ``+00:00`` replaces a ``Z`` at the end."""
     return text[:-1] + "+00:00" if text.endswith("Z") else text
 
 
 def sample(
     episode: Episode, eval_id: str, limits: Mapping[str, Any], rate: str = "success"
 ) -> dict[str, Any]:
-    """Return an episode as a sample of the log.
+    """Return an episode as a sample of an Inspect log.
 
     Args:
-        episode: An ended episode.
+        episode: An episode that has ended.
         eval_id: The id of the log.
-        limits: The limits of each episode: ``seconds``, ``tokens``, ``cost``.
-        rate: The name of the rate of success.
+        limits: The limits of each episode by name: ``seconds``, ``tokens``, ``cost``.
+        rate: The name of the success rate, from `intercode.report.runs.rate_name`.
     """
     talk = _talk(agent_talk(episode))
     fork = () if episode.fork is None else episode.fork.branch
@@ -354,7 +364,13 @@ def _result(episode: Episode, rate: str) -> dict[str, Any]:
 
 
 def usage(episode: Episode) -> dict[str, dict[str, Any]]:
-    """Map each model to its tokens, including attempts that a sandbox failure ended."""
+    """Return the tokens and costs of an episode's models, including those of lost attempts.
+
+    InterCode repeats an attempt that a failure of the sandbox ended.
+
+    Returns:
+        Model → its usage in Inspect's form.
+    """
     usage_by_model: dict[str, dict[str, Any]] = {}
     for value in all_agent_talks(episode):
         if talk := _talk(value):
@@ -368,17 +384,20 @@ def usage(episode: Episode) -> dict[str, dict[str, Any]]:
 
 
 def add_usage(first_usage: Mapping[str, Any], second_usage: Mapping[str, Any]) -> dict[str, Any]:
-    """Add two usages; a cost that one usage lacks is left out."""
+    """Return the sum of two usages of a model. If one of them lacks a cost, the sum lacks it."""
     return {key: first_usage[key] + second_usage[key] for key in first_usage if key in second_usage}
 
 
 def digest(*identity_facts: object) -> str:
-    """Return an id that is equal in every export: 22 hexadecimal digits."""
+    """Return an id of 22 hexadecimal digits, which depends only on the arguments.
+
+    Every export of the same run therefore has the same ids.
+    """
     return sha256(repr(identity_facts))[:22]
 
 
-def _talk(talk: Talk | None) -> Mapping[str, Any]:
-    """Return the dialogue with a model; empty if the record lacks it or a part of it."""
+def _talk(talk: RecordedDialogue | None) -> Mapping[str, Any]:
+    """Return a recorded dialogue with a model; empty if a field is missing that the log needs."""
     if talk is None or not talk.keys() >= _TALK:
         return {}
     return talk if all(call.keys() >= _REPLY for call in _answered_calls(talk)) else {}
@@ -401,7 +420,7 @@ def _answered_calls(talk: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _dialogue_messages(talk: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the dialogue of the last request, and the reply."""
+    """Yield the messages of the last answered call to the model, and the model's reply."""
     last_call = (_answered_calls(talk) or talk["calls"])[-1]
     message_numbers = (
         [*last_call["sent"], last_call["reply"]] if "reply" in last_call else last_call["sent"]
@@ -440,7 +459,7 @@ def _call(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _episode_messages(episode: Episode) -> Iterator[dict[str, Any]]:
-    """Yield the observations and actions of an agent that is not a language model."""
+    """Yield observations and actions as messages, for an agent that is not a language model."""
     yield {"role": "user", "content": episode.query, "source": "input"}
     for turn in episode.turns:
         yield {"role": "assistant", "content": turn.action}
@@ -466,7 +485,8 @@ def _output(talk: Mapping[str, Any], messages: Sequence[dict[str, Any]]) -> dict
 
 def _metadata(episode: Episode) -> dict[str, Any]:
     fields = episode.to_dict()
-    # At the top level, where Inspect looks for the cluster key: stderr(cluster="image").
+    # The episode's own metadata are at the top level, where Inspect searches the key of clusters,
+    # as in stderr(cluster="image").
     extra_metadata = fields.pop("metadata")
     episode_fields = {key: value for key, value in fields.items() if key not in _PLACED}
     return {**extra_metadata, "intercode": episode_fields}

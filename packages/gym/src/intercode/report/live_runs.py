@@ -1,4 +1,7 @@
-"""Run folders for the viewer's server, which reads appended episodes as they appear."""
+"""The runs that the viewer's server shows, read from run folders that may still grow.
+
+The viewer is a web page; the server reads each episode soon after a run appends it.
+"""
 
 from __future__ import annotations
 
@@ -28,37 +31,40 @@ from intercode.report.overview import overview
 from intercode.report.runs import Run, distinguish_runs, make_run
 
 _BATCH = 500
-"""Maximum number of episodes that are read before the lock is released."""
+"""The maximum number of episodes that `RunLibrary.refresh` reads before it releases the lock."""
 _SHARE = 20
-"""The statistics use at most one part in this number of the time."""
+"""Divisor of the server's time: the computation of statistics takes at most one twentieth of it."""
 _MIN_SECONDS = 1.0
-"""Minimum seconds between two computations of the statistics."""
+"""The minimum number of seconds between two computations of the statistics."""
 
 
 @dataclass(slots=True)
 class _Folder:
-    """A run's folder, with the state of its reading."""
+    """A run's folder, and how far its ``episodes.jsonl`` has been read."""
 
     path: Path
     manifest: dict[str, Any]
     stamp: tuple[int, int]
-    """Modification time and inode of its ``run.json``."""
+    """Modification time in nanoseconds, and inode, of the ``run.json`` that was read."""
     inode: int = 0
+    """Inode of the ``episodes.jsonl`` that was read."""
     offset: int = 0
+    """Number of bytes that were read of the ``episodes.jsonl``."""
     outcomes: dict[Key, Outcome] = field(default_factory=dict)
     trouble: str = ""
-    """The reason why reading has stopped."""
+    """The error because of which no more episodes are read; empty without an error."""
 
 
-class Library:
-    """The viewed runs, including unfinished ones. Any thread may call its methods.
+class RunLibrary:
+    """The runs that the viewer shows, including unfinished runs. Any thread may call the methods.
 
-    Rows are only ever appended: the last row of an episode counts. If a run's file is replaced,
-    `generation` changes, and all files are read again.
+    The list `rows` has a row for each recorded episode, and only grows. If an episode is recorded
+    again, its last row counts. If the ``episodes.jsonl`` of a run is replaced, `generation`
+    increases, and all files are read again.
 
     Args:
-        paths: Folders of runs, and folders that contain them.
-        hide_gold: Whether to leave out all text that may quote gold.
+        paths: Folders of runs, and folders that contain folders of runs.
+        hide_gold: Whether to omit all texts that may quote gold.
 
     Raises:
         RecordError: A path is not a folder, or the manifest of a run's folder cannot be read.
@@ -84,7 +90,7 @@ class Library:
         self._find()
 
     def refresh(self) -> bool:
-        """Read new episodes, at most one batch; return whether more may remain."""
+        """Read new episodes, at most `_BATCH`; return whether further new episodes may exist."""
         with self._lock:
             self._find()
             remaining_count = _BATCH
@@ -95,22 +101,31 @@ class Library:
             return False
 
     def body(self, row_number: int) -> Any:
-        """Return the body of a row's episode."""
+        """Return the body of the episode in a row, read from the run's file."""
         row, offset = self.rows[row_number], self._offsets[row_number]
         return self._body(row, self._line(row, offset))
 
     def search(self, words: str, start: int = 0) -> Iterator[tuple[int, bool]]:
-        """Yield each row's number, from `start` on, and whether its texts contain the words.
+        """Search the texts of all episodes, ignoring case.
 
-        The search ignores case and excludes hidden text.
+        Hidden texts, such as gold, are not searched.
+
+        Args:
+            words: The text to find.
+            start: The number of the first row to search.
+
+        Yields:
+            The number of a row, and whether the texts of its episode contain `words`.
         """
         spellings = {words, words.lower(), words.upper(), words.title()}
         encoded_forms = {json.dumps(spelling)[1:-1].lower().encode() for spelling in spellings}
-        rows, offsets = self.rows, self._offsets  # a replaced file replaces both lists
+        # When a file is replaced, `_begin_again` assigns new lists; these two still fit together.
+        rows, offsets = self.rows, self._offsets
         for row_number in range(start, len(rows)):
             line = self._line(rows[row_number], offsets[row_number])
             lower_line = line.lower()
-            # The raw line also contains field names, and hidden or redacted text.
+            # The first test is fast, but the raw line also contains names of fields, and hidden or
+            # redacted texts. The second test excludes these.
             yield (
                 row_number,
                 any(pattern in lower_line for pattern in encoded_forms)
@@ -118,7 +133,10 @@ class Library:
             )
 
     def overview(self) -> tuple[int, str]:
-        """Return the report's version, and the report as JSON; it may be slightly out of date."""
+        """Return the version of the report, and the report as JSON.
+
+        The report is computed at most once in a while, so recent episodes may be missing in it.
+        """
         with self._lock:
             now, version = time.monotonic(), self._change_count
             if version == self._overview[0] or now < self._due_time:
@@ -139,7 +157,7 @@ class Library:
             return self._overview
 
     def runs(self) -> list[dict[str, str]]:
-        """Return the facts of runs that rows need."""
+        """Return facts about each run that the viewer shows with the rows of its episodes."""
         with self._lock:
             runs = [Run(folder.path, folder.manifest, [], "") for folder in self._folders]
             labels = [make_run(run.folder, run.manifest, []).label for run in runs]
@@ -168,13 +186,13 @@ class Library:
     def _has_words(self, row: Row, line: bytes, words: str) -> bool:
         try:
             body = self._body(row, line)
-        except RecordError:  # the file was replaced meanwhile
+        except RecordError:  # the file was replaced after the line was read
             return False
         lower_words = words.lower()
         return any(lower_words in text.lower() for text in iterate_texts([row.task, body]))
 
     def _find(self) -> None:
-        """Add new runs, and read each changed ``run.json``."""
+        """Add new run folders, and read each ``run.json`` that has changed."""
         folders_by_path = {known_folder.path: known_folder for known_folder in self._folders}
         for root_path in self._paths:
             paths = [root_path] if (root_path / MANIFEST).is_file() else _entries(root_path)
@@ -189,7 +207,15 @@ class Library:
                 self._learn(path, stamp, folder)
 
     def _learn(self, path: Path, stamp: tuple[int, int], folder: _Folder | None) -> None:
-        """Read a run's ``run.json``; a damaged file hides no other run."""
+        """Read the ``run.json`` of a run.
+
+        If the file is damaged, the report has a warning, and the other runs are still shown.
+
+        Args:
+            path: The run's folder.
+            stamp: The modification time and inode of the ``run.json``.
+            folder: The run if it is known already; None: a new run.
+        """
         try:
             manifest = self._redactor.facts(read_manifest(path))
         except RecordError as error:
@@ -204,7 +230,7 @@ class Library:
             folder.manifest, folder.stamp = manifest, stamp
 
     def _read(self, run_number: int, folder: _Folder, limit: int) -> int:
-        """Read a run's new episodes; return their number."""
+        """Read the new episodes of a run, at most `limit`, and return their number."""
         path = folder.path / EPISODES
         try:
             stat = path.lstat()
@@ -240,7 +266,7 @@ class Library:
         return count
 
     def _add(self, run_number: int, folder: _Folder, episode: Episode) -> None:
-        outcome = Outcome.of(episode)
+        outcome = Outcome.from_episode(episode)
         folder.outcomes.pop(episode_key(episode), None)
         folder.outcomes[episode_key(episode)] = outcome
         self._offsets.append(folder.offset)
@@ -248,7 +274,7 @@ class Library:
         self._change_count += 1
 
     def _begin_again(self) -> None:
-        """Discard all rows, because a file was replaced."""
+        """Discard all rows, because a file was replaced: all files are then read again."""
         self.generation += 1
         self._change_count += 1
         self.rows, self._offsets = [], []
@@ -257,7 +283,10 @@ class Library:
 
 
 def _entries(folder: Path) -> list[Path]:
-    """Return the entries of a folder of runs, without links that lead out of the folder."""
+    """Return the entries of a folder of runs.
+
+    Symbolic links to places outside the folder are omitted, because the folder may be untrusted.
+    """
     root = folder.resolve()
     return sorted(
         path

@@ -1,4 +1,7 @@
-"""The viewer's first screen and the tables below, as plain data."""
+"""The overview of the viewer (the web page that shows runs), as plain data.
+
+The overview is the first screen, with verdicts, curves and tables.
+"""
 
 from __future__ import annotations
 
@@ -32,20 +35,21 @@ from intercode.report.verdict import (
 )
 
 _ALL_PAIRS = 6
-"""Maximum number of runs of one environment that are compared pairwise; more runs are each
-compared with the first."""
+"""The maximum number of runs in one environment for which all pairs are compared. Of more runs,
+each is compared only with the first."""
 _COLUMN_FILTERS: Mapping[str, Link] = {
     "errors": {"state": "error"},
     "reward": {"sort": "reward"},
     "turns": {"sort": "-turns"},
     **{name: {"sort": "-seconds"} for name in ("seconds", "in actions", "in replies")},
     **{name: {"sort": "-tokens"} for name in ("tokens in", "tokens out")},
-    **{name: {"sort": "-cost"} for name in ("dollars", "a success")},
+    **{name: {"sort": "-cost"} for name in ("dollars", "dollars per success")},
     "ended-by-agent": {"state": "ended-by-agent"},
     "restarts": {"kind": "restarted"},
     "not executed": {"kind": "no action"},
 }
-"""Name of a column → the selection from a row's episodes that its numbers describe."""
+"""Name of a column → filter for the episodes that a number in the column describes. A number in a
+table is a link to these episodes."""
 
 
 def overview(
@@ -55,9 +59,9 @@ def overview(
 
     Args:
         runs: The runs, with unique names.
-        comparisons: The result of `compare_with_baselines` for them. None: this function compares
-            the runs, and moves agents that were shown gold to the end, where they are not
-            baselines.
+        comparisons: The result of `compare_with_baselines` for the runs. None: this function
+            compares the runs. Runs whose agents received gold, such as the oracle, then come last
+            in the comparison, so they are not baselines.
     """
     if comparisons is None:
         comparisons = compare_with_baselines(sorted(runs, key=lambda run: run.shown_gold))
@@ -87,7 +91,7 @@ def overview(
 
 
 def run_facts(run: Run) -> dict[str, Any]:
-    """Return the facts of a run that lists show, sort and filter."""
+    """Return the facts of a run by which the viewer's lists show, sort and filter runs."""
     stats, coverage = summarize(run.outcomes), run.coverage
     tokens = (stats.tokens_in, stats.tokens_out)
     return {
@@ -119,9 +123,16 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
 
 
 def address(link: Link) -> str:
-    """Return a selection of episodes as the fragment of the viewer's address, after the #."""
+    """Return the address of a selection of episodes in the viewer.
+
+    Args:
+        link: The selection: name of a filter → value.
+
+    Returns:
+        The fragment of the address, without the ``#``.
+    """
     view = "compare" if "second" in link else "episodes"
-    # The viewer does the same: an address cannot contain a lone surrogate.
+    # An address cannot contain a lone surrogate. The viewer's script replaces it in the same way.
     names = {name: re.sub("[\ud800-\udfff]", "\ufffd", value) for name, value in link.items()}
     return f"{view}?{urlencode(names)}"
 
@@ -154,13 +165,21 @@ def _table(table: Table) -> dict[str, Any]:
     }
 
 
-def _tail(link: str | None, interval: Any) -> list[Any]:
-    """Return the optional elements after a cell's text: its link and its picture."""
-    return [link, interval] if interval else [link] if link else []
+def _tail(cell_link: str | None, interval: Any) -> list[Any]:
+    """Return the optional elements that follow a cell's text: its link, and its interval.
+
+    The viewer draws the interval as a picture.
+    """
+    return [cell_link, interval] if interval else [cell_link] if cell_link else []
 
 
 def _cell_links(table: Table, links: Link | Sequence[Link | None] | None) -> Iterator[Link | None]:
-    """Yield the selection of episodes that each cell of a row describes."""
+    """Yield for each cell of a row the selection of episodes that it describes, or None.
+
+    Args:
+        table: The table.
+        links: The selection of the whole row, or the selection of each cell; None: no selection.
+    """
     for column_index, (name, kind) in enumerate(table.columns):
         if links is None or (column_index == 0 and kind == "text") or kind == "words":
             yield None
@@ -174,7 +193,12 @@ def _cell_links(table: Table, links: Link | Sequence[Link | None] | None) -> Ite
 
 
 def _intervals(row: Row, kinds: Sequence[str]) -> Iterator[Any]:
-    """Yield for each cell the rate and the interval of its picture, or None."""
+    """Yield for each cell of a row the rate and the interval that the viewer draws, or None.
+
+    Args:
+        row: The values of the cells.
+        kinds: The kind of each column.
+    """
     rate: Any = None
     for value, kind in zip(row, kinds, strict=True):
         rate = value if kind == "rate" else rate
@@ -183,7 +207,10 @@ def _intervals(row: Row, kinds: Sequence[str]) -> Iterator[Any]:
 
 
 def _curves(runs: Sequence[Run]) -> Iterator[dict[str, Any]]:
-    """Yield success against turns for each environment; an agent has the same colour in all."""
+    """Yield the curves of each environment: the success rate of each run by number of turns.
+
+    An agent has the same colour in all environments.
+    """
     colours = {label: n for n, label in enumerate(dict.fromkeys(run.label for run in runs))}
     for env_label in dict.fromkeys(run.env_label for run in runs):
         series = [
@@ -202,7 +229,10 @@ def _curves(runs: Sequence[Run]) -> Iterator[dict[str, Any]]:
 def _pairs(
     runs: Sequence[Run], comparisons: Sequence[BaselineComparison]
 ) -> Iterator[dict[str, Any]]:
-    """Yield comparisons of two runs each: sentences, statistics, and the tasks that flipped."""
+    """Yield a comparison for each pair of runs.
+
+    A comparison has a verdict, tables, and the tasks of which one run solves more attempts.
+    """
     compared_pairs = {
         (comparison.first.name, run.name)
         for comparison in comparisons
@@ -235,7 +265,7 @@ def _pairs(
 
 
 def _filter_table(table: Table, run: Run) -> Table:
-    """Return a comparison table with only the rows about this run."""
+    """Return a table of comparisons without the rows about other runs than `run`."""
     entries = []
     for row, links in zip(table.rows, table.links, strict=True):
         row_links = [links] if isinstance(links, Mapping) else links or []

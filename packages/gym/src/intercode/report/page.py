@@ -1,8 +1,10 @@
-"""The viewer's HTML page: one app, with its data in the page itself or from a server.
+"""The HTML page of the viewer, which shows runs in the browser.
 
-The text of agents and programs is hostile. The page holds it as Base64, or as JSON with an escaped
-``<``, so it cannot end its element. The page's policy permits one script only, the app, which
-inserts this text as text.
+The page contains a JavaScript app. The data is either in the page itself, or comes from a server.
+
+Texts of agents and programs are untrusted. The page contains them as Base64, or as JSON in which
+``<`` is escaped, so a text cannot end the element that contains it. The content security policy of
+the page permits no script but the app, which inserts the texts as text, not as HTML.
 """
 
 from __future__ import annotations
@@ -29,25 +31,26 @@ from intercode.report.overview import overview
 from intercode.report.runs import Run
 from intercode.report.text import escape_unprintable
 from intercode.report.verdict import BaselineComparison
-from intercode_sandbox.files import write_atomically
+from intercode_sandbox.host_files import write_atomically
 
 CHUNK = 100
-"""Number of episodes in a chunk."""
+"""The number of episodes that are compressed together, as a chunk."""
 MODULES = (
     *("dom", "address", "text", "source", "grid", "overview"),
     *("lists", "changes", "episode", "compare", "save", "main"),
 )
-"""The app's modules, each after its imports."""
+"""The names of the app's JavaScript modules. Each module follows the modules that it imports."""
 
 
 class Episodes:
-    """The episodes of a page, compressed in chunks of a hundred and expanded on demand.
+    """The episodes of a page, compressed in chunks of a hundred.
 
-    Ten thousand episodes are therefore no burden for this program or for the browser.
+    The browser expands a chunk when it shows one of its episodes. Therefore neither this program
+    nor the browser needs much memory for ten thousand episodes.
 
     Args:
-        hide_gold: Whether to leave out all text that may quote gold.
-        shown_gold: The numbers of the runs whose agents were shown gold.
+        hide_gold: Whether to omit all texts that may quote gold.
+        shown_gold: The numbers of the runs whose agents received gold.
     """
 
     def __init__(self, *, hide_gold: bool = False, shown_gold: Iterable[int] = ()) -> None:
@@ -57,11 +60,16 @@ class Episodes:
         self._rows: dict[tuple[int, Key], tuple[int, Row]] = {}
 
     def add(self, run: int, episode: Episode) -> None:
-        """Add an episode; it replaces an earlier record of the same episode."""
+        """Add an episode of a run, or replace the episode if it was recorded before.
+
+        Args:
+            run: The number of the run, counted from 0.
+            episode: The episode.
+        """
         key = (run, episode_key(episode))
         self._rows.pop(key, None)
         row_number = len(self._chunks) * CHUNK + len(self._open_episodes)
-        self._rows[key] = (row_number, make_row(run, episode, Outcome.of(episode)))
+        self._rows[key] = (row_number, make_row(run, episode, Outcome.from_episode(episode)))
         shown_gold = run in self._shown_gold
         self._open_episodes.append(
             make_body(episode, hide_gold=self._hide_gold, shown_gold=shown_gold)
@@ -70,7 +78,7 @@ class Episodes:
             self._close()
 
     def page_data(self) -> dict[str, str]:
-        """Return the page's data: element id → text of the element."""
+        """Return the data of the episodes: id of an HTML element → text of the element."""
         self._close()
         index = {"at": [row_number for row_number, _ in self._rows.values()], "chunk": CHUNK}
         index["columns"] = columns([row for _, row in self._rows.values()])
@@ -89,14 +97,14 @@ def write_page(
     episodes: Episodes,
     comparisons: Sequence[BaselineComparison] | None = None,
 ) -> None:
-    """Write a page without dependencies on a network or on other files.
+    """Write a page that needs neither a network nor other files.
 
     Args:
-        path: The file.
+        path: The path of the file.
         runs: The reported runs.
         episodes: The episodes of the runs.
         comparisons: The result of `intercode.report.verdict.compare_with_baselines` for the runs;
-            None: this function compares them.
+            None: this function compares the runs.
 
     Raises:
         RecordWriteError: The file cannot be written.
@@ -114,7 +122,7 @@ def page(title: str, data: Any, page_data: Mapping[str, str]) -> str:
     Args:
         title: The page's title.
         data: The report, from `overview`; None: a server provides it.
-        page_data: More data: element id → Base64.
+        page_data: Further data: id of an HTML element → Base64 text of the element.
     """
     script, style = app()
     elements = [
@@ -125,7 +133,7 @@ def page(title: str, data: Any, page_data: Mapping[str, str]) -> str:
         policy=policy(is_live=data is None),
         title=escape(escape_unprintable(title)),
         style=style,
-        # JSON contains these characters only in strings, where escapes are valid.
+        # In JSON, the characters <, > and & occur only in strings, where escapes are valid.
         report=re.sub("[<>&]", lambda match: f"\\u{ord(match[0]):04x}", _json(data)),
         data="\n".join(elements),
         script=script,
@@ -150,7 +158,7 @@ _SELF = "'self'"
 
 @cache
 def app() -> tuple[str, str]:
-    """Return the app's script, joined from its modules, and its style sheet."""
+    """Return the script of the app, joined from all modules, and the style sheet of the app."""
     lines = [line for name in MODULES for line in _file(f"{name}.js").splitlines()]
     script_lines = [
         line.removeprefix("export ") for line in lines if not line.startswith("import ")
@@ -167,6 +175,7 @@ def _json(data: Any) -> str:
 
 
 def _pack(data: Any) -> str:
-    # Level 5 is three times as fast as level 9, and hardly larger. The output has no time stamp.
+    # Compression level 5 is three times as fast as level 9, and its output is hardly larger.
+    # Without a time stamp (`mtime=0`), equal data have equal output.
     compressed_data = gzip.compress(_json(data).encode("ascii"), 5, mtime=0)
     return base64.b64encode(compressed_data).decode("ascii")

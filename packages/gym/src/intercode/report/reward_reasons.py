@@ -1,4 +1,7 @@
-"""The reasons for a reward, in words, from the detail of its score. The words may quote gold."""
+"""The reasons for a reward below 1.0 in words, derived from the `detail` of a score.
+
+The words may quote gold.
+"""
 
 from __future__ import annotations
 
@@ -11,50 +14,54 @@ from intercode.episode import ENDED, Episode, Score
 
 
 class Reason(NamedTuple):
-    """A sentence, and the text that it introduces, which may have many lines."""
+    """A reason: a sentence, and a text of any number of lines that the sentence introduces."""
 
     sentence: str
     text: str = ""
 
 
 _MAX_QUOTED_ENTRIES = 20
-"""The number of list entries that rewards quote: a list of this length may have more."""
+"""The maximum number of entries that rewards record of a list. A recorded list of this length may
+therefore be incomplete."""
 _LISTS = {
     "missing": "not changed, though gold changes them",
     "different": "changed, but not as gold changes them",
     "extra": "changed, though gold does not change them",
     "tampered": "to blame",
-    "as_before": "put back for the second try",
+    "as_before": "restored for the second try",
     "failed": "tests that do not pass",
-    "left_out": "changes that the tests' sandbox was not given",
+    "left_out": "changes that are not in the tests' sandbox",
     "suspect": "changes that look like an attempt at the tests",
-    "without_twin": "tests for which no counterpart that must fail was found",
+    "without_twin": "tests without a twin (a counterpart that must fail)",
     "differing": "databases of the suite on which the rows are not gold's",
 }
-"""Key of a detail with a list → the sentence about its entries."""
+"""Key in a score's detail whose value is a list → sentence about the entries of the list."""
 _TEXTS = {
     "reason": "{}",
     "note": "note: {}",
     "columns": "the answer's columns are {}",
     "hard_coded": "the answer reads no table, though gold reads one",
-    ENDED: "the agent's code ended its sandbox: {}",
+    ENDED: "the agent's code killed its sandbox: {}",
 }
-"""Key of a detail with a short value → the sentence."""
+"""Key in a score's detail with a short value → sentence about the value."""
 _PARTS = {
     "ex": "the answer's rows are not gold's (execution accuracy as BIRD computes it)",
     "soft_f1": "the cells of the answer are not all gold's (BIRD's soft F1)",
     "time_ratio": "the answer's rows are not gold's, or took longer (BIRD's R-VES)",
 }
-"""Part of a score whose reward gives no detail → the sentence."""
+"""Name of a score's part → sentence about it, for rewards that record no detail."""
 
 
 def explain_reward(episode: Episode) -> list[Reason]:
-    """Return the reasons for an episode's reward below 1.0; empty without a reward."""
+    """Return the reasons for an episode's reward below 1.0.
+
+    The list is empty if the episode has no reward, or if the reward is 1.0.
+    """
     score = episode.score
     if score is None or episode.success:
         return []
     if episode.status == "skipped":
-        return [Reason("the agent gave up, which is worth 0")]
+        return [Reason("the agent gave up: the reward is 0")]
     detail = dict(score.detail)
     reasons = [
         Reason(text.format(detail[name])) for name, text in _TEXTS.items() if detail.get(name)
@@ -76,7 +83,7 @@ def explain_reward(episode: Episode) -> list[Reason]:
 
 
 def _tests(detail: dict[str, Any], score: Score) -> Iterator[Reason]:
-    """Yield the failing tests of a Python task: number → error."""
+    """Yield the reason of a Python task: the numbers and errors of the tests that fail."""
     if isinstance(failed_tests := detail.get("failed"), Mapping):
         del detail["failed"]
         share = score.parts.get("tests", 0.0)
@@ -100,7 +107,7 @@ def _flag(detail: dict[str, Any], score: Score, episode: Episode) -> Iterator[Re
 
 
 def _verification(detail: dict[str, Any], score: Score) -> Iterator[Reason]:
-    """Yield the output of the task's verification, or of the tests of a repository."""
+    """Yield the result and the output of a task's verification, or of a repository's tests."""
     code, has_timeout = detail.pop("exit_code", None), detail.pop("timed_out", False)
     if "gold_output" in detail or not {"verification", "fail_to_pass"} & score.parts.keys():
         return
@@ -109,29 +116,33 @@ def _verification(detail: dict[str, Any], score: Score) -> Iterator[Reason]:
             yield Reason(f"of the tests that {clause}, {100 * score.parts[name]:.0f} % pass")
     output = str(detail.pop("output", "") or "")
     if has_timeout:
-        yield Reason("the verification did not end within the time limit; it printed:", output)
+        yield Reason("the verification exceeded its time limit; its output:", output)
     elif code is not None:
-        yield Reason(f"the verification ended with exit code {code}; it printed:", output)
+        yield Reason(f"the verification ended with exit code {code}; its output:", output)
     elif output:
         yield Reason("the tests printed:", output)
 
 
 def _outputs(detail: dict[str, Any], score: Score) -> Iterator[Reason]:
-    """Yield the two outputs of a Bash episode, if they differ."""
+    """Yield the outputs of the agent and of gold, for a reward that compared outputs."""
     if "gold_output" not in detail:
         return
     last_output, gold_output = detail.pop("output", None), str(detail.pop("gold_output"))
     if "output" not in score.parts:  # the reward did not compare outputs
         return
     if last_output is None:
-        yield Reason("there was no action whose output could be compared")
+        yield Reason("there is no action with an output to compare")
     else:
         yield Reason("the last output is" + (":" if last_output else " empty"), str(last_output))
     yield Reason("gold's output is" + (":" if gold_output else " empty"), gold_output)
 
 
 def _rows(detail: dict[str, Any]) -> Iterator[Reason]:
-    """Yield the differing rows if all are recorded, otherwise the first rows of both results."""
+    """Yield rows of an SQL answer and of gold.
+
+    If all rows are recorded, only the rows that differ are quoted. Otherwise the recorded rows of
+    both results are quoted.
+    """
     gold_rows, answer_rows = detail.pop("gold_rows", None), detail.pop("answer_rows", None)
     if answer := detail.pop("answer", None):
         yield Reason("the answer that was scored:", str(answer))
@@ -161,9 +172,9 @@ def _judge(detail: dict[str, Any]) -> Iterator[Reason]:
     for gold_judgement in judgement.get("golds", ()):
         votes = gold_judgement.get("votes", [])
         if "not_asked" in gold_judgement:
-            yield Reason(f"the judge {model} was not asked: {gold_judgement['not_asked']}")
+            yield Reason(f"the judge {model} was not called: {gold_judgement['not_asked']}")
         elif "control" in gold_judgement and not gold_judgement.get("same"):
-            yield Reason(f"the judge {model} took a decoy for the output, and was not believed")
+            yield Reason(f"the judge {model} accepted a decoy as equal, so its votes do not count")
         else:
             agreement_count = votes.count(["same", "same"])
             yield Reason(
@@ -172,7 +183,7 @@ def _judge(detail: dict[str, Any]) -> Iterator[Reason]:
 
 
 def _remaining_reasons(detail: Mapping[str, Any]) -> Iterator[Reason]:
-    """Yield all lists, and each further detail of a custom reward."""
+    """Yield the reasons for all other entries of a score's detail: lists, and custom entries."""
     for name, value in detail.items():
         if value in ([], {}) or name in _TEXTS:
             continue

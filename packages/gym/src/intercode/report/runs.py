@@ -1,8 +1,9 @@
-"""Runs in the form of reports: alone, with a judge, and in pairs.
+"""Recorded runs as data for reports: single runs, comparisons of two runs, and work of judges.
 
-Successes by a judge's word are not comparable with those of the same run without a judge. Their
-rate therefore has another name everywhere: ``success (judged by MODEL)`` for people, keys with the
-prefix ``judged_`` for programs.
+A judge is a language model that may decide that an episode is solved. The success rate of a run
+with a judge is not comparable with a rate without a judge. Such a rate therefore has another name
+in all outputs: texts have ``success (judged by MODEL)``, and JSON has keys with the prefix
+``judged_``.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ _JUDGED = ("success", "clustered", "mean_reward", "reward")
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run: its record and its outcomes."""
+    """A recorded run: its ``run.json``, and the summaries of its episodes."""
 
     folder: Path
     manifest: dict[str, Any]
     outcomes: list[Outcome]
     label: str
-    """The agent's name, distinct from those of a report's other runs."""
+    """The agent's name, with additions that distinguish the run from other runs in a report."""
     name: str = ""
     """The folder's name, or its full path if another run's folder has the same name."""
 
@@ -56,37 +57,41 @@ class Run:
 
     @property
     def model(self) -> str:
-        """The agent's language model; empty without one."""
+        """The agent's language model; empty if the agent is not a language model."""
         model = self.manifest.get("agent", {}).get("language_model", {}).get("model")
         return str(model or "")
 
     @property
     def env_label(self) -> str:
-        """The environment, and the benchmark's or the dataset's name if that differs."""
+        """The environment's name, and the name of the benchmark or dataset if that is different."""
         name = benchmark(self.manifest) or str(self.manifest.get("dataset", {}).get("name", ""))
         return self.env if name in ("", self.env) else f"{self.env} · {name}"
 
     @property
     def unfinished_note(self) -> str:
-        """A line on the finished episodes, and on how to continue; empty if the run is complete."""
+        """A line with the number of finished episodes, and the command that resumes the run.
+
+        The line is empty if the run is complete.
+        """
         coverage = self.coverage
         if not coverage.missing:
             return ""
         finished_count = coverage.planned - coverage.missing
         line = f"unfinished: {finished_count} of {format_count(coverage.planned, 'episode')}"
         sessions = self.manifest.get("sessions") or [{}]
-        if "options" not in sessions[-1]:  # a Python caller made the run
+        # A Python program made a run without recorded options; no command resumes such a run.
+        if "options" not in sessions[-1]:
             return line
         return f"{line}; if it is not running: intercode resume {shlex.quote(str(self.folder))}"
 
     @property
     def shown_gold(self) -> bool:
-        """Whether the agent received its tasks with gold."""
+        """Whether the agent received gold together with the tasks, as the oracle does."""
         return bool(self.manifest.get("needs_gold"))
 
     @property
     def judge(self) -> str | None:
-        """The model that may have judged some successes; None without a judge."""
+        """The name of the judge's model, which may have decided successes; None: no judge."""
         return find_judge(self.manifest, self.outcomes)
 
     @property
@@ -96,7 +101,7 @@ class Run:
 
 
 def benchmark(manifest: Mapping[str, Any]) -> str:
-    """Return the name of the run's benchmark, if that is a folder; otherwise empty."""
+    """Return the name of the benchmark folder of a run; empty if its tasks came from no folder."""
     sessions = manifest.get("sessions") or [{}]
     return str(sessions[-1].get("options", {}).get("benchmark", ""))
 
@@ -104,16 +109,17 @@ def benchmark(manifest: Mapping[str, Any]) -> str:
 def read_runs(
     folders: Sequence[Path], on_episode: Callable[[int, Episode], None] = lambda run, episode: None
 ) -> list[Run]:
-    """Read runs. Episodes are discarded, so memory stays small.
+    """Read runs. Only summaries of episodes stay in memory.
 
     Args:
         folders: The folders of the runs.
-        on_episode: Called with the number of the run and each episode.
+        on_episode: A function that receives the number of the run, counted from 0, and the episode.
+            The function is called for each recorded episode.
 
     Raises:
         RecordError: A run cannot be read.
     """
-    redactor = Redactor()  # an older version may have left secrets in a record
+    redactor = Redactor()  # an older version of InterCode may have recorded secrets
     manifests = [redactor.facts(read_manifest(folder)) for folder in folders]
     runs = []
     for run_number, (folder, manifest) in enumerate(zip(folders, manifests, strict=True)):
@@ -121,7 +127,7 @@ def read_runs(
         def outcome(episode: Episode, run_index: int = run_number) -> Outcome:
             episode = redactor.episode(episode)
             on_episode(run_index, episode)
-            return Outcome.of(episode)
+            return Outcome.from_episode(episode)
 
         outcomes = list(read_latest(folder, outcome).values())
         runs.append(make_run(folder, manifest, outcomes))
@@ -129,7 +135,7 @@ def read_runs(
 
 
 def make_run(folder: Path, manifest: dict[str, Any], outcomes: list[Outcome]) -> Run:
-    """Return a run with its label, which may not be unique: see `distinguish_runs`."""
+    """Return a run with a label, which other runs may have, too: see `distinguish_runs`."""
     return Run(folder, manifest, outcomes, _agent(manifest, find_judge(manifest, outcomes)))
 
 
@@ -141,9 +147,11 @@ def _agent(manifest: dict[str, Any], judge: str | None) -> str:
 
 
 def distinguish_runs(runs: Sequence[Run]) -> list[Run]:
-    """Add the folders to the labels of runs of the same agent in the same environment.
+    """Return runs with distinct labels and names.
 
-    Also set each run's name.
+    If several runs have the same label in the same environment, their folders are added to the
+    labels. The name of a run is set to the name of its folder, or to the full path if the folder's
+    name is not unique.
     """
     labels = Counter((run.label, run.env_label) for run in runs)
     names = Counter(run.folder.name for run in runs)
@@ -160,10 +168,10 @@ def distinguish_runs(runs: Sequence[Run]) -> list[Run]:
 
 
 def baselines(runs: Sequence[Run]) -> list[tuple[Run, list[Run]]]:
-    """Pair each baseline with the runs to compare with it.
+    """Return each baseline, with the runs that are compared with it.
 
-    A baseline is the first run on its tasks. The other runs come later, are of the same
-    environment, and share a task with the baseline.
+    A run is a baseline if it has no task in common with an earlier baseline of the same
+    environment. Otherwise the run is compared with that earlier baseline.
     """
     groups: list[tuple[Run, set[str], list[Run]]] = []
     for run in runs:
@@ -179,55 +187,72 @@ def baselines(runs: Sequence[Run]) -> list[tuple[Run, list[Run]]]:
 
 @dataclass(frozen=True, slots=True)
 class PairedConsumption:
-    """The consumption of two runs, for one task. Of several attempts the mean counts."""
+    """The means per task of an amount, such as tokens, in two runs.
+
+    If a task has several attempts, the mean of their amounts counts.
+    """
 
     tasks: int
-    """The number of tasks with a known value in both runs, without episodes that ended in an
-    error."""
+    """The number of tasks whose amount is known in both runs. Episodes that ended in an error do
+    not count."""
     first: float
+    """The mean amount per task in the first run."""
     second: float
+    """The mean amount per task in the second run."""
     difference: Estimate
-    """Second minus first, with the paired t interval."""
+    """The mean of the second run minus the mean of the first, with the paired t interval."""
 
 
 @dataclass(frozen=True, slots=True)
 class PairedComparison:
-    """The comparison of two runs on the same tasks. Of several attempts the mean counts."""
+    """The comparison of two runs on the tasks that both runs have.
+
+    If a task has several attempts, the mean of their successes counts.
+    """
 
     tasks: int
     """The number of tasks with a score in both runs."""
     first: float
-    """The first run's success rate on them."""
+    """The success rate of the first run on these tasks."""
     second: float
+    """The success rate of the second run on these tasks."""
     difference: Estimate
-    """Second minus first, with the paired t interval."""
+    """The rate of the second run minus the rate of the first, with the paired t interval."""
     drawn: Estimate | None
-    """The difference with an interval over images or databases: the bootstrap interval, or with
-    few of them the t interval. None for a single one."""
+    """The difference with an interval that treats images or databases as clusters. The
+    interval is a bootstrap interval, or a t interval if the clusters are few. None: the tasks have
+    a single image or database."""
     test: McNemar | None
-    """McNemar's test; None if a task has several attempts."""
+    """The result of McNemar's test; None if a task has several attempts."""
     differing: float
-    """The share of the tasks on which the runs differ."""
+    """The share of the tasks on which the runs differ. If a task has several attempts, the
+    difference of its success rates counts."""
     detectable: float | None
-    """The smallest difference that this number of tasks is likely to show."""
+    """The smallest difference of the success rates that this number of tasks is likely to show as
+    significant. None: no difference is likely to be shown."""
     needed: int | None
-    """The number of tasks that is likely to show the observed difference; None without a
-    difference."""
+    """The number of tasks that is likely to show the observed difference as significant. None: no
+    difference was observed."""
     tokens: PairedConsumption | None = None
-    """Tokens in and out; None: no task has known values in both runs."""
+    """The sums of input and output tokens; None: no task has known values in both runs."""
     cost: PairedConsumption | None = None
-    """US dollars."""
+    """The costs of the models in US dollars; None: no task has known values in both runs."""
     turns: PairedConsumption | None = None
+    """The numbers of turns."""
     better_first: tuple[str, ...] = ()
-    """The tasks on which the first run solves more attempts."""
+    """The tasks of which the first run solves more attempts."""
     better_second: tuple[str, ...] = ()
+    """The tasks of which the second run solves more attempts."""
 
     def is_significant(self, p_value: float | None = None) -> bool:
-        """Return whether the runs differ: by McNemar's test, else by the difference's interval.
+        """Return whether the difference of the success rates is significant.
+
+        McNemar's test decides. If a task has several attempts, the test does not exist, and the
+        interval of the difference decides: it must not contain 0.
 
         Args:
-            p_value: The test's p value after a correction for several comparisons; None:
-                uncorrected.
+            p_value: The p value of the test after a correction for several comparisons; None: the
+                uncorrected p value counts.
         """
         if self.test is not None:
             return (self.test.p if p_value is None else p_value) < ALPHA
@@ -242,7 +267,8 @@ def compare(
     Args:
         first_outcomes: The first run's outcomes.
         second_outcomes: The second run's outcomes.
-        comparisons: The number of comparisons, for which the level is corrected.
+        comparisons: The number of comparisons in the report. The significance level is divided by
+            this number (Bonferroni's correction).
     """
     first_by_task, second_by_task = _by_task(first_outcomes), _by_task(second_outcomes)
     common_tasks = [task for task in first_by_task if task in second_by_task]
@@ -256,7 +282,8 @@ def compare(
         for first_rate, second_rate in zip(first_rates, second_rates, strict=True)
     ]
     observed_difference = difference(first_rates, second_rates, max_difference=1.0)
-    # The maximum keeps the share above the difference despite rounding.
+    # Mathematically, the share is at least the difference. The maximum keeps this true in spite of
+    # rounding errors.
     differing_share = max(
         math.fsum(map(abs, changes)) / len(common_tasks), abs(observed_difference.value)
     )
@@ -275,7 +302,7 @@ def compare(
             if is_seen
             else None
         )
-    else:  # the interval decides
+    else:  # a task has several attempts, so the interval of the difference decides
         spread = pstdev(changes) * math.sqrt(len(common_tasks) / max(1, len(common_tasks) - 1))
         detectable_difference = (
             detectable_mean(len(common_tasks), spread, alpha=alpha) if spread else None
@@ -322,9 +349,15 @@ def compare(
 def _clustered_difference(
     first_rates: Sequence[float], second_rates: Sequence[float], clusters: Sequence[str]
 ) -> Estimate | None:
-    """Return the difference with an interval over images or databases.
+    """Return the difference of the rates, with an interval over images or databases as clusters.
 
-    With few of them, the bootstrap interval would be too narrow.
+    If the clusters are few, the interval is a t interval, because the bootstrap interval would be
+    too narrow. The result is None for a single cluster.
+
+    Args:
+        first_rates: The success rate of the first run for each task.
+        second_rates: The success rate of the second run for each task.
+        clusters: The image or database of each task.
     """
     if (count := len(set(clusters))) < 2:
         return None
@@ -378,7 +411,7 @@ def _by_task(outcomes: Sequence[Outcome]) -> dict[str, list[Outcome]]:
 
 
 def _rate(outcomes: Sequence[Outcome]) -> float:
-    """Return the mean over attempts at a task; all forks of one attempt count together once."""
+    """Return the success rate over attempts at a task. The forks of an attempt count as one."""
     return summarize(outcomes).success_rate or 0.0
 
 
@@ -390,19 +423,27 @@ class Coverage:
     """The number of tasks in the dataset."""
     epochs: int
     planned: int
-    """Requested episodes."""
+    """The number of requested episodes."""
     scored: int
+    """The number of episodes with a score."""
     errored: int
+    """The number of episodes that ended in an error."""
     missing: int
-    """Requested episodes that did not take place (yet)."""
+    """The number of requested episodes without a record."""
     excluded: int
-    """Tasks that were excluded by name."""
+    """The number of tasks that were excluded by name."""
     coverage: float | None
-    """Scored episodes as a share of those that the whole dataset makes."""
+    """The scored episodes as a share of the episodes that all tasks of the dataset would give.
+    None: the number of tasks in the dataset is not known."""
 
 
 def compute_coverage(manifest: Mapping[str, Any], outcomes: Sequence[Outcome]) -> Coverage:
-    """Compute the share of its dataset that a run covers, by its ``run.json``."""
+    """Compute the share of the dataset that a run covers.
+
+    Args:
+        manifest: The ``run.json`` of the run.
+        outcomes: The summaries of its episodes.
+    """
     tasks = int(manifest.get("dataset", {}).get("tasks", 0))
     excluded_tasks = manifest.get("excluded", {})
     settings = [session.get("settings", {}) for session in manifest.get("sessions", [])]
@@ -434,47 +475,56 @@ def _count_tasks(settings: Mapping[str, Any], tasks: int, excluded_tasks: Mappin
 
 @dataclass(frozen=True, slots=True)
 class JudgeCounts:
-    """Counts of a judge's work in some episodes."""
+    """Numbers about a judge's work in the episodes of a run."""
 
     model: str
     asked: int
-    """Episodes with a question to the judge."""
+    """The number of episodes in which the judge compared outputs."""
     same: int
-    """Episodes that are a success by its word."""
+    """The number of episodes that are solved by the judge's verdict."""
     split: int
-    """Episodes with disagreement between its votes, or between the two orders of a vote."""
+    """The number of episodes in which votes of the judge, or both orders of a vote, disagreed."""
     steered: int
-    """Episodes in which it called a decoy the same, so its word did not count."""
+    """The number of episodes in which the judge accepted a decoy, so its verdict was rejected."""
     malformed: int
-    """Malformed replies."""
+    """The number of replies without a verdict."""
     success_by_execution: float | None
-    """The rate without its word; None: no episode has a score."""
+    """The success rate without successes by the judge's verdict; None: no episode has a score."""
     tokens_in: int | None
-    """Input tokens of all episodes, including those with errors; None: not recorded."""
+    """The judge's input tokens in all episodes, also in those with errors; None: not recorded."""
     tokens_out: int | None
+    """The judge's output tokens in all episodes; None: not recorded."""
     cost: float | None
-    """US dollars of all episodes, including those with errors; None: not recorded."""
+    """The judge's cost in US dollars in all episodes, also in those with errors; None: not
+    recorded."""
 
 
 def find_judge(manifest: Mapping[str, Any], outcomes: Iterable[Outcome] = ()) -> str | None:
-    """Return the model that judged a run, by its record or else by its episodes."""
+    """Return the name of the model that judged a run, from its ``run.json`` or else its episodes.
+
+    The result is None if the run had no judge.
+    """
     recorded_model = manifest.get("env", {}).get("judge", {}).get("model")
     judge_models = (outcome.judged.model for outcome in outcomes if outcome.judged is not None)
     return str(recorded_model) if recorded_model else next(judge_models, None)
 
 
 def rate_name(judge: str | None) -> str:
-    """Return the name of a run's rate of success."""
+    """Return the name of a run's success rate.
+
+    Args:
+        judge: The judge's model; None: no judge.
+    """
     return "success" if judge is None else f"success (judged by {judge})"
 
 
 def add_judge(label: str, judge: str | None) -> str:
-    """Return the label of an agent or a run with a judged rate."""
+    """Return the label of an agent or a run, with the judge's model if the run had a judge."""
     return label if judge is None else f"{label}, judged by {judge}"
 
 
 def count_judgements(judge: str | None, outcomes: Sequence[Outcome]) -> JudgeCounts | None:
-    """Count a judge's work in a run; None without a judge."""
+    """Return numbers about a judge's work in the episodes of a run; None if `judge` is None."""
     if judge is None:
         return None
     judgements = [outcome.judged for outcome in outcomes if outcome.judged is not None]
@@ -499,7 +549,10 @@ def count_judgements(judge: str | None, outcomes: Sequence[Outcome]) -> JudgeCou
 
 
 def as_data(statistics: Statistics, judge: str | None) -> dict[str, Any]:
-    """Return statistics as plain data; keys that depend on a judge start with ``judged_``."""
+    """Return statistics as plain data.
+
+    If a judge may have decided successes, keys about success and reward begin with ``judged_``.
+    """
     return {
         f"judged_{name}" if judge is not None and name.startswith(_JUDGED) else name: value
         for name, value in asdict(statistics).items()

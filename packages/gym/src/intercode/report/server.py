@@ -1,8 +1,8 @@
-"""The server of ``intercode view``: one page, and the data of run folders for it.
+"""The HTTP server of ``intercode view``, which serves a page and the data of runs to browsers.
 
-The server listens on this machine only. Each address starts with a token. `intercode.request_guard`
-checks the host and the origin of each request. Therefore no page of another site, and no other user
-of this machine, can read a run.
+The server listens only on the loopback address of this machine. The path of each address begins
+with a secret token. `intercode.request_guard` checks the host and the origin of each request.
+Therefore no page of another site, and no other user of this machine, can read a run.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from io import BufferedIOBase
 from typing import Any
 from urllib.parse import parse_qs
 
-from intercode.admission import Admission
+from intercode.connection_admission import Admission
 from intercode.errors import RecordError
 from intercode.report.episodes import columns
-from intercode.report.live_runs import Library
+from intercode.report.live_runs import RunLibrary
 from intercode.report.page import page, policy
-from intercode.request_guard import Guard
+from intercode.request_guard import RequestGuard
 
 LOOPBACK = "127.0.0.1"
 _PAUSE = 1.0
-"""Seconds between two checks of the folders."""
+"""The seconds between two checks of the run folders for new episodes."""
 _KEEPALIVE_PERIOD = 10
-"""Checks without news after which the server sends a keepalive, to detect a disconnected
-browser."""
+"""The number of checks without new data after which the server sends a keepalive message. The
+message fails if the browser has disconnected."""
 _ROWS = 2000
-"""Maximum number of rows in a message."""
+"""The maximum number of rows in a message to the browser."""
 _MAX_PAGES = 32
-"""Maximum number of pages with live updates."""
+"""The maximum number of open pages that receive updates."""
 _MAX_HEAD_BYTES = 32 * 1024
 
 
@@ -47,17 +47,20 @@ class Viewer:
     Args:
         library: The runs.
         port: The TCP port; 0: any free port.
-        admission: Holds the connections that have not shown the token yet.
+        admission: The queue of connections whose browser has not sent the token yet; None: a queue
+            with the default limits.
 
     Attributes:
         url: The page's address, with its token.
     """
 
-    def __init__(self, library: Library, port: int = 0, admission: Admission | None = None) -> None:
+    def __init__(
+        self, library: RunLibrary, port: int = 0, admission: Admission | None = None
+    ) -> None:
         self.library = library
         self.admission = admission or Admission()
         self.token = secrets.token_urlsafe(24)
-        self.guard = Guard()
+        self.guard = RequestGuard()
         self.page = page("runs", None, {}).encode()
         self.close_event = threading.Event()
         self.pages = threading.BoundedSemaphore(_MAX_PAGES)
@@ -70,17 +73,20 @@ class Viewer:
         self._server.serve_forever(poll_interval=0.2)
 
     def close(self) -> None:
-        """End `serve` and all its work. Idempotent."""
+        """Make `serve` return, and close the server. The method is idempotent."""
         self.close_event.set()
         self._server.shutdown()
         self._server.server_close()
 
     def news(self, generation: int, sent_count: int) -> Iterator[tuple[str, str] | None]:
-        """Yield events as they occur, each a name and JSON; None: no news.
+        """Yield events for a page that a browser shows, until the server is closed.
 
         Args:
-            generation: The generation of the rows that a page has.
-            sent_count: The number of rows that a page has.
+            generation: The generation (`RunLibrary.generation`) of the rows that the page has.
+            sent_count: The number of rows that the page has.
+
+        Yields:
+            An event: its name and its JSON data; or None after each check of the folders.
         """
         sent_runs: list[dict[str, str]] = []
         version = -1
@@ -109,13 +115,13 @@ class _Server(ThreadingHTTPServer):
     viewer: Viewer
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Print the error of a connection, unless the browser has disconnected."""
+        """Print the traceback of an error in a connection, unless the browser has disconnected."""
         if not isinstance(sys.exc_info()[1], OSError | HTTPException):
             super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """One connection of a browser."""
+    """The handler of a browser's connection."""
 
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "intercode", ""
@@ -124,7 +130,7 @@ class _Handler(BaseHTTPRequestHandler):
     _admit: Callable[[], None]
 
     def handle(self) -> None:
-        """Serve the connection, which stays pending until its admission."""
+        """Serve the connection, which counts as pending until the browser sends the token."""
         with self.server.viewer.admission.pending_entry(self.connection) as self._admit:
             super().handle()
 
@@ -175,7 +181,10 @@ class _Handler(BaseHTTPRequestHandler):
                 self._answer(HTTPStatus.NOT_FOUND, b"there is no such page", "text/plain")
 
     def _search(self, words: str, start: int) -> None:
-        """Send the number of each matching row, and from time to time the last row's number."""
+        """Send the numbers of the rows whose episodes contain some words, as lines of JSON.
+
+        Every hundredth row is sent, too, so the page can show the progress of the search.
+        """
         self._begin("application/x-ndjson")
         row_number = start - 1
         for row_number, is_match in (
@@ -186,7 +195,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(f"{json.dumps([row_number, False])}\n".encode())
 
     def _events(self, generation: int, sent_count: int) -> None:
-        """Send events until the browser disconnects."""
+        """Send the events of `Viewer.news` until the browser disconnects."""
         pages = self.server.viewer.pages
         if not pages.acquire(blocking=False):
             self._answer(HTTPStatus.SERVICE_UNAVAILABLE, b"too many pages are open", "text/plain")
@@ -211,7 +220,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def _begin(self, kind: str) -> None:
-        """Start a response of unknown length, which ends with the connection."""
+        """Start a response of unknown length, whose end is the end of the connection."""
         self.close_connection = True
         self.send_response(HTTPStatus.OK)
         self.send_header("Connection", "close")
@@ -231,11 +240,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Log nothing, because addresses contain the token."""
+        """Omit the access log, because the addresses in it contain the token."""
 
 
 class _Head:
-    """The lines of a request's head, with a limit on their total length."""
+    """A reader of the lines in a request's head, with a limit on their total length."""
 
     def __init__(self, file: BufferedIOBase) -> None:
         self._file, self._remainder = file, _MAX_HEAD_BYTES
@@ -254,7 +263,7 @@ class _Head:
 
 
 class _Headers:
-    """The headers of a request, in the guard's form."""
+    """An adapter of a request's headers to the interface `intercode.request_guard.Headers`."""
 
     def __init__(self, request: _Handler) -> None:
         self._headers = request.headers

@@ -1,7 +1,8 @@
-"""The tables of reports, as plain values; `text` and `overview` format them.
+"""The tables of reports, as plain values.
 
-The class `Table` and the format of its values stand at the top. The tables of one run follow, then
-those of several runs, side by side and task by task.
+`intercode.report.text` formats a table as text, and `intercode.report.overview` prepares it for the
+HTML page. The class `Table` comes first in this module, then the tables about one run. The tables
+that compare several runs, side by side and task by task, come last.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from intercode_sandbox.units import format_count
 ALL_GROUP = "all"
 _MEANS = "Reward, turns and seconds are means over the scored episodes."
 _MAX_ENTRIES = 8
-"""Maximum number of entries in a list of facts."""
+"""The maximum number of entries in a list within the table of settings."""
 
 Kind = Literal[
     "text",
@@ -61,38 +62,45 @@ Kind = Literal[
     "gain",
     "paid",
 ]
-"""The content of a column. ``text`` is flush left in the first column only, ``words`` in any
-column. An ``interval`` of a rate and a ``range`` of points are pairs. ``points`` have a sign, a
-``size`` has none. An ``estimate`` is a rate and both ends of its interval. ``gain`` and ``paid``
-are a number and dollars with a sign. Unknown values are None."""
+"""The kind of the values in a column. The kind determines the format of the values.
+
+- ``text`` is left-aligned only in the first column, ``words`` in any column.
+- ``rate`` is a share from 0 to 1; ``interval`` is a pair of rates.
+- ``points`` is a difference of rates with its sign; ``range`` is a pair of such differences.
+- ``size`` is a difference of rates without a sign.
+- ``estimate`` is a rate, followed by both ends of its interval.
+- ``gain`` is a difference of numbers, and ``paid`` a difference of dollars, both with a sign.
+
+In any column, None stands for an unknown value."""
 Row = tuple[Any, ...]
 _Column = tuple[str, Kind, Callable[[Any], Any]]
 Link = Mapping[str, str]
-"""A selection of episodes: names of the viewer's filters, and their values."""
+"""A selection of episodes in the viewer: name of a filter → its value."""
 _DIGITS = {"number": 1, "precise": 3, "money": 4}
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of values under columns."""
+    """A table of a report: columns, and rows of values."""
 
     title: str
     columns: tuple[tuple[str, Kind], ...]
     """Name and kind of each column."""
     rows: tuple[Row, ...]
     note: str = ""
-    """Remarks for the reader, one a line."""
+    """Remarks for the reader, each on a line."""
     links: tuple[Link | Sequence[Link | None] | None, ...] = ()
-    """The episodes of each row, or of each of its cells; empty: unknown."""
+    """The selection of episodes that each row describes, or a selection for each cell of the row.
+    An empty tuple: the table has no selections."""
 
     def cells(self) -> list[list[str]]:
-        """Return the rows as formatted text."""
+        """Return the rows, in which each value is formatted as text."""
         kinds = [kind for _, kind in self.columns]
         return [[format_value(v, k) for v, k in zip(row, kinds, strict=True)] for row in self.rows]
 
     @property
     def left_count(self) -> int:
-        """The number of columns, from the first on, that are flush left."""
+        """The number of left-aligned columns, which are the first columns of the table."""
         flush = [kind == "words" for _, kind in self.columns]
         flush[0] |= self.columns[0][1] == "text"
         return [*flush, False].index(False)
@@ -105,7 +113,15 @@ def _table(
     note: str = "",
     link: Callable[[Any], Link | Sequence[Link | None] | None] = lambda item: None,
 ) -> Table:
-    """Return a table with a row for each item; a column is a name, a kind and a getter."""
+    """Return a table with a row for each record.
+
+    Args:
+        title: The title.
+        records: The objects that the rows describe.
+        columns: For each column its name, its kind, and a function from a record to the value.
+        note: Remarks for the reader.
+        link: A function from a record to the selection of episodes that the row describes.
+    """
     records = list(records)
     rows = tuple(tuple(get(record) for _, _, get in columns) for record in records)
     head = tuple((name, kind) for name, kind, _ in columns)
@@ -142,12 +158,12 @@ def format_value(value: Any, kind: Kind) -> str:
 
 
 def interval(stats: Statistics) -> tuple[float, float] | None:
-    """Return the interval of the success rate."""
+    """Return the 95 % interval of the success rate; None: not known."""
     return _pair(stats.success_low, stats.success_high)
 
 
 def _clustered_interval(stats: Statistics) -> tuple[float, float] | None:
-    """Return the interval with images or databases as clusters."""
+    """Return the 95 % interval of the success rate with images or databases as clusters."""
     return _pair(stats.clustered_low, stats.clustered_high)
 
 
@@ -168,8 +184,8 @@ def group_table(
         title: The table's title.
         statistics_by_name: The statistics of each group, by its name.
         note: The table's note.
-        rate: The name of the groups' rate.
-        link: Returns the selection of a group's episodes.
+        rate: The name of the success rate, from `intercode.report.runs.rate_name`.
+        link: A function from a group's name to the selection of its episodes.
     """
     columns: list[_Column] = [
         ("", "text", lambda item: item[0]),
@@ -189,25 +205,34 @@ def run_tables(run: Run, tags: int | None = None) -> list[Table]:
 
     Args:
         run: The run.
-        tags: Maximum number of tags, the most frequent ones; None: all.
+        tags: The maximum number of tags, the most frequent first; None: all tags.
     """
-    outcomes, statistics = run.outcomes, summarize(run.outcomes)
+    outcomes, overall_statistics = run.outcomes, summarize(run.outcomes)
     rate, judge_counts = rate_name(run.judge), count_judgements(run.judge, outcomes)
-    remarks = [*statistics.remarks(), *filter(None, [judge_sentence(judge_counts)])]
+    remarks = [*overall_statistics.remarks(), *filter(None, [judge_sentence(judge_counts)])]
     note = "\n".join([_MEANS, *remarks]) + _shown_gold([run])
     run_link = {"run": run.name}
-    tables = [group_table("Success", {ALL_GROUP: statistics}, note, rate, lambda name: run_link)]
-    tables.append(_coverage(run, statistics))
+    tables = [
+        group_table("Success", {ALL_GROUP: overall_statistics}, note, rate, lambda name: run_link)
+    ]
+    tables.append(_coverage(run, overall_statistics))
     tables += judge_tables({run.judge or "": judge_counts})
     if levels := by_level(outcomes):
         level_table = group_table(
-            "By hardness", levels, "", rate, lambda name: {**run_link, "level": name}
+            "By difficulty", levels, "", rate, lambda name: {**run_link, "level": name}
         )
         tables.append(level_table)
-    if statistics.clusters:
-        note, statistics_by_cluster = _cluster_note(statistics), by_image_or_database(outcomes)
+    if overall_statistics.clusters:
+        note, statistics_by_cluster = (
+            _cluster_note(overall_statistics),
+            by_image_or_database(outcomes),
+        )
         cluster_table = group_table(
-            "By place", statistics_by_cluster, note, rate, lambda name: {**run_link, "place": name}
+            "By image or database",
+            statistics_by_cluster,
+            note,
+            rate,
+            lambda name: {**run_link, "place": name},
         )
         tables.append(cluster_table)
     tables += _attempts(run)
@@ -255,7 +280,7 @@ def _turns(run: Run) -> Table:
         ("95 % interval", "interval", lambda point: (point[1].low, point[1].high)),
     ]
     run_link = {"run": run.name, "sort": "turns"}
-    title, points = "Success within so many turns", enumerate(by_turn(run.outcomes), 1)
+    title, points = "Success within a number of turns", enumerate(by_turn(run.outcomes), 1)
     return _table(title, points, columns, "", lambda item: run_link)
 
 
@@ -284,7 +309,7 @@ def _spending_table(run: Run) -> Table:
     totals_by_outcome = spending_by_outcome(run.outcomes)
     rows = tuple((name, *astuple(totals)) for name, totals in totals_by_outcome.items())
     links = tuple({"run": run.name, "state": name} for name in totals_by_outcome)
-    return Table("Where it went", columns, rows, "All are sums.", links)
+    return Table("Consumption by outcome", columns, rows, "All columns are sums.", links)
 
 
 _COVERAGE: Sequence[_Column] = (
@@ -322,35 +347,40 @@ def _cluster_note(statistics: Statistics) -> str:
 
 
 def _shown_gold(runs: Iterable[Run]) -> str:
-    """Return a line with the runs whose agents were shown gold; empty without such runs."""
+    """Return a line that names the runs whose agents received gold; empty if no agent did."""
     names = dict.fromkeys(run.label for run in runs if run.shown_gold)
     return f"\nShown gold: {', '.join(names)}." if names else ""
 
 
 def judge_tables(counts_by_name: Mapping[str, JudgeCounts | None]) -> list[Table]:
-    """Return a table with a line for each name with a judge; no table without judges."""
-    names: dict[str, Kind] = {
+    """Return a table about the work of judges, or no table if no run had a judge.
+
+    Args:
+        counts_by_name: Name of a row → numbers about the judge; None: the run had no judge.
+    """
+    column_kinds: dict[str, Kind] = {
         "": "text",
-        **dict.fromkeys(("asked about", "the same", "disagreed", "steered", "malformed"), "count"),
+        **dict.fromkeys(("judged", "judged equal", "disagreed", "steered", "malformed"), "count"),
         "by execution alone": "rate",
         **dict.fromkeys(("tokens in", "tokens out"), "count"),
         "dollars": "money",
     }
     note = (
-        "Asked where the files are as gold's and the output is not. Disagreed: its votes, or the "
-        "two orders of one. Steered: it called a decoy the same, and was not believed. Malformed: "
-        "replies that were none.\nIts tokens and dollars are in no other table."
+        "The judge is called if the files equal gold's and the output does not. Disagreed: its "
+        "votes differ, or the two orders of one vote. Steered: it accepted a decoy as equal, so "
+        "its votes do not count. Malformed: replies without a verdict.\nOther tables exclude its "
+        "tokens and dollars."
     )
     rows = tuple(
         (name, *astuple(counts)[1:])
         for name, counts in counts_by_name.items()
         if counts is not None
     )
-    return [Table("The judge", tuple(names.items()), rows, note)] if rows else []
+    return [Table("The judge", tuple(column_kinds.items()), rows, note)] if rows else []
 
 
 def judge_sentence(counts: JudgeCounts | None) -> str:
-    """Return a sentence on a judge's share of a rate; empty without a judge."""
+    """Return a sentence about the successes that a judge decided; empty without a judge."""
     if counts is None:
         return ""
     execution_rate = format_value(counts.success_by_execution, "rate")
@@ -360,7 +390,7 @@ def judge_sentence(counts: JudgeCounts | None) -> str:
 
 
 def side_by_side_tables(runs: Sequence[Run]) -> list[Table]:
-    """Return the tables of several runs side by side."""
+    """Return the tables that show several runs side by side."""
     stats = [(run, summarize(run.outcomes)) for run in runs]
     return [
         _by_agent_and_environment(stats),
@@ -391,7 +421,10 @@ def _adapt_column(column: _Column) -> _Column:
 
 
 def _by_agent_and_environment(stats: _Summaries) -> Table:
-    """Return the table of the 2023 paper: agents against environments."""
+    """Return a table of success rates in the form of the 2023 paper.
+
+    Each agent has a row, and each environment a column.
+    """
     env_labels = list(dict.fromkeys(run.env_label for run, _ in stats))
     cells: dict[str, dict[str, Any]] = {}
     links: dict[str, dict[str, Link]] = {}
@@ -413,7 +446,7 @@ def _by_agent_and_environment(stats: _Summaries) -> Table:
 
 
 def _levels(runs: Sequence[Run]) -> list[Table]:
-    """Return a table of runs by the difficulty of tasks, if tasks state it."""
+    """Return a table of success rates by difficulty, or no table if no task has a difficulty."""
     level_rows = [(run, row) for run in runs if (row := by_level(run.outcomes))]
     levels = [level for level in LEVELS if any(level in row for _, row in level_rows)]
     rows = tuple(
@@ -424,7 +457,7 @@ def _levels(runs: Sequence[Run]) -> list[Table]:
         [None, *({"run": run.name, "level": level} for level in levels)] for run, _ in level_rows
     )
     head: tuple[tuple[str, Kind], ...] = (("run", "text"), *((level, "text") for level in levels))
-    return [Table("Success by hardness", head, rows, "", links)] if rows else []
+    return [Table("Success by difficulty", head, rows, "", links)] if rows else []
 
 
 def _share(statistics: Statistics) -> str:
@@ -448,7 +481,7 @@ def _overview(stats: _Summaries) -> Table:
     ]
     note = "\n".join([_MEANS, *remarks])
     if any(statistics.clusters for _, statistics in stats):
-        note += "\nThe clusters are the images or databases that the episodes took place in."
+        note += "\nClusters are the images or databases of the tasks."
     if any(statistics.few_clusters for _, statistics in stats):
         note += f" Intervals with fewer than {FEW_CLUSTERS} of them are likely to be too narrow."
     return _table("Runs", stats, columns, note, _run_link)
@@ -462,14 +495,14 @@ def _bill(stats: _Summaries) -> Table:
         ("tokens in", "count", lambda item: item[1].tokens_in),
         ("tokens out", "count", lambda item: item[1].tokens_out),
         ("dollars", "money", lambda item: item[1].cost),
-        ("a success", "money", lambda item: _price(item[1])),
+        ("dollars per success", "money", lambda item: _price(item[1])),
     ]
     note = "Totals include episodes that ended in an error."
-    return _table("What it took", stats, columns, note, _run_link)
+    return _table("Consumption", stats, columns, note, _run_link)
 
 
 def _failure_mode_tables(runs: Sequence[Run]) -> list[Table]:
-    """Return a table of failure modes side by side; no table without failures."""
+    """Return a table of the failure modes of several runs; no table if no episode has one."""
     counts = [(run, by_failure_mode(run.outcomes)) for run in runs]
     modes = [
         mode for mode in FAILURE_MODES if any(mode in mode_counts for _, mode_counts in counts)
@@ -492,7 +525,12 @@ def _price(statistics: Statistics) -> float | None:
 
 
 def pair_tables(baseline: Run, pairs: Sequence[tuple[Run, PairedComparison]]) -> list[Table]:
-    """Return the tables that compare runs with the first run, task by task."""
+    """Return the tables that compare runs with a baseline, task by task.
+
+    Args:
+        baseline: The baseline.
+        pairs: The other runs, each with its comparison.
+    """
     if not pairs:
         return []
     p_values = [comparison.test.p for _, comparison in pairs if comparison.test]
@@ -500,25 +538,25 @@ def pair_tables(baseline: Run, pairs: Sequence[tuple[Run, PairedComparison]]) ->
     columns: list[_Column] = [
         (f"against {baseline.label}", "text", lambda item: item[0].label),
         ("tasks", "count", lambda item: item[1].tasks),
-        ("first", "rate", lambda item: item[1].first),
-        ("this", "rate", lambda item: item[1].second),
+        ("baseline", "rate", lambda item: item[1].first),
+        ("this run", "rate", lambda item: item[1].second),
         ("difference", "points", lambda item: item[1].difference.value),
         ("95 % interval", "range", lambda item: _known_interval(item[1].difference)),
-        ("over places", "range", lambda item: _known_interval(item[1].drawn)),
+        ("clustered interval", "range", lambda item: _known_interval(item[1].drawn)),
         ("detectable difference", "size", lambda item: item[1].detectable),
         ("tasks needed", "count", lambda item: item[1].needed),
-        ("only first", "count", lambda item: item[1].test and item[1].test.only_first),
-        ("only this", "count", lambda item: item[1].test and item[1].test.only_second),
+        ("only baseline", "count", lambda item: item[1].test and item[1].test.only_first),
+        ("only this run", "count", lambda item: item[1].test and item[1].test.only_second),
         ("McNemar's p", "p", lambda item: item[1].test and item[1].test.p),
     ]
-    if len(p_values) > 1:  # a single test needs no correction
+    if len(p_values) > 1:  # a single test needs no correction for multiple comparisons
         columns.append(
             ("Holm's p", "p", lambda item: next(corrected_values) if item[1].test else None)
         )
     note = (
-        "Differences are in points. Detectable difference: the smallest that so many tasks would "
-        f"detect ({100 * POWER:.0f} % power, level {ALPHA}). Tasks needed: to detect the one that "
-        "was observed."
+        "Differences are in points. Detectable difference: the smallest that this number of "
+        f"tasks would detect ({100 * POWER:.0f} % power, level {ALPHA}). Tasks needed: to detect "
+        "the observed difference."
     )
     if any(comparison.drawn and comparison.drawn.has_few_clusters for _, comparison in pairs):
         note += (
@@ -529,13 +567,13 @@ def pair_tables(baseline: Run, pairs: Sequence[tuple[Run, PairedComparison]]) ->
 
     def link(item: tuple[Run, PairedComparison]) -> list[Link | None]:
         links_by_column: dict[str, Link] = {
-            name: {"run": item[0].name} for name in ("tasks", "this")
+            name: {"run": item[0].name} for name in ("tasks", "this run")
         }
-        links_by_column["first"] = {"run": baseline.name}
+        links_by_column["baseline"] = {"run": baseline.name}
         pair_link = {"first": baseline.name, "second": item[0].name}
         links_by_column |= {
-            "only first": {**pair_link, "only": "first"},
-            "only this": {**pair_link, "only": "second"},
+            "only baseline": {**pair_link, "only": "first"},
+            "only this run": {**pair_link, "only": "second"},
         }
         return [None, *(links_by_column.get(name, pair_link) for name in names[1:])]
 
@@ -546,7 +584,10 @@ def pair_tables(baseline: Run, pairs: Sequence[tuple[Run, PairedComparison]]) ->
 def _consumption_tables(
     baseline: Run, pairs: Sequence[tuple[Run, PairedComparison]]
 ) -> list[Table]:
-    """Return the table of consumption against the first run; no table without a model."""
+    """Return a table that compares turns, tokens and costs of runs with those of a baseline.
+
+    A run without known tokens is omitted. If no run remains, there is no table.
+    """
     kinds: dict[str, tuple[Kind, Kind]] = {
         "turns": ("number", "gain"),
         "tokens": ("number", "gain"),
@@ -576,28 +617,33 @@ def _consumption_tables(
                     " to ".join(format_value(end, change_kind) for end in ends) if ends else "-",
                 )
             )
-    names = ("first", "this", "difference", "95 % interval")
+    names = ("baseline", "this run", "difference", "95 % interval")
     columns: tuple[tuple[str, Kind], ...] = (
         (f"against {baseline.label}", "text"),
-        ("of a task", "words"),
+        ("measure", "words"),
         ("tasks", "count"),
         *((name, "text") for name in names),
     )
-    note = "Of the tasks that both have tried without an error; intervals are those of paired t."
-    title = f"What a task took: {baseline.env_label}"
+    note = "Tasks that both runs tried without an error; intervals of the paired t test."
+    title = f"Consumption per task: {baseline.env_label}"
     return [Table(title, columns, tuple(rows), note, tuple(links))] if rows else []
 
 
 def _known_interval(estimate: Estimate | None) -> tuple[float, float] | None:
-    """Return an interval; None if one task, or equal tasks, give no spread."""
+    """Return the ends of an interval; None if the interval is not known.
+
+    A single task gives an infinite interval, and equal values give one of width 0: neither says
+    anything about the uncertainty.
+    """
     is_known = estimate is not None and 0 < estimate.high - estimate.low < math.inf
     return (estimate.low, estimate.high) if is_known and estimate else None
 
 
 def matrix(runs: Sequence[Run]) -> Table:
-    """Return a table with a column for each environment and for all, and lines for each agent.
+    """Return a table of success rates and mean turns that is narrow enough for a terminal.
 
-    The table fits a terminal, unlike the tables of `side_by_side_tables`.
+    Each environment has a column, and a last column covers all environments. Each agent has several
+    rows. (The tables of `side_by_side_tables` are wider.)
     """
     env_labels = list(dict.fromkeys(run.env_label for run in runs))
     head: tuple[tuple[str, Kind], ...] = (
@@ -629,7 +675,13 @@ def matrix(runs: Sequence[Run]) -> Table:
 
 
 def by_agent(runs: Iterable[Run]) -> dict[str, list[Outcome]]:
-    """Map each agent to its episodes in all environments, with the environment in task ids."""
+    """Return the episodes of each agent in all environments.
+
+    The environment is added to each task id, because two environments may have the same ids.
+
+    Returns:
+        Label of an agent → summaries of its episodes.
+    """
     outcomes_by_agent: dict[str, list[Outcome]] = {}
     for run in runs:
         outcomes_by_agent.setdefault(run.label, []).extend(
@@ -649,7 +701,7 @@ def _lines(label: str, cells: Sequence[Statistics | None]) -> Iterator[Row]:
 
 
 def error_tables(run: Run) -> list[Table]:
-    """Return the table of errors; no table if all episodes have a result."""
+    """Return a table of the errors in a run, by type; no table if all episodes have a result."""
     message_by_type: dict[str, str] = {}
     for outcome in run.outcomes:
         if outcome.failed:
@@ -657,10 +709,10 @@ def error_tables(run: Run) -> list[Table]:
     columns: list[_Column] = [
         ("kind", "text", lambda item: item[0]),
         ("episodes", "count", lambda item: item[1]),
-        ("the first of them", "words", lambda item: " ".join(message_by_type[item[0]].split())),
+        ("first message", "words", lambda item: " ".join(message_by_type[item[0]].split())),
     ]
     counts = errors_by_type(run.outcomes).items()
-    note = "They count in no rate or mean."
+    note = "Rates and means exclude errors."
 
     def link(item: tuple[str, int]) -> Link:
         return {"run": run.name, "state": "error", "kind": item[0]}
@@ -669,9 +721,9 @@ def error_tables(run: Run) -> list[Table]:
 
 
 def settings_table(run: Run) -> Table:
-    """Return the table of settings, versions and times in a run's record."""
+    """Return a table of the settings, versions and times that a run's record contains."""
     rows = tuple((name, text) for name, text in _facts(run) if text)
-    return Table("What was run", (("", "text"), ("", "words")), rows)
+    return Table("Settings", (("", "text"), ("", "words")), rows)
 
 
 def _facts(run: Run) -> Iterator[tuple[str, str]]:
@@ -681,15 +733,15 @@ def _facts(run: Run) -> Iterator[tuple[str, str]]:
     yield "environment", f"{env.get('env')}, protocol {env.get('protocol')}"
     yield "reward", str(env.get("reward", ""))
     yield "judge", _list_facts(env.get("judge", {}))
-    yield "turns at most", str(env.get("max_turns") or "the environment's default")
+    yield "maximum turns", str(env.get("max_turns") or "the environment's default")
     yield "limits", _list_facts(env.get("limits", {}))
     yield "dataset", f"{dataset.get('name')}, {format_count(dataset.get('tasks', 0), 'task')}"
-    yield "its digest", str(dataset.get("digest", ""))
+    yield "dataset digest", str(dataset.get("digest", ""))
     yield "history of repositories", str(env.get("history", ""))
     yield "images", _abbreviate_texts(list(env.get("images", {})))
     yield "excluded", _list_facts(manifest.get("excluded", {}))
     yield "agent", str(agent.get("name"))
-    yield "its options", _list_facts(agent.get("options", {}))
+    yield "agent options", _list_facts(agent.get("options", {}))
     for name, value in agent.get("language_model", {}).items():
         yield name, _list_facts(value) if isinstance(value, Mapping) else _format_setting(value)
     yield "seed", str(manifest.get("seed"))
@@ -717,5 +769,5 @@ def _abbreviate_texts(texts: list[str]) -> str:
 
 
 def _format_setting(value: object) -> str:
-    """Return a value as text; empty if the value is not set."""
+    """Return the value of a setting as text; empty if the setting has no value."""
     return "" if value is None or value == [] or value == "" else str(value)

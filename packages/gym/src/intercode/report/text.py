@@ -1,4 +1,7 @@
-"""Reports as text: Markdown, CSV, and a chart for terminals. Hostile text is escaped."""
+"""Formatting of reports as text: Markdown, CSV, and a chart for terminals.
+
+Texts of agents and programs are untrusted, so characters with a special meaning are escaped.
+"""
 
 from __future__ import annotations
 
@@ -17,37 +20,40 @@ from intercode.report.runs import Run
 from intercode.report.tables import Table
 
 MIN_WIDTH = 40
-"""Minimum width of a chart, in columns."""
+"""The minimum width of a chart in characters."""
 ROWS = 11
-"""Rows of a chart: one for each ten percent, from 100 down to 0."""
+"""The number of rows in a chart: one for each ten percent, from 100 down to 0."""
 MARKS = "●▲■◆○△□◇"
 _GUTTER = len("100 % ┤")
 _MAX_STEP = 8
-"""Maximum number of columns from a turn to the next."""
+"""The maximum number of characters between two turns on the axis of a chart."""
 _NAME = 24
-"""Columns that a name keeps before its interval is dropped."""
+"""The minimum number of characters for a curve's name in the legend. If fewer would remain, the
+legend omits the interval of the curve."""
 _FORMULA = re.compile(r"\s*[=+\-@＝＋－＠]")  # noqa: RUF001 - full-width on purpose
 _NUMBER = re.compile(r"[+-]?[0-9]+(?:\.[0-9]+)?")
 _ASCII = str.maketrans("●▲■◆○△□◇─│╮╯┤┼┬…", "*^#+oAOX-|..|++~")
 
 
 def escape_unprintable(text: str) -> str:
-    """Escape characters that steer a terminal or hide other text."""
+    """Escape characters that could control a terminal or hide other text."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def escape_formula(text: str) -> str:
-    """Return a cell that no spreadsheet reads as a formula: a quote precedes formulas.
+    """Return the text of a cell in a form that no spreadsheet interprets as a formula.
 
-    Spreadsheets skip blanks before a formula, and some accept its signs as full-width characters.
+    A single quote is added before a text that looks like a formula. Such a text may begin with
+    blanks, which spreadsheets ignore. Some spreadsheets also accept full-width forms of the signs
+    with which formulas begin.
     """
     return f"'{text}" if _FORMULA.match(text) and not _NUMBER.fullmatch(text) else text
 
 
 def to_markdown(table: Table) -> str:
-    """Return a table in GitHub's Markdown, under a heading."""
+    """Return a table in GitHub's Markdown, with the table's title as a heading."""
     names = [name for name, _ in table.columns]
     lines = [f"### {escape_markdown(table.title)}", "", _line(names)]
     lines.append(_line(["---", *["---:"] * (len(names) - 1)]))
@@ -58,7 +64,7 @@ def to_markdown(table: Table) -> str:
 
 
 def to_list(text: str) -> str:
-    """Return lines as a Markdown list; indented lines belong to the line above."""
+    """Return lines of text as a Markdown list. An indented line becomes an entry of a sublist."""
     return "".join(
         f"{'  - ' if line.startswith(' ') else '- '}{escape_markdown(line)}\n"
         for line in text.splitlines()
@@ -75,7 +81,10 @@ def escape_markdown(text: str) -> str:
 
 
 def to_csv(runs: Sequence[Run]) -> str:
-    """Return a CSV line for each run and each of its groups of episodes, with every statistic."""
+    """Return a CSV text with a line for each run, and a line for each group of its episodes.
+
+    A line has all statistics. The groups are those of difficulty, image or database, and tag.
+    """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     position = next(
@@ -104,18 +113,20 @@ def to_csv(runs: Sequence[Run]) -> str:
 def chart(
     series: Mapping[str, Sequence[Estimate]], *, width: int = 78, ascii_only: bool = False
 ) -> str:
-    """Draw success against turns, for any terminal: a step up for each turn that solves more.
+    """Draw curves of the success rate by number of turns, for a terminal.
 
-    The names of the marks and the last rates stand below the chart. If curves coincide, the first
-    curve is visible.
+    A curve rises at each turn in which further episodes were solved. A legend below the chart has
+    the mark, the name and the last rate of each curve. Where curves coincide, only the first is
+    visible.
 
     Args:
-        series: Name → the rates within 1, 2, … turns, from `intercode.evaluate.summary.by_turn`.
-        width: Maximum width of a line, in columns.
-        ascii_only: Whether the terminal has ASCII only.
+        series: Name of a curve → success rates within 1, 2, … turns, from
+            `intercode.evaluate.summary.by_turn`.
+        width: The maximum width of a line in characters.
+        ascii_only: Whether the chart may contain only ASCII characters.
 
     Returns:
-        The lines of the chart; an empty text without rates.
+        The lines of the chart; an empty text if no curve has a rate.
 
     Raises:
         UsageError: The width is below `MIN_WIDTH`.
@@ -130,10 +141,10 @@ def chart(
     turn_columns = [round(turn * (columns - 1) / max(1, turns - 1)) for turn in range(turns)]
     canvas = [[" "] * columns for _ in range(ROWS)]
     for curve_index, points in reversed([*enumerate(curves.values())]):
-        # After its last turn, an agent keeps its rate.
+        # A curve with fewer turns than others keeps its last rate up to the end of the chart.
         rates = [point.value for point in [*points, *[points[-1]] * (turns - len(points))]]
         rows = [round((1 - rate) * (ROWS - 1)) for rate in rates]
-        # If turns share a column, the last turn counts.
+        # If the chart is narrow, several turns share a column: the last of these turns counts.
         _draw(canvas, dict(zip(turn_columns, rows, strict=True)), MARKS[curve_index % len(MARKS)])
     lines = [f"{_level(row)}{''.join(cells)}" for row, cells in enumerate(canvas)]
     lines += _axis(turn_columns, width)
@@ -143,7 +154,13 @@ def chart(
 
 
 def _draw(canvas: list[list[str]], rows: Mapping[int, int], symbol: str) -> None:
-    """Draw a curve, given as column → row, over the canvas."""
+    """Draw a curve on the canvas, over earlier curves.
+
+    Args:
+        canvas: The characters of the chart: rows of columns.
+        rows: Column of a turn → row of its rate.
+        symbol: The mark at each turn.
+    """
     for (start_column, start_row), (end_column, end_row) in pairwise(rows.items()):
         canvas[start_row][start_column:end_column] = "─" * (end_column - start_column)
         if start_row != end_row:
@@ -160,7 +177,7 @@ def _level(row: int) -> str:
 
 
 def _axis(turn_columns: Sequence[int], width: int) -> list[str]:
-    """Return the line below the chart, with as many turn numbers as fit."""
+    """Return the axis below the chart: a line, and a line with as many turn numbers as fit."""
     axis_marks = ["─"] * (turn_columns[-1] + 1)
     number_line = ""
     for turn, column in enumerate(turn_columns, 1):

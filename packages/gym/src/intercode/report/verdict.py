@@ -1,7 +1,8 @@
-"""The first lines of a report: the runs, their time and models, and the better agent.
+"""The first lines of a report: facts about the runs, and verdicts on which agent is better.
 
-`BaselineComparison` compares runs with a first run. `verdicts`, `facts` and `warnings` turn runs
-and comparisons into sentences, which are equal in the terminal, in Markdown and on the page.
+`BaselineComparison` compares runs with a baseline. `verdicts`, `facts` and `warnings` describe runs
+and comparisons in sentences. The sentences are the same in the terminal, in Markdown and on the
+HTML page.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from intercode.evaluate.comparison import holm
-from intercode.evaluate.run_differences import Difference, differences, find_version_drift
+from intercode.evaluate.manifest_diff import Difference, differences, find_version_drift
 from intercode.evaluate.statistics import Estimate
 from intercode.evaluate.summary import summarize
 from intercode.report.runs import PairedComparison, Run, baselines, compare, rate_name
@@ -23,28 +24,28 @@ from intercode_sandbox.units import format_count, format_names
 
 _COMPARED_ON_PURPOSE = ("agent", "seed")
 _MAX_AGENTS = 3
-"""Maximum number of agents in a title."""
+"""The maximum number of agents that a title names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """An answer to "who is better, by how much, how sure?"."""
+    """The verdict on a run or a pair of runs: who is better, by how much, and how certainly."""
 
     headline: str
     detail: str
     kind: Literal["rate", "better", "worse", "open"]
-    """A single run; a second run that is better or worse than the first; or no detected
-    difference."""
+    """``rate``: the verdict describes a single run. ``better`` or ``worse``: the second run is
+    significantly better or worse than the first. ``open``: no difference is detected."""
     links: tuple[tuple[str, Link], ...] = ()
-    """Texts, each with a filter for its episodes or tasks."""
+    """Texts for links in the viewer, each with a selection of episodes or tasks."""
 
 
 class BaselineComparison:
-    """Runs that are compared with a first run.
+    """The comparison of runs with a baseline.
 
     Args:
-        baseline: The first run.
-        later_runs: The other runs.
+        baseline: The baseline, which is the first run of a report.
+        later_runs: The runs to compare with it.
     """
 
     def __init__(self, baseline: Run, later_runs: Sequence[Run]) -> None:
@@ -60,7 +61,8 @@ class BaselineComparison:
             for run in later_runs
             if (folder := str(run.folder))
         }
-        """Folder of a run → its differing versions; a run with such differences is not compared."""
+        """Folder of a run → versions of rules or datasets that differ from the baseline's. A run
+        with such differences is not compared, unless one of the two runs rescores the other."""
         comparable_runs = [
             run for run in later_runs if not self.version_differences[str(run.folder)]
         ]
@@ -71,7 +73,10 @@ class BaselineComparison:
         ]
 
     def _is_rescoring(self, run: Run) -> bool:
-        """Return whether one run rescores the other, for a comparison of two rules."""
+        """Return whether a run is the rescored baseline, or the baseline is the rescored run.
+
+        Such runs have different grading rules on purpose, so they are compared in spite of them.
+        """
         run_pairs = ((self.first, run), (run, self.first))
         return any(
             (origin := (rescored_run.manifest.get("rescored") or {}).get("run")) is not None
@@ -84,7 +89,10 @@ class BaselineComparison:
         return pair_tables(self.first, self.pairs)
 
     def verdicts(self) -> Iterator[Verdict]:
-        """Yield a verdict on each later run; p values are corrected for the number of tests."""
+        """Yield a verdict on each run that is compared with the baseline.
+
+        If several runs are compared, their p values are corrected by Holm's method.
+        """
         corrected_values = iter(
             holm([comparison.test.p for _, comparison in self.pairs if comparison.test])
         )
@@ -95,7 +103,7 @@ class BaselineComparison:
 
 
 def compare_with_baselines(runs: Sequence[Run]) -> list[BaselineComparison]:
-    """Compare each run with the first run on its tasks."""
+    """Compare each run with its baseline: the first run that has tasks in common with it."""
     return [
         BaselineComparison(baseline, later_runs)
         for baseline, later_runs in baselines(runs)
@@ -104,7 +112,7 @@ def compare_with_baselines(runs: Sequence[Run]) -> list[BaselineComparison]:
 
 
 def verdicts(runs: Sequence[Run], comparisons: Sequence[BaselineComparison]) -> list[Verdict]:
-    """Return a report's first lines: a verdict on each pair, and on each run without a pair."""
+    """Return the verdicts of a report: on each pair of runs, then on each run without a pair."""
     paired_ids = {
         id(run)
         for comparison in comparisons
@@ -118,14 +126,18 @@ def verdicts(runs: Sequence[Run], comparisons: Sequence[BaselineComparison]) -> 
 
 
 def title(runs: Sequence[Run]) -> str:
-    """Return a title: the environments, and the agents with their models."""
+    """Return the title of a report: the environments, and the agents with their models."""
     env_labels = list(dict.fromkeys(run.env_label for run in runs))
     agents = list(dict.fromkeys(run.label for run in runs))
     return f"{', '.join(env_labels)}: {format_names(agents, _MAX_AGENTS)}" if runs else "no runs"
 
 
 def facts(runs: Sequence[Run]) -> dict[str, str]:
-    """Return the runs' times, models and versions of InterCode."""
+    """Return facts about all runs together: their times, models and versions of InterCode.
+
+    Returns:
+        ``made``, ``model`` and ``version`` → text, without those that are not known.
+    """
     sessions = [session for run in runs for session in run.manifest.get("sessions") or ()]
     times = sorted(
         str(session[name]) for session in sessions for name in _TIMES if session.get(name)
@@ -142,7 +154,10 @@ def facts(runs: Sequence[Run]) -> dict[str, str]:
 
 
 def warnings(runs: Sequence[Run], comparisons: Sequence[BaselineComparison]) -> list[str]:
-    """Return reasons against conclusions; lines after the first of a warning give details."""
+    """Return warnings about the runs, which limit the conclusions from a report.
+
+    A warning may have several lines: the first is a summary, and the others give details.
+    """
     unfinished_notes = [
         f"{run.folder}: {run.unfinished_note}" for run in runs if run.unfinished_note
     ]
@@ -153,7 +168,10 @@ def warnings(runs: Sequence[Run], comparisons: Sequence[BaselineComparison]) -> 
 
 
 def describe_drift(comparison: BaselineComparison) -> list[str]:
-    """Return the facts in which runs differ; runs with equal differences share one text."""
+    """Return warnings about conditions in which runs differ from their baseline.
+
+    Runs with the same differences share a warning.
+    """
     folders_by_text: dict[str, list[str]] = {}
     for folder, run_differences in comparison.differences_by_folder.items():
         if run_differences:
@@ -167,7 +185,8 @@ def describe_drift(comparison: BaselineComparison) -> list[str]:
                 ),
             ]
             lines = [
-                f"  {run_difference.what}: {_format_value(run_difference.recorded)} and {_format_value(run_difference.now)}"
+                f"  {run_difference.what}: {_format_value(run_difference.recorded)} and "
+                f"{_format_value(run_difference.now)}"
                 for run_difference in run_differences[:_MAX_LINES]
             ]
             if len(run_differences) > _MAX_LINES:
@@ -178,21 +197,23 @@ def describe_drift(comparison: BaselineComparison) -> list[str]:
             if secret is not None and any(
                 run_difference.what == "dataset.digest" for run_difference in run_differences
             ):
-                lines.append("  each run draws flags of its own, unless --secret names the same")
+                lines.append("  each run draws its own flags, unless --secret is the same")
             advice = dict.fromkeys(difference.advice for difference in version_differences)
             lines += [f"  not compared, as versions differ: {text}" for text in advice]
             folders_by_text.setdefault("\n".join(lines), []).append(folder)
     return [
-        f"{comparison.first.folder} and {', '.join(folders)} were not made of the same:\n{difference_text}"
+        f"{comparison.first.folder} and {', '.join(folders)} differ in their "
+        f"conditions:\n{difference_text}"
         for difference_text, folders in folders_by_text.items()
     ]
 
 
 _TIMES = ("started", "finished")
 _MAX_LINES = 10
-"""Maximum number of differences in a warning."""
+"""The maximum number of differences that a warning lists."""
 _DIGEST = 32
-"""Minimum length of a digest, which a text shows by its beginning only."""
+"""The minimum length of a hexadecimal text that counts as a digest. A warning shows only the first
+12 digits of a digest."""
 
 
 def _version(session: dict[str, Any]) -> str:
@@ -218,14 +239,16 @@ def _run_verdict(run: Run) -> Verdict:
     run_link = {"run": run.name}
     links: list[tuple[str, Link]] = [
         (
-            f"{format_count(stats.episodes - stats.successes, 'episode')} failed",
+            f"{format_count(stats.episodes - stats.successes, 'episode')} not solved",
             {**run_link, "state": _BAD},
         )
     ]
     if stats.errors:
         links.append((format_count(stats.errors, "error"), {**run_link, "state": "error"}))
     remarks = [f"95 % interval {ends}"]
-    remarks += ["the agent was shown gold: no measure"] if run.shown_gold else []
+    remarks += (
+        ["the agent was shown gold, so this does not measure ability"] if run.shown_gold else []
+    )
     remarks += [f"{format_count(stats.errors, 'error')}, not counted"] if stats.errors else []
     if run.coverage.missing:
         remarks.append(f"{run.coverage.missing} of {run.coverage.planned} episodes are missing")
@@ -240,7 +263,7 @@ def _run_verdict(run: Run) -> Verdict:
 
 
 _BAD = "failed"
-"""The viewer's name for all outcomes without success or error."""
+"""The value of the viewer's filter ``state`` for episodes without success and without an error."""
 
 
 def _pair_verdict(
@@ -258,7 +281,7 @@ def _pair_verdict(
         kind = "open"
         headline = f"No difference between {run.label} and {baseline.label} is detected"
     rates, estimate = (comparison.second, comparison.first), comparison.difference
-    if kind == "worse":  # state the difference from the better run's side
+    if kind == "worse":  # the sentence has the better run first, so the sign is reversed
         rates, estimate = (
             (comparison.first, comparison.second),
             Estimate(-gain, -estimate.high, -estimate.low),
@@ -279,20 +302,24 @@ def _pair_verdict(
             )
         if comparison.needed is not None:
             clauses.append(f"tasks needed for the observed one {comparison.needed:,}")
-    if gold_labels := [candidate.label for candidate in (baseline, run) if candidate.shown_gold]:
-        clauses.append(f"{' and '.join(gold_labels)} was shown gold: no measure")
+    if runs_shown_gold := [
+        candidate.label for candidate in (baseline, run) if candidate.shown_gold
+    ]:
+        clauses.append(
+            f"{' and '.join(runs_shown_gold)} was shown gold, so this does not measure ability"
+        )
     pair_link = {"first": baseline.name, "second": run.name}
-    texts = (
+    comparison_sides = (
         ("first", comparison.better_first, baseline),
         ("second", comparison.better_second, run),
     )
     links = [
         (
-            f"{format_count(len(names), 'task')} better by {better_run.label}",
+            f"{format_count(len(better_task_ids), 'task')} better by {better_run.label}",
             {**pair_link, "only": side},
         )
-        for side, names, better_run in texts
-        if names
+        for side, better_task_ids, better_run in comparison_sides
+        if better_task_ids
     ]
     return Verdict(headline, "; ".join(clauses), kind, tuple(links))
 

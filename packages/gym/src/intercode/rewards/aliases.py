@@ -12,19 +12,22 @@ from posixpath import dirname, join, normpath
 
 from intercode.episode import decode, encode
 from intercode_sandbox.base import Change, Completed, SandboxBackend
-from intercode_sandbox.scripts import SHELL
+from intercode_sandbox.script_arguments import SHELL
 
 TEMPORARY_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")
 """Folders in which a grader may write files of any name."""
 _VOLATILE_FOLDERS = ("/proc", "/sys", "/dev", *TEMPORARY_FOLDERS)
-"""Folders whose names refer to different files in each process, or at each time."""
+"""Folders in which one name may refer to different files, by process or by time."""
 
 PATHS_PROLOGUE = """
 paths=()
 while IFS= read -rd '' path; do paths+=("$path"); done
 each() { [ ${#paths[@]} = 0 ] || printf '%s\\0' "${paths[@]}" | xargs -0 "$@"; }
 """
-"""The beginning of a script that reads paths and can run a program on all of them."""
+"""The beginning of a script: read paths from standard input, and define ``each``.
+
+``each`` runs a program on all paths.
+"""
 _EXISTENCE_CHECK = 'for path in "${paths[@]}"; do [ -e "$path" ]; printf \'%d\\0\' $?; done\n'
 _RESOLVE_SCRIPT = (
     f"{PATHS_PROLOGUE}each readlink -z -- && each realpath -m -z -- && {_EXISTENCE_CHECK}"
@@ -52,9 +55,9 @@ class Link:
     target: str
     """The text of the link."""
     end: str
-    """The path at the end of all links; empty if the image's tools cannot resolve it."""
+    """The path at the end of the chain of links; empty if the image's tools cannot resolve it."""
     has_end: bool
-    """Whether a file or folder exists at the end."""
+    """Whether a file or folder exists at `end`."""
 
     @property
     def escapes(self) -> bool:
@@ -73,8 +76,8 @@ def resolve_links(
         return []
     for script in (
         _RESOLVE_SCRIPT,
-        _PORTABLE_RESOLVE_SCRIPT,
-    ):  # for images without GNU tools
+        _PORTABLE_RESOLVE_SCRIPT,  # for images without GNU tools
+    ):
         fields = run_script(sandbox, script, paths, env)
         if fields is not None and len(fields) == 3 * len(paths) and all(fields[: len(paths)]):
             break
@@ -94,7 +97,9 @@ def find_hard_links(
     agent_files: Collection[str],
     env: Mapping[str, str],
 ) -> list[set[str]]:
-    """Return the sets of names of files with several names, at least one of them the agent's.
+    """Return the files with several hard links, each as the set of its paths.
+
+    At least one path of each set is in `agent_files`.
 
     Args:
         sandbox: A sandbox in which no program of the agent runs.
@@ -102,7 +107,7 @@ def find_hard_links(
         agent_files: The regular files that the agent has changed.
         env: The environment variables of the programs that inspect the files.
     """
-    # A file with one name keeps one name in a copy; a count of 0 is unknown.
+    # A file with one name also has one name in a copy. A count of 0 is unknown, and is looked up.
     candidates = [path for path in agent_files if changes[path].links != 1]
     linked_paths = {
         path for path, (_, count) in _inodes(sandbox, candidates, env).items() if count > 1
@@ -124,14 +129,14 @@ def find_hard_links(
 def count_names(
     sandbox: SandboxBackend, paths: Collection[str], env: Mapping[str, str]
 ) -> dict[str, int]:
-    """Return the count of each visible file's names, by path."""
+    """Return the number of hard links of each file, by path; missing files are omitted."""
     return {path: count for path, (_, count) in _inodes(sandbox, paths, env).items()}
 
 
 def _inodes(
     sandbox: SandboxBackend, paths: Collection[str], env: Mapping[str, str]
 ) -> dict[str, tuple[str, int]]:
-    """Return the inode of each visible file and the count of its names, by path."""
+    """Return the inode and the number of hard links of each file, by path; missing ones omitted."""
     inodes: dict[str, tuple[str, int]] = {}
     all_paths = [*paths]
     for start in range(0, len(all_paths), _BATCH_SIZE):
@@ -148,14 +153,23 @@ def _inodes(
 def materialise_links(
     sandbox: SandboxBackend, paths: Iterable[str], env: Mapping[str, str]
 ) -> bool:
-    """Replace names by copies of the files that they lead to; return whether that succeeded."""
+    """Replace links by copies of the files that they lead to; return whether that succeeded.
+
+    Args:
+        sandbox: The sandbox that holds the links.
+        paths: The paths of symbolic links and hard links.
+        env: The environment variables of the programs that copy.
+    """
     return run_script(sandbox, _MATERIALISE_SCRIPT, sorted(paths), env) is not None
 
 
 def run_script(
     sandbox: SandboxBackend, script: str, paths: Sequence[str], env: Mapping[str, str]
 ) -> list[str] | None:
-    """Run a script that reads paths; return its NUL-terminated output fields; None if it fails."""
+    """Run a script that reads paths from standard input; return its output fields, split at NUL.
+
+    The result is None if the script fails.
+    """
     stdin_data = encode("".join(f"{path}\0" for path in paths))
     result = run_as_root(
         sandbox, [*SHELL, script], stdin=stdin_data, env=env, output_limit=_MAX_OUTPUT
@@ -171,7 +185,7 @@ def run_as_root(
     env: Mapping[str, str],
     output_limit: int | None = None,
 ) -> Completed:
-    """Run a program as root, or as the sandbox's only user."""
+    """Run a program as root; if the sandbox does not know that user, as the sandbox's user."""
     try:
         return sandbox.exec(
             argv, cwd="/", user="0", stdin=stdin, env=env, output_limit=output_limit

@@ -1,8 +1,8 @@
-"""Readers of outputs: the parser and the comparison for each type of answer.
+"""Parsers of outputs: for each type of answer, how gold's output is read and others are compared.
 
-Gold's output alone fixes the reading of a task's answer, and any other output is read in the same
+Gold's output alone determines how a task's answer is read, and any other output is read in the same
 way. Decorations by tools, such as the columns of ``ls -l``, are recognised by the output's form
-alone, never by whether the result would then agree. All functions are pure.
+alone, never by whether the result would then equal gold's. All functions are pure.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from intercode.rewards.quantities import (
 )
 
 Reading = Callable[[Sequence[str]], bool]
-"""A predicate of lines: whether they give gold's answer."""
+"""A predicate of an output's lines: whether they give the same answer as gold's output."""
 
 _LONG_LINE = re.compile(
     r"(?:\d{1,12}\s+)?(?:\d{1,12}\s+)?(?P<mode>[-dlbcps][-rwxsStT]{9})[.+@]?\s+\d+\s+(?P<user>\S+)\s+"
@@ -53,7 +53,7 @@ _TOTAL = re.compile(
 )
 _SEPARATOR = re.compile(r",(?!\d{3}(?!\d))|[;|]")
 _PATH_PREFIX = re.compile(r"[\w./ @%+,-]*")
-"""Folders before a name."""
+"""A text that can be the folders before a name."""
 _ADDRESS = re.compile(r"0[\da-f]{6,7}(?:\s+|$)")
 """The offset before a line of ``od`` and ``hexdump``."""
 _NUMBER_PREFIX = re.compile(r"\s*(?P<number>\d{1,9})[:\t ]\s*")
@@ -62,8 +62,8 @@ _FILE_PREFIX = re.compile(r"(?P<name>(?=[^\s:]*[/.])[^\s:]+):(?:(?P<number>\d{1,
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
-    """A named value of each row."""
+class ParsedColumn:
+    """The name and type of a column of a table."""
 
     name: str
     type: str
@@ -71,9 +71,9 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """The properties of an answer that determine the reading of an output."""
+    """The properties of an answer's type that determine how an output is read."""
 
-    columns: tuple[Column, ...] = ()
+    columns: tuple[ParsedColumn, ...] = ()
     ordered: bool = False
     """Whether the order of paths, lines and rows counts."""
     repeated: bool = True
@@ -81,7 +81,7 @@ class Form:
     names: bool = False
     """Whether only the last part of a path counts."""
     total: str = ""
-    """Whether a table may (``optional``) or must (``needed``) have a row with the total."""
+    """The rule for a row with the total: ``""`` (none), ``optional`` or ``needed``."""
     question: Question = field(default=Question(), init=False)
     """The words of the task's question, some of which an answer may repeat."""
 
@@ -92,7 +92,7 @@ def collapse_blanks(line: str) -> str:
 
 
 def collect(answer: Form, values: Sequence[Hashable]) -> object:
-    """Return items in the form in which they are compared: a list, a multiset, or a set."""
+    """Return an answer's items in a comparable form: a list, a multiset, or a set."""
     if answer.ordered:
         return list(values) if answer.repeated else [*dict.fromkeys(values)]
     return Counter(values) if answer.repeated else frozenset(values)
@@ -102,7 +102,10 @@ def collect(answer: Form, values: Sequence[Hashable]) -> object:
 
 
 def read_number(answer: Form, gold: Sequence[str]) -> Reading:
-    """Fix the number in gold's output; for a listing with several numbers, compare the rows."""
+    """Return a reading that accepts outputs with gold's number.
+
+    If gold's output has no number or several, the lines are compared, in any order.
+    """
     gold_quantities = quantities(gold)
     if len(gold_quantities) != 1:
         return lambda lines: (
@@ -122,7 +125,7 @@ def read_number(answer: Form, gold: Sequence[str]) -> Reading:
 
 
 def read_choice(answer: Form, gold: Sequence[str]) -> Reading:
-    """Fix gold's yes or no; if gold has neither, compare its sentence."""
+    """Return a reading that accepts outputs with gold's yes or no, or else with gold's text."""
     choice = parse_choice(gold, answer.question)
     sentence = collapse_blanks(" ".join(gold)).casefold()
     if choice is None:
@@ -134,22 +137,26 @@ def read_choice(answer: Form, gold: Sequence[str]) -> Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class _PathEntry:
-    """A path, and the hash beside it."""
+class _AnswerPath:
+    """A path of an output, and the checksum that the output lists with the path."""
 
     path: str
     hash: str = ""
 
     @property
-    def parts(self) -> Sequence[_PathEntry]:
+    def parts(self) -> Sequence[_AnswerPath]:
         """The entries that result if each blank separates two paths."""
         if " " not in self.path:
             return [self]
-        return [_PathEntry(_path(part), self.hash) for part in self.path.split()]
+        return [_AnswerPath(_path(part), self.hash) for part in self.path.split()]
 
 
 def read_paths(answer: Form, gold: Sequence[str]) -> Reading:
-    """Fix gold's paths; a blank separates two paths, unless gold's paths contain blanks."""
+    """Return a reading that accepts outputs with gold's paths.
+
+    A blank separates two paths, unless paths of gold contain blanks. If all paths have checksums,
+    the checksums must agree, too.
+    """
     rows = _read_listing(answer, gold)
     blanks = any(" " in row.path for row in rows)
 
@@ -170,12 +177,12 @@ def read_paths(answer: Form, gold: Sequence[str]) -> Reading:
     return agrees
 
 
-def _read_listing(answer: Form, lines: Sequence[str]) -> list[_PathEntry]:
-    """Parse the paths of lines, in the one form that all lines share."""
+def _read_listing(answer: Form, lines: Sequence[str]) -> list[_AnswerPath]:
+    """Parse the paths of lines; columns of a tool are removed if all lines have the tool's form."""
     rows = [line for line in lines if not _TOTAL.fullmatch(collapse_blanks(line))]
     if any(map(_BRANCH.match, rows)):
         return [
-            _PathEntry(_path(_BRANCH.sub("", row, count=1).replace("\\ ", " "))) for row in rows
+            _AnswerPath(_path(_BRANCH.sub("", row, count=1).replace("\\ ", " "))) for row in rows
         ]
     headings = [match["folder"] for row in rows if (match := _HEADING.fullmatch(row))]
     if headings and all(
@@ -189,14 +196,14 @@ def _read_listing(answer: Form, lines: Sequence[str]) -> list[_PathEntry]:
         matches = [matcher(row.strip()) for row in rows]
         if all(matches):
             return [
-                _PathEntry(_path(match["path"]), match.groupdict().get("hash", ""))
+                _AnswerPath(_path(match["path"]), match.groupdict().get("hash", ""))
                 for match in matches
                 if match
             ]
-    return [_PathEntry(_path(row)) for row in rows]
+    return [_AnswerPath(_path(row)) for row in rows]
 
 
-def _read_grouped_listing(rows: Sequence[str]) -> Iterator[_PathEntry]:
+def _read_grouped_listing(rows: Sequence[str]) -> Iterator[_AnswerPath]:
     """Yield the names that ``ls`` lists for several folders, each with its folder."""
     folder = ""
     for row in rows:
@@ -205,14 +212,15 @@ def _read_grouped_listing(rows: Sequence[str]) -> Iterator[_PathEntry]:
         else:
             listing_match = _LONG_LINE.fullmatch(row)
             name = listing_match["path"] if listing_match else row
-            yield _PathEntry(_path(f"{folder}/{name}" if folder else name))
+            yield _AnswerPath(_path(f"{folder}/{name}" if folder else name))
 
 
 def _path(text: str) -> str:
     text = text.strip()
     if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
         text = text[1:-1]
-    text = re.sub(r"^//+", "/", text.rstrip("*@=|"))  # POSIX gives two leading slashes a meaning
+    # POSIX gives two leading slashes a meaning, so `PurePosixPath` would keep them.
+    text = re.sub(r"^//+", "/", text.rstrip("*@=|"))
     return str(PurePosixPath(text)) if text else text
 
 
@@ -225,7 +233,8 @@ def _are_same_paths(answer: Form, paths: Sequence[str], output_paths: Sequence[s
         return _are_same_names(answer, paths, output_paths)
     if collect(answer, paths) == collect(answer, output_paths):
         return True
-    pairs = _align_paths(answer, paths, output_paths)  # "." alone would match every path
+    # The paths [.] could be relative to every folder, so they would equal any single path.
+    pairs = _align_paths(answer, paths, output_paths)
     return any(
         {*gold_side} != {"."} and collect(answer, gold_side) == collect(answer, output_side)
         for gold_side, output_side in pairs
@@ -233,7 +242,7 @@ def _are_same_paths(answer: Form, paths: Sequence[str], output_paths: Sequence[s
 
 
 def _are_same_names(answer: Form, paths: Sequence[str], output_paths: Sequence[str]) -> bool:
-    """Return whether the names are the same, with no contradicting folder before a name."""
+    """Return whether two lists have the same names, and the folders before equal names agree."""
     if collect(answer, [*map(_base_name, paths)]) != collect(
         answer, [*map(_base_name, output_paths)]
     ):
@@ -263,7 +272,7 @@ _Pair = tuple[Sequence[str], Sequence[str]]
 def _align_paths(
     answer: Form, paths: Sequence[str], output_paths: Sequence[str]
 ) -> Iterator[_Pair]:
-    """Yield both lists; if one list is absolute, also yield it relative to each possible folder."""
+    """Yield the pair of lists; if only one is absolute, also pairs in which it is relative."""
     yield paths, output_paths
     for absolute_paths, relative_paths, is_swapped in (
         (paths, output_paths, False),
@@ -284,9 +293,11 @@ def _align_paths(
 
 
 def _base_folders(answer: Form, paths: Sequence[str]) -> Iterator[str]:
-    """Yield the folders that paths may be relative to: a folder of the question, and its parents.
+    """Yield the folders to which an answer's relative paths may refer, the deepest folder first.
 
-    If the question names no folder, the first is the deepest folder that holds several paths.
+    The first folder is the deepest folder of the question that holds all paths, and its parents
+    follow. If the question names no folder, the first is the deepest folder that holds all paths,
+    or ``/`` for a single path.
     """
     start = commonpath(paths)
     if answer.question.folders or len({*paths}) == 1:
@@ -301,7 +312,10 @@ def _base_folders(answer: Form, paths: Sequence[str]) -> Iterator[str]:
 
 
 def read_lines(answer: Form, gold: Sequence[str]) -> Reading:
-    """Fix gold's lines; if each line is one word, compare words regardless of line breaks."""
+    """Return a reading that accepts outputs with gold's lines.
+
+    If each line of gold is one word, words are compared regardless of line breaks.
+    """
     rows = [*map(collapse_blanks, _drop_headings(gold))]
     are_single_words = all(len(row.split()) <= 1 for row in rows)
     has_prefixes = any(
@@ -330,7 +344,7 @@ def _drop_headings(lines: Sequence[str]) -> list[str]:
 
 
 def _drop_prefixes(answer: Form, rows: Sequence[str]) -> Sequence[str]:
-    """Return rows without file names or rising numbers that precede all of them."""
+    """Return rows without their file names or line numbers, if all rows have such prefixes."""
     for match_prefix in (_FILE_PREFIX.match, _NUMBER_PREFIX.match):
         prefixes = [match for row in rows if (match := match_prefix(row))]
         if rows and len(prefixes) == len(rows) and _are_line_prefixes(answer, prefixes):
@@ -339,7 +353,10 @@ def _drop_prefixes(answer: Form, rows: Sequence[str]) -> Sequence[str]:
 
 
 def _are_line_prefixes(answer: Form, prefixes: Sequence[re.Match[str]]) -> bool:
-    """Return whether the question names all files, and the numbers rise, from at least 1."""
+    """Return whether prefixes are line numbers or files of the question, not parts of the answer.
+
+    The question must name each file, and the numbers of each file must rise, from at least 1.
+    """
     file_names = [match.groupdict().get("name", "") for match in prefixes]
     line_numbers = [int(match["number"]) if match["number"] else None for match in prefixes]
     question_names = answer.question.words | answer.question.folders
@@ -361,7 +378,7 @@ def _are_line_prefixes(answer: Form, prefixes: Sequence[re.Match[str]]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A row of a table: the path, the requested cells, and the extra cells."""
+    """A row of a table: its path, the cells that the task requests, and further cells."""
 
     path: str
     cells: tuple[Hashable, ...]
@@ -369,7 +386,10 @@ class _Row:
 
 
 def read_table(answer: Form, gold: Sequence[str]) -> Reading:
-    """Fix gold's rows; an answer has either the requested cells or all cells of gold's rows."""
+    """Return a reading that accepts outputs with gold's rows.
+
+    An output must have either only the requested cells, or all cells of gold's rows.
+    """
     rows, total = _rows(answer, gold), _total(answer, gold)
 
     def agrees(lines: Sequence[str]) -> bool:
@@ -384,13 +404,13 @@ def read_table(answer: Form, gold: Sequence[str]) -> Reading:
 
 
 def _total(answer: Form, lines: Sequence[str]) -> frozenset[Hashable]:
-    """Return the numbers in the rows with totals."""
+    """Return the numbers in the rows that hold totals."""
     totals = [line for line in lines if answer.total and _TOTAL.fullmatch(collapse_blanks(line))]
     return frozenset(map(_cell, quantities(totals)))
 
 
 def _rows(answer: Form, lines: Sequence[str]) -> list[_Row] | None:
-    """Parse the rows of a table; None: a line lacks a cell."""
+    """Parse the rows of a table; None: the table is empty, or a line lacks a requested cell."""
     rows = [
         _row(answer, x)
         for x in lines
@@ -400,7 +420,11 @@ def _rows(answer: Form, lines: Sequence[str]) -> list[_Row] | None:
 
 
 def _row(answer: Form, line: str) -> _Row | None:
-    """Parse a line: of each type, the requested cells come first, and the path last."""
+    """Parse a line of a table; None: the line lacks a requested cell.
+
+    The first numbers and the first words of the line are the requested cells. The last path is the
+    row's path.
+    """
     types = [column.type for column in answer.columns]
     column_counts = types.count("number"), types.count("text")
     if match := _LONG_LINE.fullmatch(line.strip()):
@@ -434,7 +458,7 @@ def _row(answer: Form, line: str) -> _Row | None:
 
 
 def _words(line: str) -> tuple[list[Quantity], list[str]]:
-    """Return the numbers and the words of a line; "3 files" is a number."""
+    """Return the numbers and words of a line; a unit after a number is not a word: "3 files"."""
     line_quantities, words = quantities([_SEPARATOR.sub(" ", line)]), []
     is_after = False
     for token in tokens(_SEPARATOR.sub(" ", line)):
@@ -450,7 +474,7 @@ def _cell(quantity: Quantity) -> Hashable:
 
 
 def _drop_folder_total(rows: Sequence[_Row]) -> Sequence[_Row]:
-    """Return the rows without the folder that holds all others, which is the total of ``du``."""
+    """Return the rows without the folder that holds all others: the total that ``du`` prints."""
     folder = min((row.path for row in rows), key=lambda path: (path != ".", len(path)), default="")
     inner_rows = [row for row in rows if row.path != folder]
     return (

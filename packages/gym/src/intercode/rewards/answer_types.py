@@ -2,9 +2,9 @@
 
 A question has one answer in many forms: ``8``, ``8 files``, ``/srv: 8``; absolute or relative
 paths; a list with or without sizes. A task may declare the type of its answer
-(``metadata.answer``). Gold's output alone then fixes the reading (`answer_parsing`), and the
-agent's output is read in the same way. The whole output counts: a right answer among others is not
-an answer.
+(``metadata.answer``). Gold's output alone then determines how outputs are read (`answer_parsing`),
+and the agent's output is read in that way. The whole output counts: a right answer among wrong ones
+is not an answer.
 
 ==========  ======================================================================================
 ``state``   the files are the answer, and the output does not count
@@ -17,7 +17,7 @@ an answer.
 ==========  ======================================================================================
 
 Paths, lines and rows may have any order, with the same multiplicities, unless the task declares
-otherwise. Messages of tools are never an answer (`tool_messages`). All functions are pure.
+otherwise. Messages of tools are never an answer (`error_messages`). All functions are pure.
 """
 
 from __future__ import annotations
@@ -30,25 +30,26 @@ from typing import Any
 
 from intercode.episode import Episode
 from intercode.errors import TaskError
-from intercode.rewards.answer_parsing import READINGS, Column, Form, collapse_blanks
-from intercode.rewards.archive import KINDS
+from intercode.rewards.answer_parsing import READINGS, Form, ParsedColumn, collapse_blanks
+from intercode.rewards.digest_archive import KINDS
+from intercode.rewards.error_messages import drop_complaints, is_message
 from intercode.rewards.quantities import Question
-from intercode.rewards.tool_messages import drop_complaints, is_message
 from intercode.task import Task
 
 TYPES = ("state", "number", "yes-no", "path", "paths", "lines", "table", "text")
 _COLUMN_TYPES = ("number", "path", "text")
 _TOTALS = ("", "optional", "needed")
 _MAX_CHARACTERS, _MAX_LINE_CHARACTERS = 50_000, 1000
-"""Limits above which outputs are compared as text: answers are written for people, and parsing
-takes up to the square of a line's length.
+"""Limits above which outputs are compared as text.
+
+Answers are written for people, and parsing takes up to the square of a line's length.
 """
 _PIPE_CHECKSUM = re.compile(r"([0-9a-f]{32,128})\s+(?:-|/dev/(?:stdin|fd/\d+))")
-"""A checksum of data that a program read from a pipe, which has no name."""
+"""A checksum of a pipe's data, and the name that the tool prints instead of a file's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer(Form):
+class AnswerType(Form):
     """The type of an answer, and the properties that count in the comparison."""
 
     VERSION = 1
@@ -58,10 +59,10 @@ class Answer(Form):
     both: bool = False
     """Whether both the files and the output count."""
     archives: Mapping[str, str] = field(default_factory=dict)
-    """Path → kind (`intercode.rewards.archive`) of the files that are compared by their members."""
+    """Path → kind (`intercode.rewards.digest_archive`) of archives, compared by their members."""
 
     @classmethod
-    def parse(cls, task: Task) -> Answer | None:
+    def parse(cls, task: Task) -> AnswerType | None:
         """Return the type of a task's answer; None if the task declares no type.
 
         Raises:
@@ -75,13 +76,16 @@ class Answer(Form):
             return cls._read(dict(fields), Question.parse(task.query))
         except (TypeError, ValueError, KeyError) as error:
             raise TaskError(
-                f"task {task.task_id!r}: 'metadata.answer': {error}; it is one of "
-                f"{', '.join(TYPES)}, or an object with that as 'type' (docs/reference/rewards.md)"
+                f"task {task.task_id!r}: 'metadata.answer': {error}; it must be one of "
+                f"{', '.join(TYPES)}, or an object with one of them as 'type' "
+                "(docs/reference/rewards.md)"
             ) from None
 
     @classmethod
-    def _read(cls, fields: dict[str, Any], question: Question) -> Answer:
-        columns = tuple(Column(entry["name"], entry["type"]) for entry in fields.pop("columns", ()))
+    def _read(cls, fields: dict[str, Any], question: Question) -> AnswerType:
+        columns = tuple(
+            ParsedColumn(entry["name"], entry["type"]) for entry in fields.pop("columns", ())
+        )
         answer = cls(columns=columns, **fields)
         checks = (
             answer.type in TYPES,
@@ -89,19 +93,19 @@ class Answer(Form):
             {*answer.archives.values()} <= {*KINDS},
         )
         if not all(checks) or any(column.type not in _COLUMN_TYPES for column in columns):
-            raise ValueError("a word that is not known")
+            raise ValueError("an unknown type")
         if (answer.type == "table") != bool(columns):
-            raise ValueError("'columns' are what a table has")
+            raise ValueError("'columns' needs the type 'table'")
         object.__setattr__(answer, "question", question)
         return answer
 
     @property
     def is_printed(self) -> bool:
-        """Whether the output counts."""
+        """Whether the agent's output counts."""
         return self.type != "state" or self.both
 
     def is_equivalent(self, gold: str, output: str) -> bool:
-        """Return whether an output gives the same answer as gold's."""
+        """Return whether an output gives the same answer as gold's output."""
         if normalise(gold).strip("\n") == normalise(output).strip("\n"):
             return True
         if self.type not in READINGS or max(len(gold), len(output)) > _MAX_CHARACTERS:
@@ -122,7 +126,11 @@ class Answer(Form):
 
 
 def _lines(text: str) -> list[str]:
-    """Return the non-empty lines without complaints, and checksums without the names of pipes."""
+    """Return the lines of an output that may hold the answer.
+
+    Empty lines, and complaints of tools about unreadable files, are removed. A checksum of a pipe's
+    data loses the name of the pipe.
+    """
     rows = drop_complaints([line.rstrip() for line in text.split("\n") if line.strip()])
     return [match[1] if (match := _PIPE_CHECKSUM.fullmatch(row)) else row for row in rows]
 
@@ -156,7 +164,7 @@ def similarity(first_text: str, second_text: str) -> float:
 
 
 def last_output(episode: Episode) -> str | None:
-    """Return the last executed action's output, without notes to the agent; None: no action."""
+    """Return the last executed action's output, without notes to the agent; None: no action ran."""
     for turn in reversed(episode.turns):
         if turn.info.get("executed", True):
             return str(turn.info.get("output", turn.observation))

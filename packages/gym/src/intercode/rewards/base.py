@@ -1,4 +1,4 @@
-"""The protocol of rewards, and access to an episode's files while none of its programs run.
+"""The signature of rewards, and access to an episode's files while no program of the agent runs.
 
 `Reward` is the signature of every reward. `quiesce_sandbox` stops or copies an episode's sandbox
 for grading; `start_copy` starts a copy from a snapshot.
@@ -14,26 +14,26 @@ from typing import Protocol, TypeVar
 from intercode.episode import Episode, Score
 from intercode.task import Task
 from intercode_sandbox.base import (
-    Freezes,
     Limits,
     Provider,
     SandboxBackend,
     Snapshot,
+    SupportsFork,
     SupportsPrivacy,
 )
 from intercode_sandbox.network import Network
 
-PlaceT = TypeVar("PlaceT", contravariant=True)
+WorkspaceT = TypeVar("WorkspaceT", contravariant=True)
 
 
-class Reward(Protocol[PlaceT]):
+class Reward(Protocol[WorkspaceT]):
     """A function of a task, an episode, and the workspace in the episode's final state.
 
     The workspace is the resource in which the environment executes actions: a sandbox, or a
     database session.
     """
 
-    def __call__(self, task: Task, episode: Episode, workspace: PlaceT, /) -> Score:
+    def __call__(self, task: Task, episode: Episode, workspace: WorkspaceT, /) -> Score:
         """Return the score of an episode.
 
         Raises:
@@ -52,18 +52,21 @@ def quiesce_sandbox(
     on_quiet: Callable[[], object] = lambda: None,
     private: bool = False,
 ) -> Iterator[SandboxBackend]:
-    """Yield the sandbox with no process running; for an episode that still runs, yield a copy.
+    """Yield an episode's sandbox, or a copy of the sandbox, in which no process runs.
+
+    The sandbox of an ended episode is stopped and yielded itself. The sandbox of a running episode
+    continues, and a copy of it is yielded.
 
     Args:
         provider: The provider that starts the copy.
         network: The network access of the copy.
         episode: The episode.
         sandbox: The sandbox of the episode.
-        on_quiet: A callback that runs while no program can change a file. A later check, of the
-            sandbox or the copy, would be too late: a program could have undone the copied state by
-            then.
+        on_quiet: A callback that runs while no program can change a file, before the sandbox is
+            copied. A check after the copy would be too late: a program of the agent could by then
+            have undone the state that the copy holds.
         private: Whether to hide the sandbox's programs from each other, if the provider supports
-            privacy. A sandbox without that limit is copied.
+            privacy. A sandbox that was started without privacy is copied.
     """
     limits = replace(sandbox.limits, private=True) if private else sandbox.limits
     is_fit = limits == sandbox.limits or not isinstance(sandbox, SupportsPrivacy)
@@ -80,8 +83,9 @@ def quiesce_sandbox(
 
     if episode.status == "running":
         snapshot = sandbox.at_rest(save)
-    else:  # frozen if possible: uncopyable files are judged, too
-        snapshot = sandbox.freeze() if isinstance(sandbox, Freezes) else sandbox.snapshot()
+    else:
+        # A frozen layer also holds files that a snapshot cannot copy. Such files are judged, too.
+        snapshot = sandbox.freeze() if isinstance(sandbox, SupportsFork) else sandbox.snapshot()
     with start_copy(provider, network, limits, snapshot) as copy:
         yield copy
 

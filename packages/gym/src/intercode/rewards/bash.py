@@ -4,13 +4,14 @@
 mode, owner and content. Nothing else was changed. The last executed action printed gold's output
 (after `normalise`). Times are not compared.
 
-- Changes by the task's files and setup are in both file systems and cancel out; undoing or altering
-  them is a change. A setup must therefore be deterministic.
+- The task's files and setup make the same changes in the agent's and in gold's file system. These
+  changes cancel out; an agent that undoes or alters them makes a change. A setup must therefore be
+  deterministic.
 - *Scratch* is not compared: paths under ``/tmp``, ``/var/tmp`` or ``/dev/shm``, and histories that
-  programs write to a home directory. Exceptions are compared: paths that the task's files or setup
-  touch, paths below a directory that they create, and paths that gold touches and the task's words
-  name. Other scratch that gold alone leaves is an intermediate file, not an answer, unless gold
-  does nothing else.
+  programs write to a home directory. Three kinds of scratch paths are compared nevertheless. The
+  task's files or setup touch the path; they create a directory above it; or gold touches it and the
+  task's words name it. Other scratch that gold alone leaves is an intermediate file, not an answer,
+  unless gold does nothing else.
 - If gold changes files and prints nothing, the output is not compared: the files are the answer.
 - If gold neither changes files nor prints, the task asks for an action that prints nothing.
 - If a task declares the type of its answer (``metadata.answer``), outputs are compared by their
@@ -18,10 +19,9 @@ mode, owner and content. Nothing else was changed. The last executed action prin
 - Paths that the task allows an answer to change (`may_change`) are not compared.
 - With a judge (`intercode.rewards.judge`), unequal outputs may still count as the same answer.
 
-**Below 1.0**, never above 0.99, the value is the mean of gold's parts: ``files``, the F1 score of
-the correctly changed paths, and ``output``, the share of common words. If gold changes no files,
-any changed file halves the value. Doing nothing is worth 0. Of several golds, the best match
-counts.
+**Below 1.0**, the value is at most 0.99: the mean of two scores. ``files`` is the F1 score of the
+correctly changed paths, and ``output`` the share of common words. If gold changes no files, any
+changed file halves the value. Doing nothing is worth 0. Of several golds, the best match counts.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from typing import Any
 from intercode.episode import Episode, Score
 from intercode.errors import TaskError
 from intercode.rewards.aliases import TEMPORARY_FOLDERS, is_within_any
-from intercode.rewards.answer_types import Answer, last_output, normalise, similarity
+from intercode.rewards.answer_types import AnswerType, last_output, normalise, similarity
 from intercode.rewards.gold import GoldResult, GoldRunner, archive_digest, differing_paths
 from intercode.rewards.instruction_words import is_named, temporary_names
 from intercode.rewards.judge import Judge
@@ -51,7 +51,8 @@ NO_ARCHIVES: Mapping[str, str] = {}
 _DIFFERENCE_KEYS = ("missing", "different", "extra")
 """Keys of a score's detail that list the paths that differ from gold's state."""
 _QUOTE_LIMIT = 20
-"""The number of paths, and of hundreds of characters, that a score's detail quotes."""
+"""The most paths of a list in a score's detail, and the most characters of an output, in hundreds.
+"""
 
 
 class BashReward:
@@ -88,7 +89,7 @@ class BashReward:
         output = last_output(episode)
         output = None if output is None else normalise(output)
         changes = {change.path: change for change in sandbox.changes()}
-        answer = Answer.parse(task)
+        answer = AnswerType.parse(task)
         archives = {} if answer is None else answer.archives
         contents = {path: archive_digest(sandbox, path, kind) for path, kind in archives.items()}
         names = temporary_names(task, sandbox)
@@ -105,7 +106,7 @@ class BashReward:
                 return best
             if not any(score.detail[kind] for kind in _DIFFERENCE_KEYS):
                 gold_outputs.append(gold_result.output)
-        assert best is not None  # there is at least one gold
+        assert best is not None  # a task has at least one gold
         if self._judge is None or output is None or not gold_outputs:
             return best
         return self._judge.settle(task, episode, best, output, gold_outputs)
@@ -115,7 +116,7 @@ def compare(
     gold: GoldResult,
     changes: Mapping[str, Change],
     output: str | None,
-    answer: Answer | None = None,
+    answer: AnswerType | None = None,
     archives: Mapping[str, str] = NO_ARCHIVES,
     expects: Callable[[str], bool] = lambda path: False,
     scratch: re.Pattern[str] = _SCRATCH,

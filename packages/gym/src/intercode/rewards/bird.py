@@ -3,11 +3,12 @@
 Source: the evaluation of BIRD's mini-dev (github.com/bird-bench/mini_dev, ``evaluation/``, 2024).
 The scores compare Python values of the driver: without a float tolerance, without an order of rows,
 and with repeated rows counted once. The scores complement the default reward by figures that others
-can compare; a guess that the default reward would detect passes here.
+can compare. They are weaker: a guess that gives the right rows on one database passes them, though
+the default reward would detect it.
 
-Two things differ from the original. Gold and answer run on fresh copies, on the environment's own
-engine: timing includes the engine's round trip but no connection setup. And gold that fails is an
-error, not a 0.
+Two things differ from the original. First, gold and answer run on fresh copies, on the
+environment's own engine: timing includes the engine's round trip but no connection setup. Second,
+gold that fails is an error, not a 0.
 """
 
 from __future__ import annotations
@@ -19,21 +20,21 @@ from collections.abc import Hashable, Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
-from intercode.databases.base import Failure, Row, Session
+from intercode.databases.base import DatabaseSession, Failure, Row
 from intercode.episode import Episode, Score
 from intercode.errors import RewardError
 from intercode.rewards.gold import GoldCache
-from intercode.rewards.sql_run import AnswerResult, Databases, Grader, golds, last_answer
+from intercode.rewards.sql_run import AnswerResult, Databases, SqlGrader, golds, last_answer
 from intercode.task import Task
 
 ITERATIONS = 100
-"""The number of times that R-VES runs both queries."""
+"""The number of times that R-VES runs each of the two queries, gold's and the answer's."""
 _REWARDS = ((2.0, 1.25), (1.0, 1.0), (0.5, 0.75), (0.25, 0.5))
-"""R-VES: (least ratio of gold's time to the answer's, reward); below all, the reward is 0.25."""
+"""R-VES: (least ratio of gold's time to the answer's, reward). Smaller ratios get 0.25."""
 
 
 def execution_accuracy(gold: Sequence[Row], answer: Sequence[Row]) -> float:
-    """Return EX: 1.0 if both have the same set of rows, else 0.0."""
+    """Return execution accuracy (EX): 1.0 if both results have the same set of rows, else 0.0."""
     return float(set(map(_hashable, gold)) == set(map(_hashable, answer)))
 
 
@@ -68,16 +69,16 @@ def soft_f1(gold: Sequence[Row], answer: Sequence[Row]) -> float:
 
 
 def time_ratio(ratios: Sequence[float]) -> float:
-    """Return the mean of measured ratios, without those three standard deviations or more away."""
+    """Return the mean of ratios, without those three or more standard deviations from the mean."""
     mean, deviation = statistics.fmean(ratios), statistics.pstdev(ratios)
     retained_ratios = [ratio for ratio in ratios if abs(ratio - mean) < 3 * deviation]
     return statistics.fmean(retained_ratios or ratios)  # equal ratios are all retained
 
 
 def ves_reward(ratio: float) -> float:
-    """Return R-VES's reward for a right answer, by gold's time over the answer's: 0.25 to 1.25.
+    """Return R-VES's reward for a right answer, between 0.25 and 1.25.
 
-    A ratio of 0 gives 0.0.
+    The ratio is gold's time divided by the answer's time. A ratio of 0 gives 0.0.
     """
     if ratio == 0:
         return 0.0
@@ -85,12 +86,12 @@ def ves_reward(ratio: float) -> float:
 
 
 def r_ves(rewards: Sequence[float]) -> float:
-    """Return R-VES of a dataset from its tasks' rewards: 100 times the mean of their roots."""
+    """Return R-VES of a dataset: 100 times the mean of the square roots of its tasks' rewards."""
     return 100 * statistics.fmean(map(math.sqrt, rewards)) if rewards else 0.0
 
 
 class ExReward:
-    """EX as a reward. ``parts``: ``ex``.
+    """The reward by execution accuracy (EX). ``parts``: ``ex``.
 
     Args:
         databases: The opener of the tasks' databases, for the grader.
@@ -101,9 +102,9 @@ class ExReward:
     """The version of the scores: raise the number when any score can differ."""
 
     def __init__(self, databases: Databases, cache: GoldCache | None = None) -> None:
-        self._grader = Grader(databases, cache)
+        self._grader = SqlGrader(databases, cache)
 
-    def __call__(self, task: Task, episode: Episode, session: Session) -> Score:
+    def __call__(self, task: Task, episode: Episode, session: DatabaseSession) -> Score:
         """Return the score against the best gold.
 
         Raises:
@@ -132,13 +133,13 @@ class ExReward:
         gold_rows: Sequence[Row],
         answer_rows: Sequence[Row] | None,
     ) -> Score:
-        """Score the rows of one answer; None: the answer has none."""
+        """Return the score of an answer's rows; `answer_rows` is None if the answer has no rows."""
         value = 0.0 if answer_rows is None else execution_accuracy(gold_rows, answer_rows)
         return Score(value, {"ex": value})
 
 
 class SoftF1Reward(ExReward):
-    """Soft F1 as a reward. ``parts``: ``soft_f1``."""
+    """The reward by soft F1. ``parts``: ``soft_f1``."""
 
     def _score(
         self,
@@ -153,11 +154,11 @@ class SoftF1Reward(ExReward):
 
 
 class _AnswerFailedError(Exception):
-    """A right answer that fails when it runs again."""
+    """An error: a right answer fails when it runs again."""
 
 
 class RVesReward(ExReward):
-    """R-VES as a reward: right, and not slower than gold.
+    """The reward by R-VES: it is full if the answer is right, and not slower than gold.
 
     The value is the task's reward, cut at 1.0; ``parts`` holds ``reward`` (up to 1.25, for `r_ves`)
     and ``time_ratio``. The reward measures time, so its value differs from run to run.
@@ -165,7 +166,7 @@ class RVesReward(ExReward):
     Args:
         databases: The opener of the tasks' databases, for the grader.
         cache: The cache of golds' results; None: no cache.
-        iterations: The number of times that both queries run.
+        iterations: The number of times that each of the two queries runs.
     """
 
     def __init__(

@@ -18,7 +18,7 @@ from typing import Any, Generic
 from intercode.episode import Episode, Score, not_json
 from intercode.errors import InterCodeError, RewardError, UsageError
 from intercode.registry import REWARDS
-from intercode.rewards.base import PlaceT, Reward
+from intercode.rewards.base import Reward, WorkspaceT
 from intercode.task import Task
 from intercode_sandbox.interruption import is_handlers
 from intercode_sandbox.user_code import error_location, is_reference
@@ -26,7 +26,7 @@ from intercode_sandbox.user_code import error_location, is_reference
 Function = Callable[..., "Score | float"]
 
 
-class CustomReward(Generic[PlaceT]):
+class CustomReward(Generic[WorkspaceT]):
     """A wrapper that calls a custom reward function and validates its result.
 
     Args:
@@ -39,14 +39,14 @@ class CustomReward(Generic[PlaceT]):
     """
 
     def __init__(
-        self, function: Function, default: Callable[[], Reward[PlaceT]] | None = None
+        self, function: Function, default: Callable[[], Reward[WorkspaceT]] | None = None
     ) -> None:
         self._function = function
         self._extra_arguments: dict[str, Any] = {}
         if "default" in _check_signature(function) and default is not None:
             self._extra_arguments["default"] = default()
 
-    def __call__(self, task: Task, episode: Episode, workspace: PlaceT) -> Score:
+    def __call__(self, task: Task, episode: Episode, workspace: WorkspaceT) -> Score:
         """Return the score of an episode.
 
         Raises:
@@ -80,7 +80,7 @@ class CustomReward(Generic[PlaceT]):
 
 
 def _flaw(score: Score) -> str:
-    """Return a description of a part of a score that no record can store, or an empty text."""
+    """Return a description of a part of a score that no record can store; empty: no such part."""
     if not isinstance(score.parts, Mapping) or not all(
         isinstance(part_score, Real) for part_score in score.parts.values()
     ):
@@ -94,20 +94,20 @@ def _flaw(score: Score) -> str:
 
 def choose_reward(
     env: str,
-    reward: str | Function | Reward[PlaceT] | None,
-    default: Callable[[], Reward[PlaceT]],
+    reward: str | Function | Reward[WorkspaceT] | None,
+    default: Callable[[], Reward[WorkspaceT]],
     **components: Any,
-) -> Reward[PlaceT]:
+) -> Reward[WorkspaceT]:
     """Return the reward that the environment's option selects.
 
     Args:
         env: The environment's short name.
-        reward: The option: a function or a `Reward`; the name of a function or class, as
-            ``file.py:name`` or as registered under ``env:name``; or None for the environment's
-            default.
+        reward: The option. A function, a `Reward`, or the name of a function or class. A name has
+            the form ``file.py:name``, or is registered under ``env:name``. The value None selects
+            the environment's default.
         default: The factory of the environment's default reward.
-        **components: Parts of the environment. A registered class receives the parts that its parameters
-            name, such as ``databases`` and ``cache`` of SQL.
+        **components: Parts of the environment, such as ``databases`` and ``cache`` of SQL. A
+            registered class receives the parts that its parameters name.
 
     Raises:
         UsageError: No such reward exists, or the function does not accept a reward's arguments.
@@ -120,21 +120,25 @@ def choose_reward(
     if not isinstance(target, type):
         return CustomReward(target, default)
     parameters = inspect.signature(target).parameters
-    result: Reward[PlaceT] = target(
+    result: Reward[WorkspaceT] = target(
         **{name: components[name] for name in parameters if name in components}
     )
     return CustomReward(result, default) if is_reference(reward) else result
 
 
 def _check_signature(function: Function) -> set[str]:
-    """Validate that a function accepts the arguments of a reward; return its parameter names."""
+    """Return a function's parameter names, after a check that it accepts the arguments of a reward.
+
+    Raises:
+        UsageError: The object is not a function, is async, or does not accept the arguments.
+    """
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
         raise UsageError(f"a reward must be a function, not {function!r}") from None
     call = getattr(function, "__call__", None)  # noqa: B004 - of an object that can be called
     if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call):
-        raise UsageError(f"reward {_name(function)} is async; write it without")
+        raise UsageError(f"reward {_name(function)} is async; write a plain function")
     names = set(signature.parameters)
     extra_arguments = {"default": None} if "default" in names else {}
     try:

@@ -5,7 +5,7 @@ everything else does, case included.
 
 **Below 1.0**: if the task has subtasks, the share of answered subtasks, times `MAX_UNSOLVED_VALUE`.
 Subtasks are ``metadata.subtasks``, a list of objects with a ``name`` and the ``answer`` to submit.
-The flag alone is worth 1.0, whether or not the subtasks were answered.
+The flag alone is worth 1.0, with or without answers to the subtasks.
 
 The reward reads only the submissions that the environment recorded, and nothing in the sandbox.
 """
@@ -20,12 +20,13 @@ from intercode.task import Task
 from intercode_sandbox.base import SandboxBackend
 
 MAX_UNSOLVED_VALUE = 0.99
-"""The highest value of an episode without the flag."""
+"""The highest value of an episode in which the flag was not submitted."""
 
 SUBMITTED_KEY = "submitted"
 """The key of a turn's `info` that holds the answer submitted in that turn."""
 NO_ATTEMPT_KEY = "attempts_used_up"
-"""The key of an episode's `metadata` that marks an answer without a remaining attempt."""
+"""The key of an episode's `metadata` that marks an answer beyond the permitted number of attempts.
+"""
 
 
 def is_flag(task: Task, answer: str) -> bool:
@@ -61,7 +62,7 @@ def solved_subtasks(task: Task, answers: set[str]) -> list[str]:
 
 
 def submissions(episode: Episode) -> Iterator[str]:
-    """Yield every submitted answer, in order, without surrounding blanks."""
+    """Yield every permitted submission, in order, without surrounding blanks."""
     for turn in episode.turns:
         if SUBMITTED_KEY in turn.info:
             yield str(turn.info[SUBMITTED_KEY]).strip()
@@ -70,7 +71,7 @@ def submissions(episode: Episode) -> Iterator[str]:
 
 
 class FlagReward:
-    """The flag reward: 1.0 for the flag, else the weighted share of the subtasks.
+    """The flag reward: 1.0 for the flag, otherwise the share of answered subtasks, below 1.0.
 
     The module's docstring has the rules.
     """

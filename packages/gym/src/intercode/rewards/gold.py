@@ -23,8 +23,8 @@ from typing import Any, TypeVar
 from intercode.episode import decode, encode
 from intercode.errors import CausedInsideError, OutputLimitError, RewardError, SandboxError
 from intercode.interpreters.base import Interpreter
-from intercode.rewards import archive
-from intercode.rewards.answer_types import Answer, normalise
+from intercode.rewards import digest_archive
+from intercode.rewards.answer_types import AnswerType, normalise
 from intercode.task import Task
 from intercode_sandbox.base import Change, SandboxBackend
 from intercode_sandbox.interruption import is_callers
@@ -32,29 +32,34 @@ from intercode_sandbox.interruption import is_callers
 T = TypeVar("T")
 
 _RETRY_FACTOR = 8
-"""The factor on gold's time limit in the second attempt: agents may have overloaded the machine."""
+"""The factor on gold's time limit in the second run: agents may have slowed the first run."""
 _LATE_SECONDS = 600.0
-"""Seconds for which late gold is refused at once: a stalled machine may recover in that time."""
+"""Seconds during which gold that was late twice is refused at once, without a new run.
+
+A stalled machine may recover in that time.
+"""
 _retry_lock = threading.Lock()
 TROUBLES = {
     "gone": "left no shell",
     "truncated": "printed more than the limit 'output' keeps, which can be raised",
 }
-"""Reasons why a result of gold is not a measure, by the interpreter's key in `info`."""
+"""Key of `info` with a true value → reason why the result of gold cannot be compared with."""
 
 
 class LateError(RewardError):
-    """A gold that reached its time limit."""
+    """An error: gold reached its time limit."""
 
 
 def run_with_retry(run: Callable[[int], T]) -> T:
-    """Return the result of gold; if gold is late, retry once while no other gold is retried.
+    """Run gold; if gold is late, run it once more, with a longer time limit.
+
+    No two second runs overlap, so a second run does not slow another.
 
     Args:
-        run: Runs gold with its time limit multiplied by the argument.
+        run: Runs gold with the time limit multiplied by the argument, and returns the result.
 
     Raises:
-        RewardError: Gold has no result that could be a measure.
+        RewardError: Gold has no result that answers could be compared with.
     """
     try:
         return run(1)
@@ -68,7 +73,11 @@ def run_with_retry(run: Callable[[int], T]) -> T:
 
 @contextmanager
 def blame_task(task: Task, field_name: str) -> Iterator[None]:
-    """Attribute the end of a sandbox in this block to the task's part, not to an agent.
+    """Attribute the end of a sandbox in this block to a field of the task, not to an agent.
+
+    Args:
+        task: The task.
+        field_name: The field whose commands run in the block, such as ``gold``.
 
     Raises:
         RewardError: A sandbox has ended.
@@ -76,7 +85,7 @@ def blame_task(task: Task, field_name: str) -> Iterator[None]:
     try:
         yield
     except CausedInsideError as error:
-        raise RewardError(f"task {task.task_id!r}: by {field_name}: {error}") from error
+        raise RewardError(f"task {task.task_id!r}, {field_name}: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,21 +93,21 @@ class GoldResult:
     """The effect of one accepted solution."""
 
     output: str
-    """The output, normalised."""
+    """The normalised output (`intercode.rewards.answer_types.normalise`)."""
     setup_changes: Mapping[str, Change]
     """The changes to the image by the task's files and setup, by path."""
     gold_changes: Mapping[str, Change]
-    """The changes to the image after gold has run, by path."""
+    """The changes to the image by the task's files, the setup and gold, by path."""
     changed_paths: frozenset[str]
-    """The paths at which the two differ: the changes by gold alone."""
+    """The paths at which `setup_changes` and `gold_changes` differ: the changes by gold alone."""
     archives: Mapping[str, str] = field(default_factory=dict)
     """The digests of the archives that the task names, by path."""
 
 
 class GoldCache:
-    """A thread-safe cache of gold's results by key, which retains the most recently used ones.
+    """A thread-safe cache of gold's results by key, which retains the most recently used results.
 
-    Gold that is late twice is refused for ten minutes: each further attempt would take as long.
+    Gold that is late twice is refused for ten minutes, because each further run would take as long.
 
     Args:
         size: The number of results to retain; 0: none.
@@ -171,7 +180,7 @@ class GoldCache:
 
 
 _shared_caches: weakref.WeakKeyDictionary[object, GoldCache] = weakref.WeakKeyDictionary()
-# In a forked child, no thread would finish the computations that the parent's threads started.
+# A forked child has none of the parent's threads, so no thread would finish their computations.
 os.register_at_fork(after_in_child=_shared_caches.clear)
 
 
@@ -181,8 +190,8 @@ class GoldRunner:
     Args:
         start: Starts a sandbox with the task's files and setup applied.
         interpreter: Opens an interpreter in a sandbox.
-        identify: Returns a key for everything but gold that determines its effect: image, files,
-            setup.
+        identify: Returns a key for everything but gold itself that determines the effect: image,
+            files, setup.
         cache: The cache of results. Without a cache, gold runs each time, like the gold of a task
             that opts out (`Task.caches_gold`).
     """
@@ -203,8 +212,8 @@ class GoldRunner:
         """Return the effect of a solution of the task.
 
         Raises:
-            RewardError: The result is not a measure: gold reached a limit, or ended the shell for
-                good.
+            RewardError: The result cannot be compared with: gold reached a limit, or ended the
+                shell permanently.
             SandboxError: The sandbox failed.
         """
         if self._cache is None or not task.caches_gold:
@@ -247,15 +256,20 @@ class GoldRunner:
 
 
 def _archives(task: Task) -> Mapping[str, str]:
-    """Return the kinds of the files that are compared as archives, by path."""
-    answer = Answer.parse(task)
+    """Return the kinds of the archives that the task's answer consists of, by path."""
+    answer = AnswerType.parse(task)
     return {} if answer is None else answer.archives
 
 
 def differing_paths(
     first_changes: Mapping[str, Change], second_changes: Mapping[str, Change]
 ) -> frozenset[str]:
-    """Return the paths at which two states differ; each state is its changes to the same image."""
+    """Return the paths at which two file systems differ.
+
+    Args:
+        first_changes: The differences between the first file system and the image, by path.
+        second_changes: The differences between the second file system and the same image, by path.
+    """
     paths = first_changes.keys() | second_changes.keys()
     return frozenset(path for path in paths if first_changes.get(path) != second_changes.get(path))
 
@@ -272,14 +286,14 @@ def archive_digest(sandbox: SandboxBackend, path: str, kind: str) -> str:
         SandboxError: The sandbox failed.
     """
     try:
-        content = sandbox.read_file(path, archive.MAX_BYTES)
+        content = sandbox.read_file(path, digest_archive.MAX_BYTES)
     except OutputLimitError:
-        return ""  # too large to read, which does not end the sandbox
+        return ""  # an archive above the limit is unreadable; the sandbox continues
     except OSError as error:
         if isinstance(error, SandboxError):
             raise
         return ""
     # The archive is untrusted: a separate process with limits reads it.
-    argv = [sys.executable, "-I", archive.__file__, kind]
+    argv = [sys.executable, "-I", digest_archive.__file__, kind]
     result = subprocess.run(argv, input=content, capture_output=True, check=False)
     return result.stdout.decode().strip() if result.returncode == 0 else ""

@@ -1,7 +1,7 @@
 """Recognition of names, links, pipes, modes and targets in a task's words and verification.
 
-Patterns read a text, which is never run. A missed phrase costs nothing if the agent has left
-nothing unusual.
+Regular expressions search the text, and nothing in the text is executed. A phrase that they miss
+has no effect if the agent has left nothing unusual.
 """
 
 from __future__ import annotations
@@ -44,7 +44,10 @@ _FOLDERS = re.compile(rf"\b(?:cd|pushd)\s+{_NAME}")
 
 
 def temporary_names(task: Task, sandbox: SandboxBackend) -> set[str]:
-    """Return the prefixes of temporary paths that belong to the task or its image."""
+    """Return the prefixes of temporary paths that belong to the task or its image.
+
+    These paths are the working directory, the home folder, and the names of `names_in_text`.
+    """
     homes = (sandbox.cwd, sandbox.env.get("HOME", ""))
     return {
         *names_in_text(task),
@@ -53,7 +56,10 @@ def temporary_names(task: Task, sandbox: SandboxBackend) -> set[str]:
 
 
 def names_in_text(task: Task) -> set[str]:
-    """Return the prefixes of temporary paths in the task's words, files and setup."""
+    """Return the prefixes of temporary paths in the task's query, files and setup.
+
+    A query that asks for a temporary file without its name stands for all temporary folders.
+    """
     if _TEMPORARY_FILE_REQUEST.search(task.query):
         return {*TEMPORARY_FOLDERS}
     files = (*task.files, *task.files.values())
@@ -62,7 +68,7 @@ def names_in_text(task: Task) -> set[str]:
 
 
 def is_named(path: str, names: Collection[str]) -> bool:
-    """Return whether a path begins with one of the names, or is a folder above one."""
+    """Return whether a path begins with one of the names, or is a parent folder of one."""
     return any(path.startswith(name) or is_within(name, path) for name in names)
 
 
@@ -103,7 +109,10 @@ def mentions_modes(task: Task) -> bool:
 
 
 def written_paths(task: Task, sandbox: SandboxBackend) -> set[str]:
-    """Return the paths that a verification's text writes, without those that the query names."""
+    """Return the paths that a verification's commands write, except those that the query names.
+
+    A relative path is resolved in every folder in which the commands may run.
+    """
     text = task.verification or ""
     home = sandbox.env.get("HOME", "/")
     folders = [sandbox.cwd, *(_path(name, sandbox.cwd, home) for name in _FOLDERS.findall(text))]

@@ -1,20 +1,21 @@
 r"""A judge: a language model that decides whether two outputs give the same answer.
 
-Execution decides about the state. The judge is asked only if the files match gold's and the output
-alone differs. Its verdict either raises the score to 1.0 or leaves the score unchanged.
+The comparison of files is never left to the judge. The judge is asked only if the files match
+gold's and the output alone differs. Its verdict either raises the score to 1.0 or leaves the score
+unchanged.
 
 - *Blind*: the judge reads two outputs, A and B, without learning which output is gold's.
 - *In both orders*: a vote counts as "the same" only if both orders agree; the majority decides.
-- *Protected against instructions*: outputs stand between marks with a random word of this call, as
-  one line of ASCII JSON without ``<`` and ``[``. No output can therefore end its block or begin
+- *Protected against instructions*: outputs are enclosed in marks with a random word of this call,
+  as one line of ASCII JSON without ``<`` and ``[``. No output can therefore end its block or begin
   another message. A reply counts only if it repeats the word, which no output can know.
 - *Controlled*: before a "same" counts, the judge must distinguish the agent's output from a decoy.
-  The decoy is a text of gold's shape with every letter and digit exchanged. A model that obeys an
-  output, and therefore calls it the same as gold's, calls it the same as a decoy, too.
+  The decoy is a text of gold's shape with every letter and digit exchanged. An output with
+  instructions may make a model answer "same". That model answers "same" for the decoy, too.
 
-An agent's output that makes the judge's model refuse is never an error. If the model answers the
-same question without that output, the score stays unchanged. All other failures of the model are
-errors.
+An agent's output that makes the judge's model refuse is never an error. After a refusal, the model
+is asked without that output. If the model then answers, the score stays unchanged. All other
+failures of the model are errors.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ JudgeVerdict = Literal["same", "different", "malformed"]
 QUESTION_VERSION = 1
 """The version of the question, part of a run's record."""
 VOTES = 3
+"""The default number of votes."""
 MAX_OUTPUT_CHARACTERS = 8000
 """The most characters of an output that a judge reads."""
 REPLY_TOKENS = 2048
@@ -95,7 +97,7 @@ class Judge:
     """
 
     KIND = "judge"
-    """The name of the reward, and of its facts in a run's record."""
+    """The reward's name, under which the facts of the judge appear in a run's record."""
     VERSION = 1
     """The version of the scores: raise the number when any score can differ."""
 
@@ -142,9 +144,9 @@ class Judge:
         Raises:
             ModelError: The model gave no answer, and the agent's output is not the cause.
         """
-        from intercode.models.transcript import Transcript
+        from intercode.models.transcript import RecordingModel
 
-        transcript = Transcript(self.model)
+        transcript = RecordingModel(self.model)
         gold_comparisons: list[dict[str, Any]] = []
         try:
             for gold in dict.fromkeys(golds):
@@ -167,7 +169,10 @@ class Judge:
         return replace(score, value=value, detail={**score.detail, "judge": judge_detail})
 
     def _compare(self, model: Model, question: str, gold: str, output: str) -> dict[str, Any]:
-        """Return whether an output and one gold's give the same answer, with the votes."""
+        """Compare the agent's output with a gold's; return the comparison for the score's detail.
+
+        The key ``same`` has the result; ``votes`` and ``control``, or ``not_asked``, explain it.
+        """
         if not output or max(len(output), len(gold)) > MAX_OUTPUT_CHARACTERS:
             reason = (
                 f"an output has more than {MAX_OUTPUT_CHARACTERS} characters"
@@ -184,8 +189,8 @@ class Judge:
         except (BudgetError, ModelAccessError, ModelUnavailableError):
             raise
         except ModelError as refusal:
-            # Ask the same question without the agent's text: a model that answers then has
-            # refused because of the agent. Otherwise the error propagates.
+            # Ask the same question without the agent's text. A model that answers now has refused
+            # because of that text. Otherwise this call raises, too, and its error propagates.
             _ask(model, question, gold, decoy(gold))
             return {"same": False, "not_asked": f"the output was refused: {refusal}"}
         is_confirmed = is_same and control == ["different", "different"]
@@ -219,11 +224,11 @@ def decoy(text: str) -> str:
 
 
 def _ask(model: Model, question: str, first_output: str, second_output: str) -> JudgeVerdict:
-    """Ask the model about two outputs, in this order."""
+    """Ask the model whether outputs A and B are the same, in this order; return the verdict."""
     from intercode.models.base import Settings
 
     word = secrets.token_hex(8)
-    # Votes must be able to differ: sampling uses the model's default temperature, never a cache.
+    # Votes must be able to differ, so the model samples at its default temperature, uncached.
     settings = Settings(temperature=None, max_tokens=REPLY_TOKENS)
     return verdict(
         model.complete(messages(word, question, first_output, second_output), settings).text, word
@@ -249,12 +254,20 @@ def messages(word: str, question: str, first_output: str, second_output: str) ->
 
 
 def _encode_text(text: str) -> str:
-    """Return a text as one line of ASCII that can begin no mark of a prompt or chat template."""
+    """Return a text as one line of ASCII JSON without the characters that begin marks.
+
+    ``<`` begins a mark of the prompt, and ``[`` may begin a mark of a model's chat template.
+    """
     return json.dumps(text).replace("<", "\\u003c").replace("[", "\\u005b")
 
 
 def verdict(reply: str, word: str) -> JudgeVerdict:
-    """Return the verdict of a reply, which must hold exactly one object with this word."""
+    """Return the verdict of a model's reply.
+
+    Args:
+        reply: The reply, with exactly one JSON object of the random word and the verdict.
+        word: The random word of the call.
+    """
     matches = re.findall(rf'\{{\s*"id":\s*"{word}",\s*"same":\s*(true|false)\s*\}}', reply)
     if len(matches) != 1:
         return "malformed"

@@ -1,14 +1,15 @@
-"""Traces of an agent that redirect a grader's own file names.
+"""Files that an agent leaves and that mislead a verification, and how a copy is freed from them.
 
-A verification names files: ``sort in > expected; cmp expected out``. The names are its author's,
-but the files are the agent's. A link to ``/proc/self/cmdline`` makes ``grep`` find its own pattern.
-A link to ``/dev/stdin`` makes ``cmp`` compare a file with itself, and so does an ``expected`` that
-is another name of ``out``, or is not writable. A variable of the image may name a file of the
-agent.
+A verification names files: ``sort in > expected; cmp expected out``. The names are chosen by the
+task's author, but the files are the agent's. A link to ``/proc/self/cmdline`` makes ``grep`` find
+its own pattern. A link to ``/dev/stdin`` makes ``cmp`` compare a file with itself. The same holds
+if ``expected`` is a hard link to ``out``, or is not writable. A variable of the image may name a
+file of the agent.
 
-A grader therefore starts with temporary folders without files of the agent (`temporary_paths`), and
-with few environment variables (`sanitise_command`). All other misleading traces, `Leftovers`, prove
-nothing by themselves. The work must also be right in a copy in which they are undone.
+A verification therefore starts with temporary folders without files of the agent
+(`temporary_paths`), and with few environment variables (`sanitise_command`). All other misleading
+traces (`Leftovers`) prove no intention. The verification must therefore also succeed in a copy in
+which these traces are undone.
 """
 
 from __future__ import annotations
@@ -44,27 +45,33 @@ ENVIRONMENT = {
     "GIT_NO_REPLACE_OBJECTS": "1",
     "AWKPATH": "/usr/share/awk:.",
 }
-"""Environment variables of a grader's programs: ``/usr/local``, open to an agent, comes last."""
+"""Environment variables of a verification. ``/usr/local``, where agents may add files, comes last.
+"""
 _HARMLESS_VARIABLES = re.compile(
     r"HOME|USER|LOGNAME|SHELL|TERM|HOSTNAME|PWD|TZ|LANG|LANGUAGE|LC_[A-Z]+"
 )
-"""Variables of an image that name nothing to load or to run."""
+"""Variables of an image whose values name no file that a program loads or runs."""
 
 
 def variables(sandbox: SandboxBackend) -> dict[str, str]:
-    """Return the environment variables of a grader's own tools, with steering variables emptied."""
+    """Return the environment variables of InterCode's own programs in a graded sandbox.
+
+    Variables of the image that could steer a program are set to an empty value.
+    """
     return {**dict.fromkeys(_steering_variables(sandbox), ""), **ENVIRONMENT}
 
 
 def sanitise_command(
     sandbox: SandboxBackend, argv: Sequence[str], extra_variables: Mapping[str, str]
 ) -> tuple[list[str], dict[str, str]]:
-    """Return a program and environment variables that hide the image's steering variables.
+    """Return a command, and its environment variables, without the image's steering variables.
+
+    A variable that could load a file of the agent, such as ``LD_PRELOAD``, is a steering variable.
 
     Args:
-        sandbox: The sandbox in which the program runs.
-        argv: The program and its arguments.
-        extra_variables: The program's variables in addition to `ENVIRONMENT`.
+        sandbox: The sandbox in which the command runs.
+        argv: The command: a program and its arguments.
+        extra_variables: The command's variables in addition to `ENVIRONMENT`.
     """
     grader_variables = {**ENVIRONMENT, **extra_variables}
     if not _steering_variables(sandbox):
@@ -101,7 +108,7 @@ done
 def temporary_paths(
     task: Task, sandbox: SandboxBackend, agent_changes: Mapping[str, Change]
 ) -> set[str]:
-    """Return the agent's paths in temporary folders, and those folders if the agent changed them.
+    """Return the agent's paths in temporary folders, and the folders that the agent changed.
 
     Paths that the task's words, files or setup name are excluded: they may hold the answer.
 
@@ -120,11 +127,11 @@ def temporary_paths(
 
 
 def empty_temporary_folders(sandbox: SandboxBackend, paths: Collection[str]) -> bool:
-    """Remove the result of `temporary_paths`; return whether all of it is gone.
+    """Remove paths in temporary folders, and restore the folders; return whether that succeeded.
 
     Args:
         sandbox: A sandbox in which no program of the agent runs.
-        paths: The paths to remove.
+        paths: The paths to remove: the result of `temporary_paths`.
     """
     top_paths: list[str] = []
     for path in sorted(paths):
@@ -145,7 +152,8 @@ for ((n = 0; n < ${{#paths[@]}}; n += 2)); do
     rm -- "$path" && mv -- "$end" "$path" || exit
 done
 """
-# No pipe: extraction would separate the names of a file that the reader has not read yet.
+# The archive is a file, not a pipe. Extraction replaces files, so a reader at the other end of a
+# pipe would find the names of one file separated.
 _REWRITE_SCRIPT = f"""{PATHS_PROLOGUE}
 kept=$(mktemp) || exit
 each printf '%s\\0' | tar -cPf "$kept" --no-recursion --null -T - && tar -xPpf "$kept"
@@ -154,30 +162,33 @@ rm "$kept"
 _OPTION = re.compile(r"-|[A-Za-z_]\w*=")
 """Names that a program may take for an option, or for the assignment of a variable."""
 _OBJECT = re.compile(r".*/objects/(pack/|[0-9a-f]{2}/)")
-"""Files of a git repository, which git creates read-only."""
+"""Object files of a git repository, which git itself makes read-only."""
 
 
 @dataclass(slots=True)
 class Leftovers:
-    """The parts of an agent's work that may mislead a verification, with their undo operations."""
+    """Traces of an agent that may mislead a verification, and operations that undo them."""
 
     task: Task
     agent_changes: Mapping[str, Change]
     """The agent's changes, by path."""
     env: Mapping[str, str]
-    """The environment variables of the programs that inspect and undo."""
+    """The environment variables of the programs that inspect and undo the traces."""
     restored_paths: set[str]
     """The paths that are restored to their state before the agent started."""
     closed_paths: list[str]
-    """The paths that are made readable and writable."""
+    """Files that the agent made unreadable or unwritable, and that are opened again."""
     links: list[Link]
     """The links that the task does not ask for."""
     moved_links: dict[str, str]
-    """Link → its end, for a link in place of a former file or folder, which is moved back."""
+    """Link → path at its end. The agent put the link in place of a file or folder of the task.
+
+    The file at the end is moved back to the path of the link.
+    """
     groups: list[set[str]]
-    """The names of each file with several names."""
+    """Sets of paths; the paths of a set are hard links to one file."""
     objects: list[str]
-    """The object files of repositories."""
+    """The object files of git repositories."""
 
     @classmethod
     def find(
@@ -188,7 +199,7 @@ class Leftovers:
         changes: Mapping[str, Change],
         setup_changes: Mapping[str, Change],
     ) -> Leftovers:
-        """Find the leftovers in a sandbox.
+        """Find the traces of the agent in a sandbox.
 
         Args:
             task: The task.
@@ -236,28 +247,28 @@ class Leftovers:
         )
 
     def __bool__(self) -> bool:
-        """Return whether leftovers may exist, in which case grading needs a copy."""
+        """Return whether traces may exist, in which case the verification also runs in a copy."""
         return bool(self.certain_paths or self.links or self.groups)
 
     @property
     def certain_paths(self) -> set[str]:
-        """The paths that are undone whatever the verification writes."""
+        """The paths that are undone even if the verification writes no file through them."""
         return {*self.restored_paths, *self.closed_paths, *self.moved_links}
 
     def find_written_links(
-        self, initial_changes: Mapping[str, Change], final_changes: Mapping[str, Change]
+        self, changes_before_verification: Mapping[str, Change], final_changes: Mapping[str, Change]
     ) -> set[str]:
-        """Return the agent's aliases of files that a verification has written.
+        """Return the agent's links and hard links to files that a verification has written.
 
         Args:
-            initial_changes: The differences between the sandbox and the image before the
-                verification.
+            changes_before_verification: The differences between the sandbox and the image before
+                the verification.
             final_changes: The same differences after it.
         """
         written_paths = {
             path
-            for path in initial_changes.keys() | final_changes.keys()
-            if initial_changes.get(path) != final_changes.get(path)
+            for path in changes_before_verification.keys() | final_changes.keys()
+            if changes_before_verification.get(path) != final_changes.get(path)
         }
         written_paths = {path for path in written_paths if path not in TEMPORARY_FOLDERS}
         written_links = {
@@ -271,11 +282,12 @@ class Leftovers:
         return written_links - self.restored_paths - self.moved_links.keys()
 
     def join(self, copy: SandboxBackend) -> None:
-        """Rejoin the names of one file in a copy.
+        """Make the hard links of one file lead to the same file again in a copy.
 
-        A write to a file of a lower layer separates its names. A link to such a file gets another
-        inode, which ``git clone`` takes for another file. If one name is unchanged from the image,
-        and therefore unknown to this function, the other names are left alone.
+        In a copy, a write to a file of a lower layer separates the file's names. A link to such a
+        file gets another inode, so ``git clone`` takes the link for another file. If one of the
+        names is unchanged from the image, `find` does not know that name, and the other names stay
+        as they are.
         """
         counts = count_names(copy, [path for names in self.groups for path in names], self.env)
         relinked_paths = sorted(
@@ -289,7 +301,7 @@ class Leftovers:
     def undo(
         self, copy: SandboxBackend, original: SandboxBackend, written_links: Collection[str]
     ) -> bool:
-        """Undo the remaining leftovers in a copy; return whether that succeeded.
+        """Undo the traces in a copy, except `restored_paths`; return whether that succeeded.
 
         Args:
             copy: A copy of the sandbox in the agent's final state.
@@ -319,9 +331,10 @@ class Leftovers:
 def _suspect_links(
     task: Task, links: Collection[Link], setup_changes: Mapping[str, Change]
 ) -> Iterator[str]:
-    """Yield the links to volatile folders, to nothing, or to the task's own files.
+    """Yield the links that lead to volatile folders, to no file, or to the task's own files.
 
-    Requested links are excluded. Paths that `may_change` names may lead to the task's own files.
+    Links that the task requests are excluded. A link whose path `may_change` names may lead to the
+    task's own files.
     """
     text = f"{task.query}\n{task.verification}"
     for link in links:
@@ -358,8 +371,8 @@ def _special_files(task: Task, agent_changes: Mapping[str, Change]) -> Iterator[
 def _obstructing_paths(
     written_paths: Collection[str], agent_changes: Mapping[str, Change]
 ) -> Iterator[str]:
-    """Yield the agent's paths that obstruct paths that the verification writes."""
-    # A folder hides a module of its name.
+    """Yield the agent's paths at, or below, paths that the verification writes."""
+    # Python imports a folder rather than a module of the same name.
     folders = {path.removesuffix(".py") for path in written_paths if path.endswith(".py")}
     obstructed_paths = {*written_paths, *folders}
     yield from (
@@ -372,7 +385,7 @@ def _obstructing_paths(
 def _option_like_paths(
     task: Task, agent_changes: Mapping[str, Change], setup_changes: Mapping[str, Change]
 ) -> Iterator[str]:
-    """Yield new paths whose names look like options of a command, unless the task has the name."""
+    """Yield new paths whose names look like a command's options, if the task does not name them."""
     text = "\n".join([task.query, str(task.verification), str(task.setup), *task.files.values()])
     setup_names = {basename(path) for path in setup_changes}
     for path, change in agent_changes.items():
@@ -383,7 +396,7 @@ def _option_like_paths(
 
 
 def _closed_paths(task: Task, agent_changes: Mapping[str, Change]) -> list[str]:
-    """Return the paths that the agent has made unreadable or unwritable, folders first."""
+    """Return the paths that the agent has made unreadable or unwritable, parent folders first."""
     if instruction_words.mentions_modes(task):
         return []
 

@@ -1,15 +1,15 @@
 """The default Python reward: the share of a task's tests that pass.
 
-The submission is the session's source (`session_source`). The reward runs the submission again in a
-fresh process, in the file system that the agent left. The tests run in another sandbox, in which no
-code of the agent has ever run. Gold, tests and expected values are therefore out of the
-submission's reach.
+The submission is the source code that the agent executed in its session (`session_source`). The
+reward runs the submission again in a fresh process, in the file system that the agent left. The
+tests run in another sandbox, in which no code of the agent has ever run. The submission therefore
+cannot read gold, tests or expected values.
 
 A test passes if it raises no exception. Gold is not run, so no test passes because gold fails in
 the same way.
 
-``submit NAME`` names the function that answers a task whose tests all call one function. An
-undefined NAME fails every test.
+If all tests of a task call one function, the agent may submit another function by ``submit NAME``.
+The tests then call that function. An undefined NAME fails every test.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from intercode.rewards.python_plan import (
     stdio_cases,
     submission,
 )
-from intercode.rewards.python_run import Bench, Result, Trial, run_cases
+from intercode.rewards.python_run import Bench, TestResult, TestRun, run_cases
 from intercode.task import Task
 from intercode_sandbox.base import Provider, SandboxBackend
 from intercode_sandbox.network import Network
@@ -73,7 +73,7 @@ class PythonReward:
         """
         return _make_score(self._results(task, episode, sandbox))
 
-    def _results(self, task: Task, episode: Episode, sandbox: SandboxBackend) -> list[Result]:
+    def _results(self, task: Task, episode: Episode, sandbox: SandboxBackend) -> list[TestResult]:
         setup = task.metadata.get("setup_code")
         timeout = sandbox.limits.seconds(task.timeout)
         if cases := stdio_cases(task):
@@ -85,7 +85,7 @@ class PythonReward:
         with (
             quiesce_sandbox(self._provider, self._network, episode, sandbox) as subject,
             closing(
-                Trial(subject, self._python, sources, plan.message(episode.answer), timeout)
+                TestRun(subject, self._python, sources, plan.message(episode.answer), timeout)
             ) as trial,
             self._bench(task) as bench,
         ):
@@ -99,7 +99,10 @@ class PythonReward:
 
     @contextmanager
     def _bench(self, task: Task) -> Iterator[Bench]:
-        """Yield a pristine sandbox for the tests, new or retained."""
+        """Yield a sandbox for the tests, retained or new, in which no submission has run.
+
+        A sandbox is retained for the next grading if it depends on the image alone.
+        """
         image = "" if task.files or task.setup else self._image(task)
         with blame_task(task, "its tests"):
             bench = self._take(image) or Bench(self._start(task))
@@ -112,7 +115,7 @@ class PythonReward:
                 bench.close()
 
     def _take(self, image: str) -> Bench | None:
-        """Return the retained sandbox if it has the image and is unchanged."""
+        """Return the retained sandbox if it has this image and is unchanged; close any other."""
         idle_bench, self._idle_bench = self._idle_bench, None
         if idle_bench is None:
             return None
@@ -122,7 +125,7 @@ class PythonReward:
         return None
 
 
-def _make_score(results: list[Result]) -> Score:
+def _make_score(results: list[TestResult]) -> Score:
     passed_share = sum(result.passed for result in results) / len(results)
     failures = {str(n): result.reason for n, result in enumerate(results) if not result.passed}
     return Score(passed_share, {"tests": passed_share}, {"failed": failures} if failures else {})

@@ -1,9 +1,9 @@
-"""Analysis of a Python task's tests and of a submission: pure, and from source alone.
+"""Analysis of a Python task's tests and of a submission, by their source alone, without running it.
 
 A test may use builtins, its own imports, imports of the task's code, and names of the submission.
-The submission supplies only the last. No name of the submission replaces a builtin or a module of
-the standard library, unless gold itself defines the name. A submission's own `isclose` or `sorted`
-therefore cannot affect a test.
+The submission supplies only the names of the last kind. No name of the submission replaces a
+builtin or a module of the standard library, unless gold itself defines the name. A submission's own
+`isclose` or `sorted` therefore cannot affect a test.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any
 
 from intercode.episode import Episode
 from intercode.errors import TaskError
+from intercode.python_source import parse
 from intercode.rewards.side_effects import is_harmless
-from intercode.syntax import parse
 from intercode.task import Task
 
 
@@ -32,24 +32,28 @@ class PythonPlan:
     names: tuple[str, ...]
     """The names of the submission that the tests use."""
     imports: tuple[str, ...]
-    """The imports of names that the tests use without importing them, as in gold."""
+    """Import statements, from gold if possible, for names that the tests use but do not import."""
     modules: tuple[str, ...]
     """The modules among the task's files that the tests import."""
     functions: tuple[str, ...]
     """The functions that the task's code defines."""
     classes: tuple[str, ...]
-    """The classes whose objects keep their type in a test."""
+    """The classes, defined by the task's code, whose objects keep their type in a test."""
     operators: tuple[str, ...]
-    """The special methods that these classes define."""
+    """The special methods, such as ``__mul__``, that the classes of the task's code define."""
     setup: str
     """The source that runs before the tests."""
     entry: str | None
-    """The one name that all tests call, if any."""
+    """The submission's name that all tests call, if exactly one such name exists."""
     harmless: bool
-    """Whether the tests leave their process unchanged."""
+    """Whether the tests leave their process unchanged, so other tests may run in it afterwards."""
 
     def message(self, answer: str | None) -> dict[str, Any]:
-        """Return the message to the grader; `answer` is the submission's name for the entry."""
+        """Return the message to the grader, as `intercode.interpreters.inside.grader` reads it.
+
+        Args:
+            answer: The name under which the submission defines `entry`; None: the same name.
+        """
         submitted_names = {name: name for name in self.names}
         if answer is not None and self.entry is not None:
             submitted_names[self.entry] = answer
@@ -92,7 +96,9 @@ def make_plan(task: Task) -> PythonPlan:
     checkers = _Source(task, [case["checker"] for case in cases if "checker" in case])
     run = (setup_source, *tests, checkers, _Source(task, import_lines))
     if not has_tests(task):
-        raise TaskError(f"task {task.task_id!r} has neither 'tests' nor 'cases' to be graded by")
+        raise TaskError(
+            f"task {task.task_id!r} has neither 'tests' nor 'cases', so it cannot be scored"
+        )
     if cases and entry is None:
         raise TaskError(f"task {task.task_id!r}: 'cases' need an 'entry_point', a function's name")
     return PythonPlan(
@@ -116,7 +122,7 @@ class _Source:
         self.used_names: list[str] = []
         self.bound_names: set[str] = set()
         self.defined_names: set[str] = set()
-        """Names that are bound at the top level other than by an import."""
+        """Names that the top level of the source defines, without imports."""
         self.imports: dict[str, str] = {}
         self.modules: list[str] = []
         self.functions: list[str] = []
@@ -181,12 +187,15 @@ class _Source:
                 child.id for child in name_nodes if isinstance(child.ctx, ast.Store)
             }
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
-            # Point = namedtuple("Point", "x y")
+            # Such an assignment defines a class: Point = namedtuple("Point", "x y")
             self.classes += [child.id for child in node.targets if isinstance(child, ast.Name)]
 
 
 def _method_names(statement: ast.stmt) -> list[str]:
-    """List the names that a part of a class defines, as ``def`` or by ``__rmul__ = __mul__``."""
+    """List the names that a statement in a class body defines by ``def`` or by an assignment.
+
+    Example of an assignment: ``__rmul__ = __mul__``.
+    """
     if isinstance(statement, ast.FunctionDef):
         return [statement.name]
     targets = statement.targets if isinstance(statement, ast.Assign) else []
@@ -210,7 +219,7 @@ def _library_import(name: str) -> str:
 def _find_entry(
     tests: Iterable[_Source], gold_source: _Source, free_names: list[str]
 ) -> str | None:
-    """Return the submitted name that every test calls; among several, the only function."""
+    """Return the name of the submission that every test calls; among several, the only function."""
     common = [
         name
         for name in free_names
@@ -222,7 +231,7 @@ def _find_entry(
 
 
 def _task_module_names(task: Task, sources: Iterable[_Source]) -> Iterator[str]:
-    """Yield the task's own modules among the imported ones."""
+    """Yield the modules that these sources import and that are among the task's files."""
     task_modules = {name for path in task.files for name in _module_names(PurePosixPath(path))}
     for name in dict.fromkeys(name for source in sources for name in source.modules):
         name_parts = name.split(".")
@@ -260,11 +269,12 @@ _DEFINITIONS = (
 
 
 def session_source(episode: Episode) -> list[str]:
-    """List the sources of an episode's session, in order.
+    """List the sources that restore the state of an episode's Python session, in order.
 
-    A session runs again unchanged, including the actions that failed: later actions relied on their
-    effects before the failure. After a restart only later actions count. Only the definitions of an
-    interrupted action count, because running the action again would take as long.
+    Each source runs again unchanged, including the actions that failed: later actions relied on
+    their effects before the failure. After a restart of the session, only later actions count. Of
+    an interrupted action only the definitions count, because the whole action would again take as
+    long.
     """
     sources: list[str] = []
     for turn in episode.turns:
@@ -294,12 +304,12 @@ class Submission:
     """A submitted program."""
 
     earlier_sources: Sequence[str]
-    """The sources that run first."""
+    """The sources that run before `program`: the setup, and the session's earlier actions."""
     program: str
 
 
 def stdio_cases(task: Task) -> list[Mapping[str, str]]:
-    """Return the cases under ``metadata.stdio``, each with ``stdin`` and ``stdout``; often empty.
+    """Return the cases under ``metadata.stdio``, each with ``stdin`` and ``stdout``; [] if none.
 
     Raises:
         TaskError: The cases are malformed, or the task also has tests of another kind.
@@ -313,7 +323,7 @@ def stdio_cases(task: Task) -> list[Mapping[str, str]]:
         if not texts or not all(isinstance(text, str) for text in texts):
             raise TaskError(f"{location}: case {index} must be an object with 'stdin' and 'stdout'")
     if cases and (task.tests or task.metadata.get("cases")):
-        raise TaskError(f"{location} cannot stand beside 'tests' or 'cases': choose one")
+        raise TaskError(f"{location} excludes 'tests' and 'cases': choose one")
     return cases
 
 

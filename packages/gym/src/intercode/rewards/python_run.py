@@ -1,7 +1,7 @@
-"""One grading: the tests' process, the submission's process, and the relay between them.
+"""The grading of one submission: the tests' process, the submission's process, and their relay.
 
-All messages of the two processes pass through this relay, which enforces the time limits. A
-submission that ends its process, or floods the channel, fails its test and nothing more.
+InterCode relays all messages between the two processes, and enforces the time limits. A submission
+that ends its process, or floods the channel, fails its test and affects nothing else.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from intercode_sandbox.base import SandboxBackend
 T = TypeVar("T")
 
 MAX_LATE_TESTS = 3
-"""The number of late tests of one submission after which the remaining tests are not run."""
+"""The number of late tests of a submission after which its other tests are not run."""
 _RELAYED_KINDS = (ASK, ANSWER)
 _MAX_GRADINGS = 100
-"""The number of gradings after which a new process of tests is started."""
+"""The number of gradings after which a new process for the tests is started."""
 _ENDED_REASON = "the submission ended the process that it runs in"
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class TestResult:
     """The outcome of one test."""
 
     passed: bool
@@ -47,15 +47,17 @@ class Result:
     """Whether the test reached the time limit."""
 
 
-def _run_in_turn(kind: str, tests: Sequence[T], run: Callable[[int, T], Result]) -> list[Result]:
+def _run_in_turn(
+    kind: str, tests: Sequence[T], run: Callable[[int, T], TestResult]
+) -> list[TestResult]:
     """Run tests sequentially; after `MAX_LATE_TESTS` late ones, the remaining tests fail."""
-    results: list[Result] = []
+    results: list[TestResult] = []
     for test_number, test in enumerate(tests):
         if sum(result.late for result in results) < MAX_LATE_TESTS:
             results.append(run(test_number, test))
         else:
             reason = f"not run: {MAX_LATE_TESTS} {kind} before it ran into the time limit"
-            results.append(Result(False, reason))
+            results.append(TestResult(False, reason))
     return results
 
 
@@ -65,17 +67,24 @@ class _Failure(Exception):  # noqa: N818 - not an error of ours
 
 @contextmanager
 def _blame_tests(module: str) -> Iterator[None]:
-    """Attribute the end of the tests' own sandbox to the tests, not to the submission."""
+    """Attribute the end of a sandbox to the tests, unless the submission's process is in it.
+
+    Args:
+        module: The module of the process in the sandbox: `GRADER` or `SUBMISSION`.
+
+    Raises:
+        RewardError: The tests have ended the sandbox.
+    """
     try:
         yield
     except CausedInsideError as error:
         if module == SUBMISSION:
             raise
-        raise RewardError(f"the tests have ended their own sandbox: {error}") from error
+        raise RewardError(f"the tests killed their own sandbox: {error}") from error
 
 
 class Bench:
-    """A sandbox for tests in which no submission has run, possibly with their retained process.
+    """A sandbox for tests in which no submission has run, with an optional retained process.
 
     Args:
         sandbox: The sandbox, unchanged since its start from the image.
@@ -87,7 +96,7 @@ class Bench:
         self._gradings = 0
 
     def take(self) -> PythonProcess | None:
-        """Return the process that is retained for the next tests, if it still runs."""
+        """Return the retained process for the next tests; None if no such process runs."""
         process, self._process = self._process, None
         if process is not None and process.process.poll() is not None:
             process.close()
@@ -95,11 +104,15 @@ class Bench:
         return process
 
     def keep(self, process: PythonProcess | None, harmless: bool) -> None:
-        """Retain a process that has completed its tests, if they were harmless.
+        """Retain the process of completed tests if they were harmless; otherwise end the process.
 
-        The submission's messages have only created values in the process, and the next tests start
-        with fresh names. After `_MAX_GRADINGS` gradings a new process replaces it, because its
+        In a retained process the submission's messages have only created values, and the next tests
+        start with fresh names. After `_MAX_GRADINGS` gradings the process is ended, because its
         memory is fragmented by then.
+
+        Args:
+            process: The process; None if it has ended already.
+            harmless: Whether its tests leave their process unchanged (`PythonPlan.harmless`).
         """
         self._gradings += 1
         if process is None or (harmless and self._gradings % _MAX_GRADINGS):
@@ -108,9 +121,9 @@ class Bench:
             process.close()
 
     def is_new(self) -> bool:
-        """Return whether the sandbox is unchanged; processes that tests have left are killed."""
+        """Return whether the sandbox's files are unchanged; kill processes that tests have left."""
         if self._process is not None and self._process.process.poll() is None:
-            return True  # only harmless tests have run since the last check
+            return True  # all tests since the last check were harmless
         if (process := self.take()) is not None:
             process.close()
         self.sandbox.kill()
@@ -123,8 +136,8 @@ class Bench:
         self.sandbox.close()
 
 
-class Trial:
-    """A run of tests against a submission, whose process is started at once.
+class TestRun:
+    """A run of tests against a submission. The constructor starts the submission's process.
 
     Args:
         subject: The sandbox for the submission.
@@ -149,14 +162,16 @@ class Trial:
         self._timeout = timeout
         self._processes: dict[str, PythonProcess] = {}
         self._is_open = False
-        with suppress(ImageError):  # each test then fails with this error
+        # The start fails if the sandbox lacks Python. Each test then repeats the start, and fails
+        # with the error of the start.
+        with suppress(ImageError):
             self._processes[SUBMISSION] = start(subject, SUBMISSION, python)
 
     def close(self) -> None:
         """End the processes, and all other processes in the submission's sandbox."""
         self._end(SUBMISSION)
 
-    def run(self, bench: Bench, tests: Sequence[Any], harmless: bool = False) -> list[Result]:
+    def run(self, bench: Bench, tests: Sequence[Any], harmless: bool = False) -> list[TestResult]:
         """Run the tests sequentially; after `MAX_LATE_TESTS` late ones, the remaining tests fail.
 
         Args:
@@ -177,7 +192,7 @@ class Trial:
         bench.keep(self._processes.pop(GRADER, None), harmless)
         return results
 
-    def _test(self, test_number: int, test: Any) -> Result:
+    def _test(self, test_number: int, test: Any) -> TestResult:
         start_time = time.monotonic()
         try:
             if not self._is_open:
@@ -185,10 +200,10 @@ class Trial:
             message = self._ask_grader(TEST, test_number, json.dumps(test).encode())
         except _Failure as failure:
             self._end(SUBMISSION, GRADER)
-            # A submission that loads slowly and then ends counts as late: no further test waits for
+            # A submission that loads slowly and then ends counts as late, so fewer tests wait for
             # it.
-            return Result(False, str(failure), time.monotonic() - start_time >= self._timeout)
-        return Result(not message, message)
+            return TestResult(False, str(failure), time.monotonic() - start_time >= self._timeout)
+        return TestResult(not message, message)
 
     def _open(self) -> None:
         for module, sandbox in self._sandboxes.items():
@@ -205,12 +220,12 @@ class Trial:
             with _blame_tests(module):
                 return start(sandbox, module, self._python)
         except ImageError as error:
-            if module == SUBMISSION:  # the agent removed Python: the image has it
+            if module == SUBMISSION:  # the image has Python: the agent has removed it
                 raise _Failure(str(error)) from None
             raise
 
     def _end(self, *modules: str) -> None:
-        """End the processes, and all other processes in these sandboxes."""
+        """End all processes of this run, and all other processes in these modules' sandboxes."""
         processes, self._processes, self._is_open = self._processes, {}, False
         for module in modules:
             with _blame_tests(module):
@@ -225,8 +240,8 @@ class Trial:
         if not subject.send(LOAD, source_number, source_bytes, self._timeout):
             raise self._end_sandbox(subject)
         while True:
-            for _, kind, frame_number, _ in self._frames([subject], deadline):
-                if (kind, frame_number) == (LOAD, source_number):
+            for _, kind, loaded_source_number, _ in self._frames([subject], deadline):
+                if (kind, loaded_source_number) == (LOAD, source_number):
                     return
 
     def _ask_grader(self, kind: int, request_number: int, payload: bytes) -> str:
@@ -240,7 +255,8 @@ class Trial:
             ):
                 if frame_kind in _RELAYED_KINDS:
                     recipient = grader if sender is subject else subject
-                    # A process that reads its messages slowly gets no more time than the test.
+                    # A process that reads its messages slowly gets no more time than the whole
+                    # test.
                     if not recipient.send(
                         frame_kind, frame_number, frame_payload, self._remaining_seconds(deadline)
                     ):
@@ -263,21 +279,25 @@ class Trial:
         return _Failure(f"not done within {self._timeout:g} s")
 
     def _end_sandbox(self, process: PythonProcess) -> _Failure:
-        """End the processes of a sandbox whose messages have ended; return the test's failure.
+        """Kill the processes of a sandbox whose channel has closed; return the failure of the test.
 
         Raises:
-            SandboxError: A crash of InterCode's own Python is the cause.
+            SandboxError: The process ended because InterCode's own Python crashed.
         """
         module = SUBMISSION if process is self._processes[SUBMISSION] else GRADER
         with _blame_tests(module):
-            self._sandboxes[module].kill()  # the process may continue without its channel
+            # A process may run on after it has closed its channel.
+            self._sandboxes[module].kill()
         process.check_end(self._sandboxes[SUBMISSION])
         return _Failure(_ENDED_REASON)
 
     def _frames(
         self, processes: Sequence[PythonProcess], deadline: float
     ) -> Iterator[tuple[PythonProcess, int, int, bytes]]:
-        """Yield the next messages, each with its sender; possibly none yet."""
+        """Wait for messages, and yield those that have arrived, each with its sender.
+
+        The iterator may be empty: a process may have sent only a part of a message.
+        """
         poll = select.poll()
         for process in processes:
             poll.register(process.control, select.POLLIN)
@@ -299,11 +319,11 @@ class Trial:
 # -- programs --------------------------------------------------------------------------------------
 
 # A program is graded by its output: each case has an input and the expected output. Each case runs
-# in a separate process, after the session's earlier actions. Their output does not count, and their
-# input is empty. The expected output never enters the sandbox.
+# in a separate process, after the session's earlier actions. The output of these actions does not
+# count, and their input is empty. The expected output never enters the sandbox.
 
 RELATIVE, ABSOLUTE = 1e-5, 1e-8
-"""The relative and the absolute tolerance of two numbers, one printed with a decimal point."""
+"""The relative and the absolute tolerance of numbers, one of which has a point or an exponent."""
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _CHUNK = 1 << 18
 _QUOTED_CHARACTERS = 200
@@ -317,11 +337,11 @@ def run_cases(
     submission: Submission | None,
     cases: Sequence[Mapping[str, str]],
     timeout: float,
-) -> list[Result]:
-    """Run the cases sequentially; after `MAX_LATE_TESTS` late ones, the remaining cases fail.
+) -> list[TestResult]:
+    """Run the cases sequentially; after `MAX_LATE_TESTS` late cases, the remaining cases fail.
 
     Args:
-        sandbox: The sandbox of the cases; remaining processes are killed at the end.
+        sandbox: The sandbox in which the cases run. At the end all its processes are killed.
         python: The image's Python; None: the Python of InterCode.
         submission: The program; None fails every case.
         cases: The cases (`stdio_cases`).
@@ -331,9 +351,9 @@ def run_cases(
         SandboxError: The sandbox died.
     """
 
-    def run(case_number: int, case: Mapping[str, str]) -> Result:
+    def run(case_number: int, case: Mapping[str, str]) -> TestResult:
         if submission is None:
-            return Result(False, "no program was submitted")
+            return TestResult(False, "no program was submitted")
         return _run_case(sandbox, python, submission, case, timeout)
 
     results = _run_in_turn("cases", cases, run)
@@ -347,7 +367,7 @@ def _run_case(
     submission: Submission,
     case: Mapping[str, str],
     timeout: float,
-) -> Result:
+) -> TestResult:
     request = {
         "before": submission.earlier_sources,
         "program": submission.program,
@@ -356,8 +376,8 @@ def _run_case(
     max_bytes = sandbox.limits.output + 2 * len(case["stdout"].encode("utf-8", "surrogatepass"))
     try:
         python_process = start(sandbox, PROGRAM, python)
-    except ImageError as error:  # the agent removed Python: the image has it
-        return Result(False, str(error))
+    except ImageError as error:  # the image has Python: the agent has removed it
+        return TestResult(False, str(error))
     with closing(python_process) as process:
         deadline = time.monotonic() + timeout
         process.send(RUN, 0, json.dumps(request).encode(), timeout)
@@ -367,21 +387,21 @@ def _run_case(
             message = message or control
             if len(output) > max_bytes:
                 sandbox.kill()
-                return Result(False, f"it printed more than {max_bytes} bytes")
+                return TestResult(False, f"it printed more than {max_bytes} bytes")
             if control == _FORGED_REASON:
                 sandbox.kill()
-                return Result(False, _FORGED_REASON)
+                return TestResult(False, _FORGED_REASON)
         code = process.process.poll()
     if code is None:
         sandbox.kill()
-        return Result(False, f"not done within {timeout:g} s", late=True)
+        return TestResult(False, f"not done within {timeout:g} s", late=True)
     if code:
         process.check_end(sandbox)
-        return Result(False, message or f"it ended with exit code {code}")
+        return TestResult(False, message or f"it ended with exit code {code}")
     text = output.decode(errors="surrogateescape")
     if is_same_output(text, case["stdout"]):
-        return Result(True)
-    return Result(
+        return TestResult(True)
+    return TestResult(
         False,
         f"it printed {text[:_QUOTED_CHARACTERS]!r}, not {case['stdout'][:_QUOTED_CHARACTERS]!r}",
     )
@@ -390,7 +410,10 @@ def _run_case(
 def _process_events(
     sandbox: SandboxBackend, process: PythonProcess, deadline: float
 ) -> Iterator[tuple[bytes, str]]:
-    """Yield output and messages until the process ends or the deadline passes."""
+    """Yield pairs of output and message from the process of a case, until it ends or is late.
+
+    In each pair, the output is empty, or the message is empty.
+    """
     poll = select.poll()
     poll.register(process.exit_fd, select.POLLIN)
     readers: dict[int, Callable[[], tuple[bytes, str] | None]] = {
@@ -409,9 +432,9 @@ def _process_events(
                 yield event
     if process.process.poll() is None:
         return
-    # Kill first, because a surviving child could print for ever; then read the pending output. If
-    # the death of the sandbox ended the process, the kill reports that error, which does not count
-    # as a wrong answer.
+    # The kill comes first, because a surviving child could print for ever. Then the pending output
+    # is read. If the process ended because its sandbox died, the kill raises that error, so this
+    # end does not count as a wrong answer.
     sandbox.kill()
     for read in readers.values():
         while (event := read()) is not None and event != _NO_EVENT:
@@ -428,7 +451,7 @@ def _read_output(fd: int) -> tuple[bytes, str] | None:
 
 
 def _read_message(process: PythonProcess) -> tuple[bytes, str] | None:
-    """Return the worker's message about the program's end; None: the messages have ended."""
+    """Return the process's message about why the program ended; None: the channel has closed."""
     try:
         frames = process.receive()
     except ValueError:

@@ -1,10 +1,10 @@
 """Parsing of numbers, and of yes or no, in the words of an output.
 
-An output gives one number if it contains exactly one and all other words name the counted thing.
+An output gives one number if it contains exactly one, and all other words name the counted thing.
 Permitted words are words of the question, paths, and the few of `_FRAME`. The parser therefore
-needs no list of hedges. Each of "certainly not 5", "5 or so", "five or 5" and an error message with
-a 5 contains words that name nothing. Words of the question that negate or compare do not count
-either. All functions are pure.
+needs no list of hedges. The outputs "certainly not 5", "5 or so", "five or 5" and an error message
+with a 5 all contain words that are not permitted. Words of the question that negate or compare are
+not permitted either. All functions are pure.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ _FRAME = _word_set(
     exactly only found counted
     """
 )
-"""Words that may stand around a number, in addition to those of the question."""
+"""Words that may accompany a number, in addition to those of the question."""
 _COUNTABLE_NOUNS = _word_set(
     """
     file files line lines word words directory directories folder folders character characters
     user users entry entries item items row rows
     """
 )
-"""Nouns that may be counted if the question names none of them."""
+"""Nouns for the counted thing. If the question contains none of them, all of them are permitted."""
 _DOUBT_WORDS = _word_set(
     """
     not no never none neither nor without n't isn't aren't wasn't doesn't don't less fewer lower
@@ -77,16 +77,16 @@ _DOUBT_WORDS = _word_set(
     billion
     """
 )
-"""Words that negate, compare, doubt or count, and so change the meaning of a number beside them."""
+"""Words that negate, compare, doubt or count, and so change the meaning of a number nearby."""
 _BOUND_WORDS = _word_set(
     """
     - under below over above beyond within near past before after until till by to from in on for
     at with and per versus vs file line word directory folder character user entry item row
     """
 )
-"""Words before a number that make it a bound, a part or a name, and not the answer."""
+"""Words that, directly before a number, make the number a bound, a part or a name: no answer."""
 _CHOICE = re.compile(r"(?:.*(?::|=|\bis))?\s*(\w+)[.!]?\s*|\s*(\w+)[,.:;!].*")
-"""A line with a word at its end, after the question, or at its beginning, before an explanation."""
+"""A line that gives one word: at its end, after the question, or at its beginning."""
 _CHOICES = {"yes": True, "true": True, "no": False, "false": False}
 
 
@@ -111,7 +111,9 @@ class Quantity:
         return Decimal(self.digits)
 
     def equals(self, quantity: Quantity) -> bool:
-        """Return whether both numbers agree to half a unit of the last decimal of the shorter.
+        """Return whether two numbers agree within the precision of the less precise number.
+
+        The tolerance is half a unit of the last decimal of the number with fewer decimals.
 
         A number without decimals is exact.
         """
@@ -128,20 +130,19 @@ class Question:
     """The words of a task's question that an answer may repeat."""
 
     words: frozenset[str] = frozenset()
-    """The words that may stand around an answer, in lower case."""
+    """The words that may accompany an answer, in lower case."""
     units: frozenset[str] = frozenset()
     """The units that the question requests: "in megabytes", "the percentage of"."""
     folders: frozenset[str] = frozenset()
-    """The folders that the question names by absolute paths, or by paths from the root."""
+    """The folders that the question names, each as an absolute path; ``a/b`` counts as ``/a/b``."""
 
     @classmethod
     def parse(cls, text: str) -> Question:
-        """Parse a question."""
+        """Parse the text of a question."""
         question_tokens = [*tokens(text)]
         words = {word.casefold() for word in question_tokens if any(map(str.isalpha, word))}
-        noun_prefixes = {
-            word[:3] for word in words & _COUNTABLE_NOUNS
-        }  # a prefix joins "file" and "files"
+        # A prefix of three letters joins "file" and "files".
+        noun_prefixes = {word[:3] for word in words & _COUNTABLE_NOUNS}
         counted_nouns = {
             noun for noun in _COUNTABLE_NOUNS if noun[:3] in noun_prefixes
         } or _COUNTABLE_NOUNS
@@ -157,7 +158,7 @@ class Question:
         )
 
     def explains(self, token: str) -> bool:
-        """Return whether a word may stand beside an answer: a word of the question, or a path."""
+        """Return whether a word may accompany an answer: a word of the question, or a path."""
         word = token.casefold()
         if word in _DOUBT_WORDS or word.partition(".")[0] in _DOUBT_WORDS:
             return False
@@ -182,7 +183,7 @@ def is_doubt(word: str) -> bool:
 
 
 def is_unit(word: str) -> bool:
-    """Return whether a word after a number is its unit, or the counted noun."""
+    """Return whether a word after a number is the number's unit, or names the counted thing."""
     return word.casefold() in _COUNTABLE_NOUNS or bool(_parse_unit(word))
 
 
@@ -197,12 +198,12 @@ def quantities(lines: Sequence[str]) -> list[Quantity]:
 
 
 def _parse_unit(word: str) -> str:
-    """Return the unit that a word names; a separate single letter names no unit."""
+    """Return the unit that a separate word names; empty if none. A single letter names no unit."""
     return _UNITS.get(word.casefold(), "") if len(word) > 1 or word == "%" else ""
 
 
 def parse_quantity(lines: Sequence[str], question: Question) -> Quantity | None:
-    """Return the one number that an output gives; None: no number, or several."""
+    """Return the single number that an output gives; None if no number or several are given."""
     if len(lines) > _LINES or sum(map(len, lines)) > _CHARACTERS:
         return None
     words = [token for line in lines for token in tokens(line)]
@@ -212,7 +213,7 @@ def parse_quantity(lines: Sequence[str], question: Question) -> Quantity | None:
     if len(positions) != 1 or not all(map(question.explains, non_unit_words)):
         return None
     if sum(word.casefold() not in question.words for word in non_unit_words) > 1:
-        return None  # the number describes only one path
+        return None  # more than one path: the number describes only one of them
     if positions[0] and words[positions[0] - 1].casefold() in _BOUND_WORDS:
         return None
     units = {*map(_parse_unit, other_words)} - {""}
@@ -223,9 +224,9 @@ def parse_quantity(lines: Sequence[str], question: Question) -> Quantity | None:
 
 
 def parse_choice(lines: Sequence[str], question: Question) -> bool | None:
-    """Return the choice of a line that begins or ends with yes or no; None: neither.
+    """Return the choice of a line that begins or ends with yes or no (True: yes); None: neither.
 
-    A bare 0 or 1 is neither: as a truth value and as an exit code the digit has opposite meanings.
+    A bare 0 or 1 is neither: the digit has opposite meanings as a truth value and as an exit code.
     """
     match = _CHOICE.fullmatch(lines[0]) if len(lines) == 1 else None
     words = [token.casefold() for line in lines for token in tokens(line)]

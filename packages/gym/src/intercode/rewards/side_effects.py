@@ -1,8 +1,8 @@
-"""Recognition of tests that leave their process unchanged, from their source alone.
+"""Recognition of harmless tests, which leave their process unchanged, by their source alone.
 
-These tests compute with values, call the submission, and bind names that are discarded. No test
-names a function that reaches further, or an attribute other than the methods of data types. An
-attribute of a frame, a function or a module would lead to state that the next tests use.
+A harmless test computes with values, calls the submission, and binds names that are discarded. Such
+a test names only functions and attributes of data types. An attribute of a frame, a function or a
+module would lead to state that the next tests in the process use.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _EXPRESSIONS = (
 
 
 def is_harmless(node: ast.AST) -> bool:
-    """Return whether a node of a test, without its children, can have no lasting effect."""
+    """Return whether a node of a test can have no lasting effect; its children are not examined."""
     if isinstance(node, ast.Name):
         builtin = hasattr(builtins, node.id) and node.id not in _NAMES
         return not builtin and _is_allowed_name(node.id)

@@ -1,22 +1,22 @@
 """The default SQL reward: the correct result set or, for a change, the correct tables.
 
-**A query** as gold asks for a result set. The answer is the agent's last action that succeeded and
-returned one. Answer and gold run again, each on a fresh copy of the database
+**Gold asks for an answer** if it is a query. The agent's answer is its last action that succeeded
+and returned a result set. Answer and gold run again, each on a fresh copy of the database
 (`intercode.rewards.sql_run`). The value 1.0 requires equal results
-(`intercode.rewards.sql_compare`), in the same order if gold's outermost query orders its rows
-(`intercode.rewards.sql_gold`).
+(`intercode.rewards.sql_compare`). The rows must have the same order if gold's outermost query
+orders them (`intercode.rewards.sql_gold`).
 
-In two cases the results must also be equal on mutated copies: if gold's result could be guessed,
-and if the answer has columns of one type in another order than gold. If a task allows another
-column order (``metadata.permute_columns``, set in Spider's tasks), one order must hold on the
-database and all copies.
+In two cases the results must also be equal on mutated copies of the database. Either gold's result
+could be guessed, or the answer has columns of one type in another order than gold. A task may allow
+another column order (``metadata.permute_columns``, set in Spider's tasks). One order must then hold
+on the database and on all copies.
 
-**A change** as gold is graded by the tables that the agent left. In a running episode, reading the
-tables commits an open transaction.
+**Gold asks for a change** otherwise. The tables that the agent left are compared with gold's. If
+the episode still runs, reading the tables commits an open transaction.
 
-**Below 1.0**, never above 0.99, the value is the overlap of the rows or of the changes. If gold can
-be guessed, the overlap on a copy counts. Of several golds, the best match counts. Gold that fails
-is an error, never a score.
+**Below 1.0**, the value is at most 0.99: the overlap of the rows or of the changes. If gold can be
+guessed, the overlap on a copy counts. Of several golds, the best match counts. Gold that fails is
+an error, never a score.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from intercode.databases.base import Result, Row, Session, Value
+from intercode.databases.base import DatabaseSession, Row, StatementResult, Value
 from intercode.databases.source import Source
 from intercode.episode import Episode, Score
 from intercode.rewards.gold import GoldCache
 from intercode.rewards.sql_compare import (
     Comparison,
-    Group,
     Order,
+    TiedRows,
     compare,
     is_ambiguous_order,
     is_in_own_order,
 )
-from intercode.rewards.sql_copies import copies, is_guessable
 from intercode.rewards.sql_explain import find_uses, is_used_by_gold
+from intercode.rewards.sql_mutated_copies import copies, is_guessable
 from intercode.rewards.sql_programs import program_differences
 from intercode.rewards.sql_run import (
     AnswerResult,
     Databases,
     GoldAnswer,
-    Grader,
+    SqlGrader,
     golds,
     last_answer,
 )
@@ -65,11 +65,10 @@ class SqlReward:
     Args:
         databases: The opener of the tasks' databases, for the grader.
         cache: The cache of golds' results; None: no cache.
-        permute_columns: Whether an answer's columns may have another order; None: the task's
-            setting.
+        permute_columns: Whether an answer's columns may have another order; None: the task decides.
         columns: The columns that an answer may have. ``exact``: gold's. ``explained``: gold's, and
             possibly a further column that explains them (`intercode.rewards.sql_explain`). None:
-            the task's setting.
+            the task decides.
     """
 
     VERSION = 1
@@ -83,11 +82,11 @@ class SqlReward:
         permute_columns: bool | None = None,
         columns: str | None = None,
     ) -> None:
-        self._grader = Grader(databases, cache)
+        self._grader = SqlGrader(databases, cache)
         self._permute_columns = permute_columns
         self._columns = columns
 
-    def __call__(self, task: Task, episode: Episode, session: Session) -> Score:
+    def __call__(self, task: Task, episode: Episode, session: DatabaseSession) -> Score:
         """Return the score against the best gold.
 
         Raises:
@@ -105,17 +104,17 @@ class SqlReward:
                 best = score
             if best.value == 1.0:
                 break
-        assert best is not None  # there is at least one gold
+        assert best is not None  # a task has at least one gold
         return best
 
-    def _score_change(self, task: Task, gold: str, session: Session) -> Score:
+    def _score_change(self, task: Task, gold: str, session: DatabaseSession) -> Score:
         source = self._grader.databases.source(task)
         change, agent = self._grader.change(task, gold, source), session.state()
         comparison = compare_states(change.pristine_state, change.gold_state, agent)
         if comparison.equal and (
             wrong_tables := program_differences(self._grader, task, gold, source, agent)
         ):
-            # Wrong tables count as unchanged.
+            # Tables with a wrong program count as unchanged by the agent.
             remaining_state = {
                 name: table for name, table in agent.items() if name not in wrong_tables
             }
@@ -157,7 +156,7 @@ class SqlReward:
     def _confirm_answer(
         self, task: Task, gold: str, sql: str, source: Source, score: Score, comparison: Comparison
     ) -> Score:
-        """Score an answer whose result matches gold's, possibly by chance, on mutated copies."""
+        """Score an answer on mutated copies: its result may equal gold's by chance."""
         mutated_copies = copies(self._grader, task, gold, source)
         for copy in mutated_copies:
             gold_answer, answer, copy_comparison = self._compare(
@@ -205,8 +204,9 @@ class SqlReward:
             gold: One of its golds.
             sql: The answer.
             source: The database.
-            orders: The possible orders of the answer's columns; None: unknown. A mutated copy,
-                which has more tied rows than the data, is compared with known orders.
+            orders: The orders of the answer's columns that hold on the database; None: not known
+                yet. On a mutated copy only these orders are tried, and rows that tie in gold's
+                order may be added.
         """
         gold_answer = self._grader.gold(task, gold, source)
         answer = self._grader.answer(task, sql, source)
@@ -225,7 +225,7 @@ class SqlReward:
         return is_permitted if self._permute_columns is None else self._permute_columns
 
     def _explaining_columns(self, task: Task, sql: str) -> tuple[int, ...]:
-        """List the columns of an answer that may stand beside the requested ones."""
+        """List the answer's columns that may be added to gold's columns, by position."""
         column_mode = task.metadata.get("columns") if self._columns is None else self._columns
         if column_mode != "explained":
             return ()
@@ -235,7 +235,15 @@ class SqlReward:
     def _has_effect(
         self, task: Task, gold: str, sql: str, column: int, sources: Sequence[Source]
     ) -> bool:
-        """Return whether an answer's result depends on its use of one of its columns."""
+        """Return whether a further column of an answer really orders, groups or filters the result.
+
+        Args:
+            task: The task.
+            gold: One of its golds.
+            sql: The answer.
+            column: The position of the further column.
+            sources: The database and its mutated copies.
+        """
         query, dialect = self._grader.answer_facts(sql).query, self._grader.databases.engine.dialect
         return is_used_by_gold(self._grader.facts(task, gold).query, query, column) or any(
             all(any(self._differs(task, sql, text, p) for p in sources) for text in use.variants)
@@ -286,11 +294,11 @@ class SqlReward:
         return tied_comparison if tied_comparison.equal else comparison
 
 
-def _add_tied_rows(gold: GoldAnswer, groups: Sequence[Group]) -> GoldAnswer:
+def _add_tied_rows(gold: GoldAnswer, groups: Sequence[TiedRows]) -> GoldAnswer:
     """Return gold's result with all rows that tie with a row of the result.
 
-    A copy may tie the first row with others. An answer that returns all first rows, as gold might
-    have done, is right on the data and must be right on the copy.
+    In a copy, other rows may tie with the first row. An answer that returns all first rows is right
+    on the data, where only one exists. The answer must then be right on the copy, too.
     """
     rows = [row for group in groups for row in group.rows]
     result = replace(gold.result, rows=rows, total=len(rows))
@@ -305,14 +313,14 @@ def _is_in_own_order(comparison: Comparison) -> bool:
     return is_in_own_order(comparison.orders[0])
 
 
-def _is_explained(comparison: Comparison, gold: Result, answer: AnswerResult) -> bool:
-    """Return whether an answer is right with one column more than gold's."""
+def _is_explained(comparison: Comparison, gold: StatementResult, answer: AnswerResult) -> bool:
+    """Return whether an answer is right and has a column in addition to gold's."""
     result = answer.result
     return comparison.equal and result is not None and len(result.columns) > len(gold.columns)
 
 
-def _is_ambiguous(comparison: Comparison, gold: Result) -> bool:
-    """Return whether only copies can prove that no column stands for another of its type."""
+def _is_ambiguous(comparison: Comparison, gold: StatementResult) -> bool:
+    """Return whether columns of one type may have been exchanged, which only copies can reveal."""
     return not _is_in_own_order(comparison) and any(
         is_ambiguous_order(order, gold) for order in comparison.orders
     )
@@ -323,7 +331,10 @@ def _add_detail(score: Score, **detail: Any) -> Score:
 
 
 def _score(
-    comparison: Comparison, gold: Result, sql: str | None = None, answer: AnswerResult | None = None
+    comparison: Comparison,
+    gold: StatementResult,
+    sql: str | None = None,
+    answer: AnswerResult | None = None,
 ) -> Score:
     value = 1.0 if comparison.equal else min(comparison.overlap, MAX_INEXACT_VALUE)
     part_scores = {"execution_accuracy": float(comparison.equal), "overlap": comparison.overlap}

@@ -1,20 +1,21 @@
 """Comparison of two SQL results, and their overlap.
 
 A result is a multiset of whole rows or, if gold's outermost query orders, a sequence. Column names
-do not matter. The number of columns matters, and so does their order, unless another order is
-allowed. Values are compared by type:
+do not matter. The number and the order of columns matter, unless another order is allowed. Values
+are compared by type:
 
 - Numbers by value, whatever their type: ``3 = 3.0 = Decimal('3') = TRUE``. A tolerance applies to
-  columns with fractions, on either side. Numbers that differ by at most 1e-6 of the larger or 1e-9
-  (`RELATIVE`, `ABSOLUTE`) are equal. Numbers that a chain of such pairs in the column links are
-  equal, too. Columns of whole numbers are compared exactly. NaN equals itself.
+  columns in which a fraction occurs, in gold or in the answer. Two numbers that differ by at most
+  1e-6 of the larger or 1e-9 (`RELATIVE`, `ABSOLUTE`) are equal. If a chain of such pairs in the
+  column links two numbers, they are equal, too. Columns of whole numbers are compared exactly. NaN
+  equals itself.
 - Texts exactly: case, blanks and all. ``'3'`` is not 3, ``''`` is not NULL, and NULL is not 0.
 - Dates, times and intervals by type: a date equals neither its text nor its midnight.
 - Lists and objects by their content, numbers in them exactly.
 
 Linking makes "about equal" an equivalence relation, so rows can be counted by hash. A comparison
-takes one sort of each column's distinct numbers, and compares no row with more than one other.
-Without buckets, no bucket edge separates nearly equal numbers.
+sorts the distinct numbers of each column once, and compares no row with more than one other. The
+numbers are not rounded into buckets, because a bucket's edge can separate nearly equal numbers.
 """
 
 from __future__ import annotations
@@ -28,35 +29,35 @@ from decimal import Decimal
 from itertools import chain, islice, permutations
 from typing import Any
 
-from intercode.databases.base import Result, Row, Value
+from intercode.databases.base import Row, StatementResult, Value
 
 RELATIVE = 1e-6
 ABSOLUTE = 1e-9
 
 _EXACT_FLOATS = 2.0**53
-"""The size from which a float is an approximation, even if it looks whole."""
+"""The size from which a float may be rounded, even if it looks whole."""
 _PLAIN_TYPES: frozenset[type] = frozenset(
     {int, bool, str, bytes, type(None), date, datetime, time, timedelta}
 )
-"""Types whose own equality is the result's equality."""
+"""Types whose Python equality is the equality of values in results."""
 _FRACTIONAL_TYPES: frozenset[type] = frozenset({float, Decimal})
 _NUMBER_TYPES: frozenset[type] = frozenset({int, bool, float, Decimal})
 _NAN = ("a number", "NaN")
 _MAX_PERMUTATIONS = 120
-"""The most orders of columns that are tried."""
+"""The most orders of the answer's columns that are tried."""
 
 
 Order = tuple[int, ...]
-"""The position in the answer of each of gold's columns."""
+"""Positions in the answer of the columns that match gold's columns, in gold's order."""
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
-    """Rows that gold puts at the same position: any order among them is right."""
+class TiedRows:
+    """Rows that tie in gold's order: any order among them is right."""
 
     rows: Sequence[Row]
     take: int
-    """The number of these rows in the result: less than all if a LIMIT cuts through the group."""
+    """The number of the group's rows in the result, less than all if a LIMIT cuts the group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,38 +66,39 @@ class Comparison:
 
     equal: bool
     overlap: float
-    """Dice's coefficient of the two multisets of rows, 2·|common| / (|gold| + |answer|): 1.0 for
-    the same rows in any order, 0.0 for none in common.
+    """Dice's coefficient of the two multisets of rows, 2·|common| / (|gold| + |answer|).
+
+    The value is 1.0 for the same rows in any order, and 0.0 for no common row.
     """
     reason: str = ""
     """The reason, in words, why the results are not equal."""
     orders: tuple[Order, ...] = field(default=(), compare=False)
-    """The orders of the answer's columns in which the results are equal, its own first; not all if
-    there are many.
+    """The orders of the answer's columns in which the results are equal; its own is first.
+
+    If many orders exist, only some are listed.
     """
 
 
 def compare(
-    gold: Result,
-    answer: Result,
+    gold: StatementResult,
+    answer: StatementResult,
     *,
     ordered: bool = False,
-    groups: Sequence[Group] | None = None,
+    groups: Sequence[TiedRows] | None = None,
     permute_columns: bool = False,
     candidate_orders: Sequence[Order] | None = None,
     extra_columns: Sequence[int] = (),
 ) -> Comparison:
-    """Compare an answer with gold. An incomplete result equals nothing.
+    """Compare an answer with gold. A result that was cut at a limit equals no other result.
 
     Args:
         gold: The result of gold.
         answer: The result of the answer.
         ordered: Whether the order of the rows counts.
-        groups: Gold's rows by their position, if the order counts; None: each row has a separate
-            position.
+        groups: Gold's rows in groups that tie, if the order counts; None: no two rows tie.
         permute_columns: Whether the columns may have another order.
         candidate_orders: The orders to try; None: the orders that the values allow.
-        extra_columns: The answer's columns of which one may stand in addition to gold's.
+        extra_columns: Positions of the answer's columns, one of which may be added to gold's.
     """
     own_order = tuple(range(len(answer.columns)))
     if len(gold.columns) == len(answer.columns):
@@ -124,13 +126,21 @@ def compare(
 
 
 def _candidate_orders(
-    gold: Result,
-    answer: Result,
+    gold: StatementResult,
+    answer: StatementResult,
     bases: Sequence[Order],
     permute_columns: bool,
     candidate_orders: Sequence[Order] | None,
 ) -> Iterator[Order]:
-    """Yield the orders to try: first the bases, then the other possible orders."""
+    """Yield the orders to try: first the bases, then other orders in which the values fit.
+
+    Args:
+        gold: The result of gold.
+        answer: The result of the answer.
+        bases: The answer's own order, without one further column if the answer has one.
+        permute_columns: Whether the columns may have another order.
+        candidate_orders: The only orders to try; None: no restriction.
+    """
     yield from (
         base
         for base in bases
@@ -156,8 +166,8 @@ def is_in_own_order(order: Order) -> bool:
     return list(order) == sorted(order)
 
 
-def is_ambiguous_order(order: Order, gold: Result) -> bool:
-    """Return whether an order exchanges columns of one type, which values cannot distinguish."""
+def is_ambiguous_order(order: Order, gold: StatementResult) -> bool:
+    """Return whether an order exchanges columns of one type, so values alone cannot prove it."""
     kinds = [
         {_comparable_type(value) for value in column} for column in zip(*gold.rows, strict=True)
     ]
@@ -174,7 +184,7 @@ def _comparable_type(value: Value) -> type:
 
 
 def keys(*tables: Sequence[Row]) -> list[list[Hashable]]:
-    """Return the rows of tables of the same width as keys that are equal if the rows are."""
+    """Return each row as a key; two rows have equal keys if they are equal within the tolerance."""
     rows = list(chain.from_iterable(tables))
     columns = [comparable_values(column) for column in zip(*rows, strict=True)]
     key_rows = iter(zip(*columns, strict=True))
@@ -182,7 +192,7 @@ def keys(*tables: Sequence[Row]) -> list[list[Hashable]]:
 
 
 def comparable_values(column: Sequence[Value]) -> Sequence[Hashable]:
-    """Replace each value of a column by the representative of its equal values."""
+    """Replace each value of a column by a representative, the same for all equal values."""
     kinds = set(map(type, column))
     if kinds <= _PLAIN_TYPES:
         return column
@@ -195,7 +205,7 @@ def comparable_values(column: Sequence[Value]) -> Sequence[Hashable]:
 
 
 def _representatives(raw_values: Iterable[Any]) -> dict[Any, float]:
-    """Map numbers to representatives: numbers within the tolerance of a neighbour share one."""
+    """Map each number to a representative, which it shares with numbers close to it."""
     representatives: dict[Any, float] = {}
     finite_numbers = [
         (value, raw_value)
@@ -244,14 +254,14 @@ def _hashable(value: Value) -> Hashable:
 
 
 def _compare(
-    gold: Result, answer: Result, ordered: bool, groups: Sequence[Group] | None
+    gold: StatementResult, answer: StatementResult, ordered: bool, groups: Sequence[TiedRows] | None
 ) -> Comparison:
     group_rows = [row for group in groups or () for row in group.rows]
     gold_keys, answer_keys, group_keys = keys(gold.rows, answer.rows, group_rows)
     missing_rows, extra_rows = Counter(gold_keys), Counter(answer_keys)
     common = missing_rows & extra_rows
     missing_rows, extra_rows = missing_rows - common, extra_rows - common
-    # Dropped rows count as rows, though their values are unknown.
+    # Rows beyond the limit count, though their values are unknown.
     dropped_count = _count_dropped_rows(answer)
     common_count = common.total()
     total = len(gold_keys) + len(answer_keys) + dropped_count
@@ -275,9 +285,9 @@ def _compare(
 
 
 def _is_in_order(
-    answer_keys: Sequence[Hashable], group_keys: Sequence[Hashable], groups: Sequence[Group]
+    answer_keys: Sequence[Hashable], group_keys: Sequence[Hashable], groups: Sequence[TiedRows]
 ) -> bool:
-    """Return whether each position of the order has the right number of permitted rows."""
+    """Return whether an answer has, group by group, the right number of rows of each group."""
     if len(answer_keys) != sum(group.take for group in groups):
         return False
     rows, candidates = iter(answer_keys), iter(group_keys)
@@ -288,7 +298,7 @@ def _is_in_order(
     return True
 
 
-def _count_dropped_rows(result: Result) -> int:
+def _count_dropped_rows(result: StatementResult) -> int:
     return 0 if result.total is None else result.total - len(result.rows)
 
 
@@ -307,12 +317,15 @@ def _reason(missing_count: int, extra_count: int, is_complete: bool) -> str:
     return ", ".join(descriptions)
 
 
-def _column_count_text(result: Result) -> str:
+def _column_count_text(result: StatementResult) -> str:
     return "1 column" if len(result.columns) == 1 else f"{len(result.columns)} columns"
 
 
 def _column_orders(gold: Sequence[Row], answer: Sequence[Row]) -> Iterator[tuple[int, ...]]:
-    """Yield orders of the answer's columns in which each has the values of gold's column."""
+    """Yield orders of the answer's columns in which each column has the values of gold's column.
+
+    Nothing is yielded if the choices for the columns contradict each other.
+    """
     if len(gold) != len(answer) or not gold:
         return
     gold_columns, answer_columns = list(zip(*gold, strict=True)), list(zip(*answer, strict=True))

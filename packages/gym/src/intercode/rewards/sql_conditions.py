@@ -1,8 +1,9 @@
-"""Conditions of a query: the constants that it compares columns with, and its lookups of rows.
+"""Conditions of a query: the constants with which it compares columns, and its lookups of rows.
 
-A *condition* gives values that a mutated copy of the database plants (`sql_mutate`), so the query
-finds other rows in the copy. A *lookup* is one comparison with a constant, or several that AND
-joins, on one table. If a lookup has a single row in the data, a reader may rely on that.
+A *condition* gives values that are inserted into a mutated copy of the database (`sql_mutate`), so
+the query finds other rows in the copy. A *lookup* consists of one comparison of a column with a
+constant, or of several on one table that AND joins. If a lookup finds a single row in the data, an
+agent that reads the data may rely on that row.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from typing import Any, Literal
 from sqlglot import exp
 
 _SAME_TEXT = (exp.Lower, exp.Upper, exp.Trim, exp.Paren, exp.Cast)
-"""Functions of a column that look up the same row as the column itself."""
+"""Functions for which ``f(column) = constant`` finds the same row as ``column = constant``."""
 _MAX_COMPARISONS = 4
-"""The most comparisons of one AND that are combined: 15 lookups."""
+"""The most comparisons of one AND that are combined; four comparisons give 15 lookups."""
 
 Constant = int | float | str
 
@@ -29,7 +30,7 @@ class Condition:
     """Values of one column that a condition of the query accepts."""
 
     table: str
-    """The table's name in lower case; empty if the query does not name it."""
+    """The table's name in lower case; empty if the query does not show it."""
     column: str
     """The column's name in lower case."""
     values: tuple[Constant, ...]
@@ -47,27 +48,27 @@ class ConstantComparison:
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """Comparisons by which a query may find one row of a table; all of them hold for the row."""
+    """Comparisons by which a query may find one row of a table; the row satisfies all of them."""
 
     table: str
-    """The table's name in lower case; empty if the query does not name it."""
+    """The table's name in lower case; empty if the query does not show it."""
     comparisons: tuple[ConstantComparison, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class QueryConditions:
-    """The values in the conditions of a query."""
+    """The conditions and lookups of a query."""
 
     conditions: tuple[Condition, ...] = ()
-    """The conditions that compare a column with constants, each once."""
+    """The conditions that compare a column with constants, without repetitions."""
     count: int = 0
-    """The largest number that a count of rows is compared with."""
+    """The largest number with which the query compares a count of rows; 0 if none."""
     lookups: tuple[Lookup, ...] = ()
-    """The comparisons that may single out a row, alone and together, each once."""
+    """The lookups of single comparisons and of their combinations, without repetitions."""
 
 
 def collect_conditions(query: exp.Query) -> QueryConditions:
-    """Return the values in the conditions of a query."""
+    """Return the conditions and lookups of a query."""
     conditions = [
         condition for node in query.find_all(*_VALUES) for condition in _parse_conditions(node)
     ]
@@ -82,7 +83,7 @@ def collect_conditions(query: exp.Query) -> QueryConditions:
 
 
 def _lookups(query: exp.Query) -> Iterator[Lookup]:
-    """Yield each single comparison, and all combinations within one AND on one table."""
+    """Yield a lookup for each comparison, and for each combination within one AND on one table."""
     joined_comparisons: dict[tuple[int, str], list[ConstantComparison]] = {}
     for node in query.find_all(exp.EQ, exp.In, exp.Like, exp.ILike):
         for table, comparison in _comparisons(node):
@@ -120,10 +121,10 @@ def _comparisons(node: Any) -> Iterator[tuple[str, ConstantComparison]]:
 
 
 def _conjunction(node: Any) -> Any:
-    """Return the outermost expression that only AND and parentheses connect with a comparison."""
+    """Return the largest expression around a comparison that is joined with it by AND alone."""
     while isinstance(node.parent, (exp.And, exp.Paren)):
         node = node.parent
-    # Conditions of joins and those of WHERE hold together.
+    # The conditions of joins and of WHERE in one SELECT must hold together.
     clause = node.parent
     return clause.parent_select if isinstance(clause, (exp.Where, exp.Join)) else node
 
@@ -148,7 +149,11 @@ def _parse_conditions(node: Any) -> Iterator[Condition]:
 
 
 def _only_column(node: Any) -> exp.Column | None:
-    """Return the only column of an expression for one row: of ``a``, ``LOWER(a)``, ``YEAR(a)``."""
+    """Return the only column in an expression of a single row; None otherwise.
+
+    Expressions such as ``a``, ``LOWER(a)`` and ``YEAR(a)`` have one column; aggregates are
+    excluded.
+    """
     if node.find(exp.AggFunc, exp.Query) is not None:
         return None
     columns = list(node.find_all(exp.Column))
@@ -162,7 +167,7 @@ def _constant(node: Any) -> Constant | None:
         value = _constant(node.this)
         return None if value is None or isinstance(value, str) else -value
     if isinstance(node, exp.Column) and not node.table and node.this.args.get("quoted"):
-        return node.name  # SQLite reads an unknown quoted column as a text
+        return node.name  # SQLite reads a quoted name without such a column as a text
     if not isinstance(node, exp.Literal):
         return None
     if node.is_string:
@@ -171,7 +176,7 @@ def _constant(node: Any) -> Constant | None:
 
 
 def _table_name(column: exp.Column) -> str:
-    """Return the name of a column's table, if the query names it."""
+    """Return the name of a column's table in lower case; empty if the query does not show it."""
     select: Any = column.find_ancestor(exp.Select)
     while select is not None:
         sources = [*_from_sources(select), *(join.this for join in select.args.get("joins") or ())]
@@ -191,7 +196,11 @@ def _from_sources(select: exp.Select) -> list[Any]:
 
 
 def _shift_value(value: Constant, offset: int) -> list[Constant]:
-    """Return a slightly larger or smaller value."""
+    """Return a list with one value: slightly above `value` for offset 1, below it for offset -1.
+
+    A number changes by the offset, and a date by as many days. For another text, a final "z" is
+    added, or the last character is removed.
+    """
     if not isinstance(value, str):
         return [value + offset]
     with suppress(ValueError, OverflowError):
@@ -221,4 +230,8 @@ _VALUES: dict[Any, Any] = {
     exp.Like: _like_values,
     exp.ILike: _like_values,
 }
-"""Condition → its accepted values and bound (for ``!=``, the refused value), by its constant."""
+"""Type of a condition → function of its constant that returns the values to insert.
+
+The values to insert are accepted by the condition, or are its bound. For ``!=`` the refused value
+is inserted.
+"""

@@ -1,10 +1,10 @@
-"""Columns that explain an answer: the same expression that it orders, groups or filters by.
+"""Columns that explain an answer: the answer orders, groups or filters by the same expression.
 
-"Which city has the most people" may be answered by a name with its number. An explaining column is
-an expression of the outermost SELECT, written in full. The same expression is a key of the ORDER BY
-or GROUP BY, or is compared in the WHERE or HAVING. A star names no expression, and a constant
-explains nothing. A key or a condition without an effect explains nothing either. The answer
-therefore also runs without the key or condition.
+The question "Which city has the most people" may be answered by a name with its number. An
+explaining column is an expression of the outermost SELECT, written in full. The same expression is
+also a key of the ORDER BY or GROUP BY, or is compared in the WHERE or HAVING. A star names no
+expression, and a constant explains nothing. A key or a condition without an effect explains nothing
+either. To find that out, the answer also runs without the key or condition.
 """
 
 from __future__ import annotations
@@ -21,13 +21,17 @@ from intercode.rewards.sql_gold import DIALECTS, outermost_query
 
 @dataclass(frozen=True, slots=True)
 class ColumnUse:
-    """A use of a selected expression in another part of the answer."""
+    """A use of an expression of the answer's SELECT in another clause of the same query.
+
+    The other clause is ORDER BY, GROUP BY, WHERE or HAVING. The answer is the agent's query.
+    """
 
     column: int
-    """The position of the expression among the columns."""
+    """The position of the expression among the answer's columns, from 0."""
     variants: tuple[str, ...]
-    """The answer with another order or group, or with the condition taken as true, and as false.
-    Each must have another result in the database or a copy, or the use has no effect.
+    """Variants of the answer: reordered, regrouped, or with the condition true or false.
+
+    The use has an effect if each variant gives another result in the database or in a copy.
     """
 
 
@@ -60,7 +64,13 @@ def find_uses(query: exp.Query | None, dialect: str) -> list[ColumnUse]:
 
 
 def is_used_by_gold(gold: exp.Query | None, query: exp.Query | None, column: int) -> bool:
-    """Return whether gold orders, groups or filters by a column of an answer as well."""
+    """Return whether gold, too, orders, groups or filters by the expression of a column.
+
+    Args:
+        gold: The query of gold; None if it could not be parsed.
+        query: The answer's query; None if it could not be parsed.
+        column: The position of the answer's column, from 0.
+    """
     gold_select: Any = None if gold is None else outermost_query(gold)
     answer_select: Any = None if query is None else outermost_query(query)
     if not isinstance(gold_select, exp.Select) or not isinstance(answer_select, exp.Select):
@@ -88,7 +98,7 @@ NodeChange = Callable[[Any], Any]
 def _find_column_uses(
     select: Any, index: int, column: Any
 ) -> Iterator[tuple[Any, tuple[NodeChange, ...]]]:
-    """Yield the parts of a SELECT that use a column, each with its possible replacements."""
+    """Yield the parts of a SELECT that use a column, each with changes that test its effect."""
     own_expression, name = column.unalias(), column.alias.lower()
     has_aggregate = own_expression.find(exp.AggFunc) is not None
 
@@ -104,7 +114,7 @@ def _find_column_uses(
     for key in _clause(select, "group").expressions:
         if is_reference(key, can_be_alias=False):
             yield key, (lambda _: None,)
-    # In HAVING, a name like an aggregate's alias can only be the alias.
+    # In HAVING, a name that equals an aggregate's alias can only refer to that alias.
     for clause in ("where", "having"):
         for condition in _conditions(_clause(select, clause)):
             operands = [
@@ -123,7 +133,14 @@ def _find_column_uses(
 def _changed_queries(
     select: Any, node: Any, changes: tuple[NodeChange, ...], dialect: str
 ) -> Iterator[str]:
-    """Yield the query with each change applied to a part."""
+    """Yield one query for each change, with the change applied to a part of the original.
+
+    Args:
+        select: The original query.
+        node: The part of the query to change.
+        changes: Functions that return the replacement of the part; None removes the part.
+        dialect: The SQL dialect of the result.
+    """
     for change in changes:
         copy = select.copy()
         pairs = zip(select.walk(), copy.walk(), strict=True)
@@ -149,7 +166,7 @@ def _clause(select: Any, name: str) -> Any:
 
 
 def _conditions(node: Any) -> Iterator[Any]:
-    """Yield the comparisons of a condition, without those of nested queries."""
+    """Yield the comparisons in a condition, without those in nested queries."""
     if isinstance(node, exp.Query):
         return
     if isinstance(node, (exp.Predicate, exp.Between, exp.In, exp.Like)):
@@ -159,7 +176,7 @@ def _conditions(node: Any) -> Iterator[Any]:
 
 
 def _is_same_expression(first_expression: Any, second_expression: Any) -> bool:
-    """Return whether two expressions are the same, even if one omits names of tables."""
+    """Return whether two expressions are the same, even if one of them omits table names."""
     first_expression, second_expression = (
         _normalise_expression(expression) for expression in (first_expression, second_expression)
     )

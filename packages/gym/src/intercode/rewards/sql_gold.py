@@ -1,6 +1,7 @@
-"""Analysis of a gold's text: whether gold asks for an answer or a change, and in which order.
+"""Analysis of a gold's text: whether gold asks for an answer or a change, and how it orders rows.
 
-sqlglot parses a gold in gold's dialect. A text that cannot be parsed is classified by its tokens.
+The package sqlglot parses a gold in gold's SQL dialect. A text that cannot be parsed is classified
+by its tokens.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from sqlglot import Token, TokenType, exp
 from sqlglot.errors import SqlglotError
 
 from intercode.databases.base import Row, Value
-from intercode.rewards.sql_compare import Group, comparable_values
+from intercode.rewards.sql_compare import TiedRows, comparable_values
 
 DIALECTS = {"mariadb": "mysql", "postgresql": "postgres", "sqlite3": "sqlite"}
 """Common name of a dialect → sqlglot's name."""
@@ -28,30 +29,33 @@ _READS = frozenset({
     "EXPLAIN", "SUMMARIZE", "PRAGMA", "SET", "RESET", "USE", "ANALYZE",
     "BEGIN", "START", "COMMIT", "END", "ROLLBACK", "SAVEPOINT", "RELEASE",
 })  # fmt: skip
-"""The words that begin statements which change no table."""
+"""The first words of statements that change no table."""
 _CHANGES = frozenset(("INSERT", "UPDATE", "DELETE", "MERGE", "REPLACE"))
-"""The words that change tables, wherever they stand as words of the language."""
+"""The keywords that change a table when they appear in a statement that begins with WITH."""
 _QUOTED_TYPES = frozenset({TokenType.STRING, TokenType.IDENTIFIER, TokenType.NATIONAL_STRING})
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The facts of a gold."""
+    """Properties that the text of a gold shows."""
 
     changes: bool
-    """Whether gold is graded by the tables that it leaves, not by an answer. A new temporary table
-    is not a change.
+    """Whether gold is graded by the tables that it leaves, not by an answer.
+
+    A new temporary table is not a change.
     """
     ordered: bool
     """Whether the outermost query orders its rows."""
     query: exp.Query | None
     """The last statement, if it is a query that could be parsed."""
     leaves_choice: bool
-    """Whether the engine has a choice: which tied rows an inner LIMIT takes, or from which row of a
-    group a column comes. The engine need not choose alike twice.
+    """Whether the engine may choose between rows, so two runs may give different results.
+
+    An inner LIMIT may take any of several tied rows. A column that is not a key of the GROUP BY may
+    come from any row of a group.
     """
     reads_table: bool
-    """Whether gold reads a table, or may read one: its text does not exclude that."""
+    """Whether gold reads a table, or may read a table: its text does not exclude that."""
 
 
 @lru_cache(maxsize=4096)
@@ -85,7 +89,7 @@ def read_facts(sql: str, dialect: str) -> Facts:
 
 
 def parse_statements(sql: str, dialect: str) -> list[Any]:
-    """Return the trees of the parsable statements; a trigger's statements count separately."""
+    """Return the syntax trees of the statements that can be parsed, without CREATE TRIGGER."""
     dialect = DIALECTS.get(dialect, dialect)
     trees = []
     for statement in _tokenise_statements(sql, dialect):
@@ -97,7 +101,7 @@ def parse_statements(sql: str, dialect: str) -> list[Any]:
 
 
 def outermost_query(query: exp.Query) -> exp.Query:
-    """Return the query without surrounding parentheses."""
+    """Return the query without the parentheses around it."""
     while isinstance(query, exp.Subquery) and not query.args.get("order"):
         inner_query = query.this
         if query.args.get("limit") or not isinstance(inner_query, exp.Query):
@@ -115,7 +119,7 @@ def _parse_query(sql: str, dialect: str) -> exp.Query | None:
 
 
 def _tokenise_statements(sql: str, dialect: str) -> list[list[Token]]:
-    """Return the tokens of each statement; if sqlglot cannot tokenise the text, its words."""
+    """Return the tokens of each statement; if sqlglot cannot tokenise the text, its plain words."""
     try:
         tokens: list[Token] = sqlglot.tokenize(sql, read=dialect)
     except SqlglotError:
@@ -133,7 +137,7 @@ def _tokenise_statements(sql: str, dialect: str) -> list[list[Token]]:
 
 
 def _keywords(statement: Sequence[Token]) -> list[str]:
-    """List the words of the language in a statement, without opening parentheses."""
+    """List the unquoted words of a statement in capitals, from the first that is no "("."""
     words = [token.text.upper() for token in statement if token.token_type not in _QUOTED_TYPES]
     start = next((index for index, word in enumerate(words) if word != "("), len(words))
     return words[start:]
@@ -152,7 +156,7 @@ def _is_change(statement: Sequence[Token]) -> bool:
     if words[0] in ("SELECT", "WITH") and "INTO" in words:
         return True
     if words[0] == "WITH":
-        # A function of that name, REPLACE(…), does not count.
+        # The function REPLACE(…) is not a statement.
         next_words = [*words[1:], ""]
         pairs = zip(words, next_words, strict=True)
         return any(word in _CHANGES and next_word != "(" for word, next_word in pairs)
@@ -206,34 +210,37 @@ def _orders_by_tokens(statement: Sequence[Token]) -> bool:
 
 # -- tied rows -------------------------------------------------------------------------------------
 
-# Rows of an ordered gold may be exchanged if its ORDER BY does not distinguish them. A result does
-# not show these rows if gold orders by columns that it does not select, or if a LIMIT cuts through
-# them. Gold therefore runs once more, with the keys of its ORDER BY as further columns and without
-# its LIMIT: rows with equal keys form a group. In some cases this is impossible, and the order of
-# gold's rows counts exactly: a DISTINCT or a set operation that orders by a column that it does not
-# select, a collation in the ORDER BY, a LIMIT that is not a number, more rows than fit the limit.
+# Rows tie if the ORDER BY of gold does not distinguish them; tied rows may be exchanged. A result
+# does not show which rows tie if gold orders by columns that it does not select. The same holds if
+# a LIMIT cuts through tied rows. Gold therefore runs once more, with the keys of its ORDER BY as
+# further columns and without its LIMIT. Rows with equal keys form a group.
 #
-# Texts that differ only in case count as one key, as in many collations.
+# In four cases the keys cannot be used, and the order of gold's rows counts exactly. A DISTINCT or
+# a set operation orders by a column that it does not select. The ORDER BY has a collation. The
+# LIMIT is not a number. The rows without the LIMIT are more than a result may have.
+#
+# Texts that differ only in case count as one key, because they tie in many collations.
 
 
 @dataclass(frozen=True, slots=True)
 class KeyedQuery:
-    """A query that shows the keys by which another query orders its rows."""
+    """A query with additional columns: the keys by which another query orders its rows."""
 
     sql: str
     added_count: int
-    """The number of columns at its end that are further keys."""
+    """The number of columns at the end that were added."""
     keys: tuple[int, ...]
-    """The positions of all keys among its columns; from the end if negative."""
+    """The positions of all keys among the columns; a negative position counts from the end."""
     skip: int
+    """The number of first rows that the other query skips (its OFFSET)."""
     take: int | None
-    """The most rows that the other query returns, after the first `skip`."""
+    """The most rows that the other query returns (its LIMIT); None: no limit."""
 
 
 def add_order_keys(query: exp.Query, dialect: str) -> KeyedQuery | None:
     """Return the query with the keys of its ORDER BY as further columns and without its LIMIT.
 
-    The result is None if the effect on the order cannot be determined.
+    The result is None if the keys cannot be added, or if the LIMIT is not a number.
 
     Args:
         query: A query with an ORDER BY.
@@ -246,7 +253,7 @@ def add_order_keys(query: exp.Query, dialect: str) -> KeyedQuery | None:
         keys = []
         for key in _order_keys(query):
             position = _output_index(query, key)
-            # The further keys are at the end; the original columns come before them.
+            # Added keys are at the end, so original positions that count from the end move.
             if position is None:
                 position = added_keys.index(key) - len(added_keys)
             elif position < 0:
@@ -262,8 +269,8 @@ def add_order_keys(query: exp.Query, dialect: str) -> KeyedQuery | None:
     return KeyedQuery(sql, len(added_keys), tuple(keys), skipped_rows, max_rows)
 
 
-def group_rows(keyed_query: KeyedQuery, rows: Sequence[Row]) -> list[Group]:
-    """Group gold's rows by their position in the order, from the rows of the keyed query."""
+def group_rows(keyed_query: KeyedQuery, rows: Sequence[Row]) -> list[TiedRows]:
+    """Return gold's rows in groups that tie, from the rows of the query with its order keys."""
     columns = [_fold_case([row[index] for row in rows]) for index in keyed_query.keys]
     end = len(rows) if keyed_query.take is None else keyed_query.skip + keyed_query.take
     row_groups = []
@@ -272,19 +279,19 @@ def group_rows(keyed_query: KeyedQuery, rows: Sequence[Row]) -> list[Group]:
         returned_count = min(indices[-1] + 1, end) - max(indices[0], keyed_query.skip)
         if returned_count > 0:
             width = len(rows[0]) - keyed_query.added_count
-            row_groups.append(Group([rows[index][:width] for index in indices], returned_count))
+            row_groups.append(TiedRows([rows[index][:width] for index in indices], returned_count))
     return row_groups
 
 
 class _UnclearError(Exception):
-    """A part of the query with an unknown effect on its order."""
+    """An error: a part of the query has an unknown effect on the order or number of its rows."""
 
 
 def _remove_limit(query: exp.Query) -> tuple[int, int | None]:
-    """Remove the LIMIT from a query; return the number of rows that it skips and returns."""
+    """Remove LIMIT and OFFSET from a query; return the skipped rows, and the most returned."""
     limit, offset = query.args.get("limit"), query.args.get("offset")
     if limit is not None and not isinstance(limit, exp.Limit):
-        raise _UnclearError  # FETCH FIRST … WITH TIES, PERCENT
+        raise _UnclearError  # such as FETCH FIRST … WITH TIES, or PERCENT
     row_counts = [
         None if clause is None else clause.args.get("expression") for clause in (limit, offset)
     ]
@@ -307,7 +314,10 @@ def _order_keys(query: exp.Query) -> list[exp.Expression]:
 
 
 def _output_index(query: exp.Query, key: exp.Expression) -> int | None:
-    """Return a key's position among the query's columns, from the end after a star, or None."""
+    """Return the position of an order key among the query's columns; None if it is not selected.
+
+    After a star, the position counts from the end, because the star's columns are unknown.
+    """
     if isinstance(key, exp.Literal) and key.is_int:
         return int(key.name) - 1
     columns = query.selects

@@ -1,10 +1,10 @@
-"""Comparison of the views, triggers and checks of a change, by their effects.
+"""Comparison of the views, triggers and checks that an agent created with gold's, by their effects.
 
-Their texts may differ. If they do, gold runs on mutated copies of the database, in which the
-agent's views and triggers replace gold's. Both versions must have the same effects: the rows of
-each view and, for triggers, the tables after some rows were inserted, updated and deleted. A view
-of literal rows is therefore no view of the data. Checks are evaluated for values around the
-constants in them.
+Two definitions with different texts may have the same effect. If texts differ, gold runs on mutated
+copies of the database, and in a second session the agent's views and triggers replace gold's. Both
+versions must have the same effects: the rows of each view and, for triggers, the tables after some
+rows were inserted, updated and deleted. A view of literal rows does not follow the data of a copy,
+so it is wrong. Checks are evaluated for values around the constants in them.
 """
 
 from __future__ import annotations
@@ -20,34 +20,36 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from intercode.databases.base import Session, Table, Trigger, Value
+from intercode.databases.base import DatabaseSession, TableState, Trigger, Value
 from intercode.databases.source import Source
 from intercode.errors import OutputLimitError, RewardError, TaskError
 from intercode.rewards.sql_conditions import QueryConditions, collect_conditions
-from intercode.rewards.sql_copies import COPIES, TRIES, mutated_copy
 from intercode.rewards.sql_gold import DIALECTS, parse_statements
-from intercode.rewards.sql_run import Grader
+from intercode.rewards.sql_mutated_copies import COPIES, TRIES, mutated_copy
+from intercode.rewards.sql_run import SqlGrader
 from intercode.rewards.sql_states import State, compare_states, family, normalise_sql
-from intercode.syntax import quoted
+from intercode.sql_identifiers import quote_identifier
 from intercode.task import Task
 
 _MAX_CONSTANT_PAIRS = 40
-"""The most pairs of a column and a trigger's constant that are tried in one table."""
+"""The most pairs of a column and a constant of a trigger that are tried in one table."""
 _MAX_ASSIGNMENTS = 600
-"""The most rows of values for which checks are compared."""
+"""The most rows of values for which checks are evaluated."""
 
 
 def program_differences(
-    grader: Grader, task: Task, gold: str, source: Source, agent: State
+    grader: SqlGrader, task: Task, gold: str, source: Source, agent: State
 ) -> dict[str, str]:
-    """Return the tables and views whose programs differ in effect from gold's, with the reason.
+    """Return the tables and views whose views, triggers or checks differ in effect from gold's.
+
+    Each name comes with the reason in words. A program is a view or a trigger.
 
     Args:
         grader: The runner of gold.
         task: The task.
-        gold: One of its golds, which asks for a change.
+        gold: A gold of the task that asks for a change.
         source: The task's database.
-        agent: The tables that the agent left, equal to gold's except for programs.
+        agent: The state that the agent left. Its tables equal gold's, but for definitions.
 
     Raises:
         RewardError: Gold could not be run.
@@ -78,11 +80,11 @@ def program_differences(
     return differences
 
 
-def _fold_names(state: State) -> dict[str, tuple[str, Table]]:
+def _fold_names(state: State) -> dict[str, tuple[str, TableState]]:
     return {name.lower(): (name, table) for name, table in state.items()}
 
 
-def _program_texts(table: Table) -> list[str]:
+def _program_texts(table: TableState) -> list[str]:
     view = [normalise_sql(table.definition)] if table.kind == "view" else []
     return view + sorted(normalise_sql(_trigger_text(trigger)) for trigger in table.triggers)
 
@@ -91,8 +93,8 @@ def _trigger_text(trigger: Trigger) -> str:
     return f"{trigger.function};\n{trigger.definition}" if trigger.function else trigger.definition
 
 
-def _mutated_copies(grader: Grader, task: Task, gold: str, source: Source) -> list[Source]:
-    """Return mutated copies on which gold runs, first those on which its views differ."""
+def _mutated_copies(grader: SqlGrader, task: Task, gold: str, source: Source) -> list[Source]:
+    """Return mutated copies on which gold runs; copies that change its views' rows come first."""
     dialect = grader.dialect(task)
     query_conditions = QueryConditions()
     for tree in parse_statements(gold, dialect):
@@ -118,14 +120,17 @@ def _mutated_copies(grader: Grader, task: Task, gold: str, source: Source) -> li
     return (strong_copies + equal_copies)[:COPIES]
 
 
-def _select_views(state: State) -> dict[str, Table]:
+def _select_views(state: State) -> dict[str, TableState]:
     return {name: table for name, table in state.items() if table.kind == "view"}
 
 
 def _compare_programs(
-    grader: Grader, task: Task, gold: str, source: Source, gold_state: State, agent_state: State
+    grader: SqlGrader, task: Task, gold: str, source: Source, gold_state: State, agent_state: State
 ) -> dict[str, str]:
-    """Compare gold's programs with the agent's in a database that contains gold's change."""
+    """Compare the effects of gold's views and triggers with the agent's in one database.
+
+    Two sessions have gold's change. In the second session the agent's programs replace gold's.
+    """
     with (
         grader.open_changed_session(task, gold, source) as session,
         grader.open_changed_session(task, gold, source) as peer,
@@ -149,7 +154,9 @@ def _compare_programs(
                 if name in table_state
                 for trigger_definition in table_state[name].triggers
             ]
-            words = {word.lower() for text in texts for word in re.findall(r"\w+", text)}
+            words = {
+                word.lower() for trigger_text in texts for word in re.findall(r"\w+", trigger_text)
+            }
             read_tables = [peer for peer in gold_state if peer != name and peer.lower() in words]
             probes = Probes(session, dialect, texts)
             for probe in chain(*map(probes.constants, read_tables), probes.all_statements(name)):
@@ -166,15 +173,22 @@ def _compare_programs(
 
 
 def _replace_programs(
-    session: Session, dialect: str, gold_state: State, agent_state: State
+    session: DatabaseSession, dialect: str, gold_state: State, agent_state: State
 ) -> list[str]:
-    """Replace gold's views and triggers by the agent's; return those that cannot be created."""
+    """Replace gold's views and triggers by the agent's; return those that cannot be created.
+
+    Args:
+        session: A session with a database that contains gold's change.
+        dialect: The engine's SQL dialect.
+        gold_state: The state after gold's change.
+        agent_state: The state that the agent left.
+    """
     for table in gold_state.values():
         for trigger in table.triggers:
             session.execute(trigger.removal)
     for name, table in _select_views(gold_state).items():
         kind = "MATERIALIZED VIEW" if "MATERIALIZED" in table.definition[:30] else "VIEW"
-        # DROP fails while others read the view.
+        # In PostgreSQL, DROP without CASCADE fails if another view reads the view.
         cascade_clause = " CASCADE" if dialect == "postgres" else ""
         session.execute(f"DROP {kind} {quote_name(name, dialect)}{cascade_clause}")
     pending_programs = [
@@ -185,7 +199,8 @@ def _replace_programs(
         for name, table in agent_state.items()
         for trigger_definition in table.triggers
     ]
-    while pending_programs:  # a view follows the views that it reads
+    # A view can be created only after the views that it reads. The rest is tried again.
+    while pending_programs:
         refused_programs = [
             program
             for program in pending_programs
@@ -197,16 +212,16 @@ def _replace_programs(
     return []
 
 
-def _state_differences(session: Session, agent_session: Session) -> dict[str, str]:
+def _state_differences(session: DatabaseSession, agent_session: DatabaseSession) -> dict[str, str]:
     gold_state = session.state()
     try:
         agent_state = agent_session.state()
     except OutputLimitError as error:
         return {name: str(error) for name in gold_state}
     return {
-        name: f"{name} is not as it should be on a copy of the database"
+        name: f"{name} differs from gold's on a copy of the database"
         for name, table in gold_state.items()
-        # An agent's program may also have removed the table.
+        # A trigger of the agent may have removed the table.
         if name not in agent_state
         or not compare_states(
             {}, {name: _strip_programs(table)}, {name: _strip_programs(agent_state[name])}
@@ -214,7 +229,7 @@ def _state_differences(session: Session, agent_session: Session) -> dict[str, st
     }
 
 
-def _strip_programs(table: Table) -> Table:
+def _strip_programs(table: TableState) -> TableState:
     return replace(table, constraints=(), definition="", triggers=())
 
 
@@ -222,7 +237,7 @@ def _strip_programs(table: Table) -> Table:
 
 
 class Probes:
-    """Statements that change a table, to compare the effects of its triggers.
+    """Statements that change a table, to reveal the effects of its triggers.
 
     Args:
         session: The session that reads the table.
@@ -230,12 +245,12 @@ class Probes:
         texts: The definitions of the triggers.
     """
 
-    def __init__(self, session: Session, dialect: str, texts: Sequence[str]) -> None:
+    def __init__(self, session: DatabaseSession, dialect: str, texts: Sequence[str]) -> None:
         self._session, self._dialect = session, dialect
         self._constants = dict.fromkeys(value for text in texts for value in _parse_constants(text))
 
     def all_statements(self, name: str) -> Iterator[str]:
-        """Yield statements with a table's own values, and with constants of the triggers."""
+        """Yield statements that change a table, with its values and the triggers' constants."""
         table = self._session.state()[name]
         keys = _key_columns(table)
         columns = [column for column, _ in table.columns]
@@ -251,13 +266,15 @@ class Probes:
             yield self._update(name, columns[0], self._name(columns[0]), columns, row)
         for row in table.rows[:2]:
             yield f"DELETE FROM {table_name} WHERE {self._row_condition(columns, row)}"
-            yield self._insert(name, columns, row)  # once more, for changes that the trigger left
+            # The row is inserted again, and deleted again, because a trigger may have undone the
+            # first delete.
+            yield self._insert(name, columns, row)
             yield f"DELETE FROM {table_name} WHERE {self._row_condition(columns, row)}"
         yield from self.constants(name)
         yield f"DELETE FROM {table_name}"
 
     def constants(self, name: str) -> Iterator[str]:
-        """Yield statements that put the constants of the triggers into a table."""
+        """Yield statements that store the constants of the triggers in a table."""
         table = self._session.state()[name]
         columns, keys = [column for column, _ in table.columns], _key_columns(table)
         row = table.rows[-1] if table.rows else (None,) * len(columns)
@@ -293,21 +310,25 @@ class Probes:
 
 
 def quote_name(name: str, dialect: str) -> str:
-    """Return a name in the quotes of a dialect; PostgreSQL's may begin with a schema's name."""
+    """Return a name, quoted for a dialect; in PostgreSQL the schema's name may precede it."""
     if dialect == "postgres":
-        return ".".join(map(quoted, name.split(".")))
-    return quoted(name, "`" if dialect == "mysql" else '"')
+        return ".".join(map(quote_identifier, name.split(".")))
+    return quote_identifier(name, "`" if dialect == "mysql" else '"')
 
 
-def _key_columns(table: Table) -> set[str]:
+def _key_columns(table: TableState) -> set[str]:
     rules = (rule for rule in table.constraints if rule.kind in ("primary key", "unique"))
     return {column for rule in rules for column in rule.columns}
 
 
 def _fresh_values(
-    table: Table, columns: Sequence[str], keys: set[str], row: Sequence[Value], probe_number: int
+    table: TableState,
+    columns: Sequence[str],
+    keys: set[str],
+    row: Sequence[Value],
+    probe_number: int,
 ) -> list[Value]:
-    """Return a row's values with fresh values in its keys."""
+    """Return a row's values, but with values in its key columns that the table does not contain."""
     values = list(row)
     for index, column in enumerate(columns):
         if column in keys:
@@ -330,11 +351,11 @@ def _literal(value: Value) -> str:
         return f"X'{value.hex()}'"
     if isinstance(value, (int, float)):
         return repr(value)
-    return quoted(str(value), "'")
+    return quote_identifier(str(value), "'")
 
 
 def _parse_constants(text: str) -> Iterator[int | float | str]:
-    """Yield the constants in a piece of SQL, and for numbers their neighbours."""
+    """Yield the constants in an SQL text; after each number, also the number minus and plus 1."""
     for word in re.findall(r"'(?:[^']|'')*'|(?<![\w.])\d+(?:\.\d+)?", text):
         if word[0] == "'":
             yield word[1:-1].replace("''", "'")
@@ -346,8 +367,8 @@ def _parse_constants(text: str) -> Iterator[int | float | str]:
 # -- checks ----------------------------------------------------------------------------------------
 
 
-def _check_conditions(table: Table, dialect: str) -> list[str]:
-    """List the conditions of a table's checks."""
+def _check_conditions(table: TableState, dialect: str) -> list[str]:
+    """List the conditions of a table's checks, as SQL texts."""
     reported_checks = [rule.text for rule in table.constraints if rule.kind == "check"]
     if reported_checks or table.kind == "view" or "check" not in table.definition.lower():
         return reported_checks
@@ -360,9 +381,9 @@ def _check_conditions(table: Table, dialect: str) -> list[str]:
 
 
 def _are_checks_alike(
-    grader: Grader, task: Task, source: Source, table: Table, texts: Sequence[Sequence[str]]
+    grader: SqlGrader, task: Task, source: Source, table: TableState, texts: Sequence[Sequence[str]]
 ) -> bool:
-    """Return whether two lists of checks refuse the same values, near the constants in them."""
+    """Return whether two lists of checks refuse the same values, tried near their constants."""
     check_text = " ".join(text for check_texts in texts for text in check_texts)
     words = {word.lower() for word in re.findall(r"\w+", check_text)}
     used_columns = [(name, family(kind)) for name, kind in table.columns if name.lower() in words]

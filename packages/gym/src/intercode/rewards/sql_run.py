@@ -1,8 +1,8 @@
 """Runs of golds and answers, each on a fresh copy of the database that no agent has touched.
 
-Changes by the agent in its own database therefore do not count: changed rows, views, triggers,
-temporary tables, variables, the current database. Each run has a grader's session, whose changes
-are discarded at its end.
+Changes that the agent made in its own database therefore have no influence: changed rows, views,
+triggers, temporary tables, variables, the current database. Each run has a new session for the
+grader, whose changes are discarded at its end.
 """
 
 from __future__ import annotations
@@ -13,12 +13,19 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from intercode.databases.base import Engine, Outcome, Result, Role, Session, Table
+from intercode.databases.base import (
+    ActionOutcome,
+    DatabaseEngine,
+    DatabaseSession,
+    Role,
+    StatementResult,
+    TableState,
+)
 from intercode.databases.source import Source
 from intercode.episode import Episode
 from intercode.errors import ActionError, OutputLimitError, RewardError, TaskError
 from intercode.rewards.gold import GoldCache, LateError, blame_task, run_with_retry
-from intercode.rewards.sql_compare import Group, compare
+from intercode.rewards.sql_compare import TiedRows, compare
 from intercode.rewards.sql_gold import Facts, add_order_keys, group_rows, read_facts
 from intercode.task import Task
 
@@ -31,41 +38,43 @@ T = TypeVar("T")
 class Databases(Protocol):
     """The tasks' databases, and the operations that open them."""
 
-    engine: Engine
+    engine: DatabaseEngine
 
     def source(self, task: Task) -> Source:
         """Return the source of the task's database."""
 
-    def open(self, task: Task, role: Role = "agent", source: Source | None = None) -> Session:
+    def open(
+        self, task: Task, role: Role = "agent", source: Source | None = None
+    ) -> DatabaseSession:
         """Open a session with the task's database, or with `source`, and run the task's setup."""
 
 
 @dataclass(frozen=True, slots=True)
 class GoldAnswer:
-    """The result of a gold that asks for an answer."""
+    """The result of gold, if gold asks for an answer."""
 
-    result: Result
+    result: StatementResult
     ordered: bool
-    """Whether the order of its rows counts."""
-    groups: Sequence[Group] | None
-    """The groups of interchangeable rows; None: unknown."""
+    """Whether the order of the result's rows counts."""
+    groups: Sequence[TiedRows] | None
+    """The groups of rows that tie in gold's order; None: unknown, or the order does not count."""
 
 
 @dataclass(frozen=True, slots=True)
 class GoldChange:
-    """The effect of a gold that asks for a change."""
+    """The effect of gold, if gold asks for a change: the tables before and after."""
 
-    pristine_state: Mapping[str, Table]
-    gold_state: Mapping[str, Table]
+    pristine_state: Mapping[str, TableState]
+    gold_state: Mapping[str, TableState]
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerResult:
     """The result of the agent's answer on a fresh copy."""
 
-    result: Result | None
+    result: StatementResult | None
     trouble: str = ""
-    """The reason for a missing result."""
+    """The reason why no result exists; empty if one exists."""
 
 
 def last_answer(episode: Episode) -> str | None:
@@ -76,13 +85,13 @@ def last_answer(episode: Episode) -> str | None:
     return None
 
 
-class Grader:
+class SqlGrader:
     """The runner of golds and answers.
 
     Args:
         databases: The opener of the tasks' databases.
-        cache: The cache of golds' results. A task whose gold depends on the clock opts out with
-            ``"metadata": {"cache_gold": false}``.
+        cache: The cache of golds' results. A task with ``"metadata": {"cache_gold": false}`` is not
+            cached, for instance because its gold depends on the clock.
     """
 
     def __init__(self, databases: Databases, cache: GoldCache | None = None) -> None:
@@ -90,21 +99,29 @@ class Grader:
         self._cache = GoldCache(0) if cache is None else cache
 
     def dialect(self, task: Task) -> str:
-        """Return the dialect of the task's gold."""
+        """Return the SQL dialect in which the task's gold is written."""
         return str(task.metadata.get("dialect", self.databases.engine.dialect))
 
     def facts(self, task: Task, gold: str) -> Facts:
-        """Return the facts of a gold."""
+        """Return the facts that the text of a gold shows, such as whether it orders its rows."""
         return read_facts(gold, self.dialect(task))
 
     def answer_facts(self, sql: str) -> Facts:
-        """Return the facts of an agent's answer."""
+        """Return the facts that the text of an agent's answer shows."""
         return read_facts(sql, self.databases.engine.dialect)
 
     def get_cached(
         self, kind: str, task: Task, source: Source, gold: str, compute: Callable[[], T]
     ) -> T:
-        """Return the result of `compute`, cached for this gold of this task in a database."""
+        """Return the result of `compute`, from the cache if possible.
+
+        Args:
+            kind: The kind of the result, a part of the key.
+            task: The task.
+            source: The database.
+            gold: A gold of the task; ``""`` for a result that depends on no gold.
+            compute: Computes the result.
+        """
         if not task.caches_gold:
             return compute()
         key_parts = kind, self.databases.engine.name, source.digest, task.setup or "", gold
@@ -113,13 +130,13 @@ class Grader:
         return self._cache.get(key, compute)
 
     def gold(self, task: Task, gold: str, source: Source, *, is_repeat: bool = False) -> GoldAnswer:
-        """Return the result of a gold that asks for an answer in a database.
+        """Return the result of a gold that asks for an answer, run in a database.
 
         Args:
             task: The task.
             gold: One of its golds.
             source: The database.
-            is_repeat: Whether to run gold even if its result is cached.
+            is_repeat: Whether to run gold again even if its result is cached.
 
         Raises:
             RewardError: Gold failed, returned no result set, or too large a result.
@@ -132,7 +149,7 @@ class Grader:
         )
 
     def change(self, task: Task, gold: str, source: Source) -> GoldChange:
-        """Return the effect of a gold that asks for a change on a database.
+        """Return the effect of a gold that asks for a change, run in a database.
 
         Raises:
             RewardError: Gold failed.
@@ -179,9 +196,12 @@ class Grader:
         return GoldAnswer(result, facts.ordered, row_groups)
 
     def _group_gold_rows(
-        self, session: Session, task: Task, facts: Facts, gold: Result
-    ) -> Sequence[Group] | None:
-        """Group gold's interchangeable rows; None if the groups cannot be determined."""
+        self, session: DatabaseSession, task: Task, facts: Facts, gold: StatementResult
+    ) -> Sequence[TiedRows] | None:
+        """Return gold's rows in groups that tie in its order; None if the order keys are unknown.
+
+        Gold runs once more, with its order keys as additional columns.
+        """
         keyed_query = (
             None if facts.query is None else add_order_keys(facts.query, self.dialect(task))
         )
@@ -194,7 +214,7 @@ class Grader:
         if len(result.columns) != len(gold.columns) + keyed_query.added_count:
             return None
         row_groups = group_rows(keyed_query, result.rows)
-        # Groups that reject gold's own order are unreliable.
+        # If the groups contradict the order of gold's own result, they are wrong.
         return row_groups if compare(gold, gold, ordered=True, groups=row_groups).equal else None
 
     def _change(self, task: Task, gold: str, source: Source) -> GoldChange:
@@ -202,7 +222,7 @@ class Grader:
             "state", task, source, "", lambda: self._state(task, source)
         )
 
-        def change(timeout_factor: int) -> Mapping[str, Table]:
+        def change(timeout_factor: int) -> Mapping[str, TableState]:
             with self.open_changed_session(task, gold, source, timeout_factor) as session:
                 return _read_state(session, task)
 
@@ -223,8 +243,8 @@ class Grader:
             },
         )
 
-    def _state(self, task: Task, source: Source) -> Mapping[str, Table]:
-        def state(_: int) -> Mapping[str, Table]:
+    def _state(self, task: Task, source: Source) -> Mapping[str, TableState]:
+        def state(_: int) -> Mapping[str, TableState]:
             with self._session(task, source) as session:
                 return _read_state(session, task)
 
@@ -233,7 +253,7 @@ class Grader:
     @contextmanager
     def open_changed_session(
         self, task: Task, gold: str, source: Source, timeout_factor: int = 1
-    ) -> Iterator[Session]:
+    ) -> Iterator[DatabaseSession]:
         """Open a session with a database in which a gold has made its change.
 
         Args:
@@ -251,8 +271,8 @@ class Grader:
             yield session
 
     @contextmanager
-    def _session(self, task: Task, source: Source) -> Iterator[Session]:
-        """Open a session for gold."""
+    def _session(self, task: Task, source: Source) -> Iterator[DatabaseSession]:
+        """Open a session in which gold runs; an end of the sandbox is attributed to gold."""
         with (
             blame_task(task, "gold"),
             closing(self.databases.open(task, "grader", source)) as session,
@@ -271,7 +291,7 @@ def golds(task: Task) -> tuple[str, ...]:
     return task.gold
 
 
-def _execute(session: Session, task: Task, gold: str, timeout_factor: int) -> Outcome:
+def _execute(session: DatabaseSession, task: Task, gold: str, timeout_factor: int) -> ActionOutcome:
     seconds = timeout_factor * session.limits.seconds(task.timeout)
     outcome = session.execute(gold, timeout=seconds, max_rows=MAX_ROWS)
     if outcome.timed_out:
@@ -281,12 +301,12 @@ def _execute(session: Session, task: Task, gold: str, timeout_factor: int) -> Ou
     return outcome
 
 
-def _read_state(session: Session, task: Task) -> Mapping[str, Table]:
+def _read_state(session: DatabaseSession, task: Task) -> Mapping[str, TableState]:
     try:
         return session.state()
     except OutputLimitError as error:
         raise LateError(f"task {task.task_id!r}: its change cannot be graded: {error}") from error
 
 
-def _last_result(outcome: Outcome) -> Result | None:
+def _last_result(outcome: ActionOutcome) -> StatementResult | None:
     return next((result for result in reversed(outcome.results) if result.columns), None)

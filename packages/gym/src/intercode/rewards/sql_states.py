@@ -1,15 +1,16 @@
 """Comparison of two states of a database: the states after gold and after the agent.
 
-*Equal* states have the same tables and views by name. Their columns have the same names, and types
-of the same family. Their rows are the same multiset, with values compared like those of a result.
-Their constraints are the same, whatever the names, and so are the events of their triggers. The
-order of columns and rows, and indexes that serve speed alone, are not compared. A table that the
-change creates may have more constraints than gold's, if these constraints only determine how its
-own columns are filled: `_HARMLESS_KINDS`.
+*Equal* states have the same tables and views by name. The columns of equal tables have the same
+names, and types of the same family (`family`). Their rows are the same multiset, with values
+compared like those of a result (`sql_compare`). The constraints are the same, whatever their names,
+and so are the events of the triggers. The order of columns and rows, and indexes that serve speed
+alone, are not compared. A table that the change creates may have more constraints than gold's
+table, if these constraints only determine how its own columns are filled (`_HARMLESS_KINDS`).
 
-*The overlap* counts the changes: each table, view, constraint and row of one state that the
-pristine state lacks, or the reverse. The formula is Dice's coefficient of gold's changes and the
-agent's. Doing nothing is therefore worth 0, and so is everything that gold left alone.
+*The overlap* counts changes: tables, views, constraints and rows that only one of two states has,
+the pristine state or a later one. The formula is Dice's coefficient of gold's changes and the
+agent's. Doing nothing is therefore worth 0. Items that neither gold nor the agent changed have no
+influence.
 
 `intercode.rewards.sql_programs` compares the effects of views and triggers.
 """
@@ -22,10 +23,10 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 
-from intercode.databases.base import Constraint, Table, Value
+from intercode.databases.base import Constraint, TableState, Value
 from intercode.rewards.sql_compare import comparable_values
 
-State = Mapping[str, Table]
+State = Mapping[str, TableState]
 
 _FAMILIES = (
     ("boolean", r"bool"),
@@ -41,7 +42,7 @@ _WORD = re.compile(r"\w+|'(?:[^']|'')*'|[^\w\s\"`\[\]]")
 _TRAIT = re.compile(
     r"on conflict \w+|collate (?!binary\b)\w+|deferrable initially deferred|strict$"
 )
-"""Properties of constraints that only the definition of a table has."""
+"""Properties of constraints that only a table's CREATE statement shows."""
 _EVENT = re.compile(r"\b(insert|update|delete|truncate)\b", re.IGNORECASE)
 _HEAD = re.compile(
     r"""\s*CREATE\s.*?\bTRIGGER\s+(?:IF\s+NOT\s+EXISTS\s+)?
@@ -58,13 +59,13 @@ class StateComparison:
     equal: bool
     overlap: float
     tables: float
-    """The share of tables and views in gold's state, of those that gold or the agent changed."""
+    """The share of right tables and views among those that gold or the agent changed."""
     reason: str = ""
     """The reason, in words, why the states are not equal."""
 
 
 def compare_states(pristine_state: State, gold: State, agent: State) -> StateComparison:
-    """Compare the agent's final state with gold's, both started from the pristine state."""
+    """Compare the agent's final state with gold's; both started from the pristine state."""
     states = [_index_by_name(state) for state in (pristine_state, gold, agent)]
     states[2] = {
         name: _drop_harmless_constraints(table, states[1][name])
@@ -77,14 +78,14 @@ def compare_states(pristine_state: State, gold: State, agent: State) -> StateCom
     agent_changes: Counter[Hashable] = Counter()
     changed_names, wrong_names = [], []
     for name in names:
-        pristine_items, gold_items, agent_items = _count_rows(
+        pristine_items, gold_items, agent_item_counts = _count_rows(
             name, [state.get(name) for state in states]
         )
         gold_changes += _count_changes(name, pristine_items, gold_items)
-        agent_changes += _count_changes(name, pristine_items, agent_items)
-        if gold_items != agent_items:
+        agent_changes += _count_changes(name, pristine_items, agent_item_counts)
+        if gold_items != agent_item_counts:
             wrong_names.append(name)
-        if gold_items != agent_items or gold_items != pristine_items:
+        if gold_items != agent_item_counts or gold_items != pristine_items:
             changed_names.append(name)
     right_count, total = (
         (gold_changes & agent_changes).total(),
@@ -110,7 +111,7 @@ def family(declared_type: str) -> str:
 
 
 def normalise_sql(text: str) -> str:
-    """Return a piece of SQL without differences of style: blanks, case, quotes."""
+    """Return an SQL text in a normal form: blanks, case and quotes of names do not differ."""
     words = (word if word[0] == "'" else word.lower() for word in _WORD.findall(text))
     normal_text = " ".join(words)
     while (
@@ -122,10 +123,10 @@ def normalise_sql(text: str) -> str:
     return normal_text
 
 
-def events(definition: str) -> list[str]:
+def events(trigger_definition: str) -> list[str]:
     """Return the events of a trigger, from the statement that creates it."""
-    head = _HEAD.match(definition)
-    event_names = _EVENT.findall(head["events"] if head else definition)
+    head = _HEAD.match(trigger_definition)
+    event_names = _EVENT.findall(head["events"] if head else trigger_definition)
     return sorted({event.lower() for event in (event_names if head else event_names[:1])})
 
 
@@ -139,7 +140,7 @@ def _is_parenthesised(normal_text: str) -> bool:
     return False
 
 
-def _drop_harmless_constraints(agent: Table, gold: Table) -> Table:
+def _drop_harmless_constraints(agent: TableState, gold: TableState) -> TableState:
     """Return an agent's new table without harmless constraints that gold's table lacks."""
     gold_rules = _constraint_keys(gold)
     retained_constraints = [
@@ -150,8 +151,13 @@ def _drop_harmless_constraints(agent: Table, gold: Table) -> Table:
     return replace(agent, constraints=tuple(retained_constraints))
 
 
-def _constraint_keys(table: Table, *constraints: Constraint) -> set[Hashable]:
-    """Return some or all constraints of a table, in a form in which equal ones are equal."""
+def _constraint_keys(table: TableState, *constraints: Constraint) -> set[Hashable]:
+    """Return constraints of a table in a form in which equivalent constraints are equal.
+
+    Args:
+        table: The table.
+        *constraints: The constraints; none: all constraints of the table.
+    """
     keys = {
         frozenset(map(str.lower, key_constraint.columns))
         for key_constraint in table.constraints
@@ -160,11 +166,11 @@ def _constraint_keys(table: Table, *constraints: Constraint) -> set[Hashable]:
     rules: set[Hashable] = set()
     for constraint in constraints or table.constraints:
         if constraint.kind == "check":
-            continue  # compared by effect
+            continue  # `sql_programs` compares checks by effect
         columns = tuple(map(str.lower, constraint.columns))
         column_set = frozenset(columns)
         if constraint.kind == "not null" and any(column_set <= key for key in keys):
-            continue  # implied by a key
+            continue  # a primary key implies NOT NULL
         if constraint.kind == "unique" and not constraint.text and column_set in keys:
             continue
         text = normalise_sql(constraint.text)
@@ -177,12 +183,15 @@ def _constraint_keys(table: Table, *constraints: Constraint) -> set[Hashable]:
     return rules
 
 
-def _index_by_name(state: State) -> dict[str, Table]:
+def _index_by_name(state: State) -> dict[str, TableState]:
     return {key: state[name] for name, key in _lower_keys(state).items()}
 
 
 def _lower_keys(names: Iterable[str]) -> dict[str, str]:
-    """Map names to keys regardless of case; PostgreSQL can have both forms at once."""
+    """Map names to lower-case keys.
+
+    PostgreSQL can have two names that differ only in case. The second of them keeps its own form.
+    """
     keys: dict[str, str] = {}
     used_keys: set[str] = set()
     for name in sorted(names, key=lambda name: (name != name.lower(), name)):
@@ -191,21 +200,21 @@ def _lower_keys(names: Iterable[str]) -> dict[str, str]:
     return keys
 
 
-def _count_rows(name: str, tables: Sequence[Table | None]) -> list[Counter[Hashable]]:
-    """List the items of a table in each of the states: the table itself and its rows."""
+def _count_rows(name: str, tables: Sequence[TableState | None]) -> list[Counter[Hashable]]:
+    """List a table's items in each state: kind, columns, constraints, triggers and rows."""
     if all(table is tables[0] or table == tables[0] for table in tables[1:]):
-        return [Counter()] * len(tables)  # equal in all states, which is all that counts
+        return [Counter()] * len(tables)  # a table without changes needs no items
     columns = [_column_values(table) for table in tables]
     for column in sorted(set().union(*columns)):
         is_in_table = [column in table_columns for table_columns in columns]
         values = [
             table_columns[column]
-            for table_columns, is_present in zip(columns, is_in_table, strict=True)
-            if is_present
+            for table_columns, has_column in zip(columns, is_in_table, strict=True)
+            if has_column
         ]
         merged_values = iter(comparable_values(list(chain.from_iterable(values))))
-        for table_columns, is_present in zip(columns, is_in_table, strict=True):
-            if is_present:
+        for table_columns, has_column in zip(columns, is_in_table, strict=True):
+            if has_column:
                 table_columns[column] = list(islice(merged_values, len(table_columns[column])))
     return [
         Counter() if table is None else Counter(_hashable_rows(table, table_columns))
@@ -213,8 +222,8 @@ def _count_rows(name: str, tables: Sequence[Table | None]) -> list[Counter[Hasha
     ]
 
 
-def _column_values(table: Table | None) -> dict[str, Sequence[Value]]:
-    """Return the values of a table's columns, by their names."""
+def _column_values(table: TableState | None) -> dict[str, Sequence[Value]]:
+    """Return the values of a table's columns, by the lower-case keys of the columns."""
     if table is None:
         return {}
     values = list(zip(*table.rows, strict=True)) or [()] * len(table.columns)
@@ -223,7 +232,7 @@ def _column_values(table: Table | None) -> dict[str, Sequence[Value]]:
     return dict(zip(names, values, strict=True))
 
 
-def _hashable_rows(table: Table, columns: Mapping[str, Sequence[Value]]) -> Iterator[Hashable]:
+def _hashable_rows(table: TableState, columns: Mapping[str, Sequence[Value]]) -> Iterator[Hashable]:
     keys = _lower_keys(name for name, _ in table.columns)
     types = {keys[name]: family(declared_type) for name, declared_type in table.columns}
     shape = tuple(sorted(types.items())) if table.kind == "table" else tuple(sorted(types))
@@ -248,7 +257,9 @@ def _count_changes(
     return changes
 
 
-def _difference_reason(wrong_names: Sequence[str], states: Sequence[Mapping[str, Table]]) -> str:
+def _difference_reason(
+    wrong_names: Sequence[str], states: Sequence[Mapping[str, TableState]]
+) -> str:
     pristine_state, gold, agent = states
     descriptions = []
     for name in wrong_names:
@@ -259,5 +270,5 @@ def _difference_reason(wrong_names: Sequence[str], states: Sequence[Mapping[str,
         elif pristine_state.get(name) == agent[name]:
             descriptions.append(f"{name} is unchanged")
         else:
-            descriptions.append(f"{name} is not as it should be")
+            descriptions.append(f"{name} differs from gold's")
     return ", ".join(descriptions)

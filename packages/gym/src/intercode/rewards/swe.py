@@ -1,22 +1,24 @@
-"""The SWE reward: whether the tests of the issue pass, and all other tests still pass.
+"""The SWE reward: the tests of the issue must pass, and all other named tests must still pass.
 
-Grading uses a fresh sandbox in which the agent has never been, prepared like the agent's:
+Grading uses a fresh sandbox in which the agent has never been. The sandbox is prepared like the
+agent's; then:
 
 1. The test patch is applied to the original repository.
-2. The agent's changes in the repository are copied. Changes of tests and their configuration, of
-   git's own files, and of files that Python would run unasked do not count (`swe_plan`). Changes
-   outside the repository do not count either.
-3. The named tests run, and report (`swe_run`). Each test that is a command has a separate sandbox:
-   no command can change the tests of the next.
-4. Tests of FAIL_TO_PASS that have passed run again among twins that must fail (`mutated_tests`).
+2. The agent's changes in the repository are copied to the fresh sandbox. Changes of tests and their
+   configuration, of git's own files, and of files that Python would run unasked are not copied
+   (`swe_plan`). Changes outside the repository are not copied either.
+3. The named tests run, and report (`swe_run`). Each test that is a command has a separate sandbox,
+   so no command can change the tests of the next.
+4. Tests of FAIL_TO_PASS that have passed run again, mixed with twins: changed copies of tests,
+   which must fail (`mutated_tests`).
 
-**1.0**: every test of FAIL_TO_PASS and of PASS_TO_PASS has passed. Otherwise the score is
-`MAX_UNSOLVED_VALUE` times the passed share of FAIL_TO_PASS times the passed share of PASS_TO_PASS;
-the score is 0 if a twin has passed.
+**1.0**: every test of FAIL_TO_PASS and of PASS_TO_PASS has passed. Otherwise the score is a
+product: `MAX_UNSOLVED_VALUE`, the passed share of FAIL_TO_PASS, and the passed share of
+PASS_TO_PASS. The score is 0 if a twin has passed.
 
-The tested code necessarily shares its process with its tests. If a test has no twin, tampering
-cannot be detected. A file that names functions that tampering would need is recorded as
-``suspect``.
+The tested code necessarily shares its process with its tests, so it can manipulate them. If a test
+has no twin, manipulation cannot be detected. A changed file that names functions useful for
+manipulation is recorded as ``suspect``.
 """
 
 from __future__ import annotations
@@ -42,13 +44,13 @@ from intercode.errors import (
 from intercode.rewards.aliases import resolve_links
 from intercode.rewards.gold import GoldCache
 from intercode.rewards.leftovers import variables
-from intercode.rewards.mutated_tests import Twins, detect_tampering, find_twins
+from intercode.rewards.mutated_tests import MutatedTests, detect_tampering, find_twins
 from intercode.rewards.swe_names import collect_names, is_cut, resolve_names
 from intercode.rewards.swe_plan import APPLY, SwePlan, make_plan
 from intercode.rewards.swe_run import SweRun, check_runner, run
 from intercode.task import Task
 from intercode_sandbox.base import Change, Completed, SandboxBackend
-from intercode_sandbox.scripts import SHELL
+from intercode_sandbox.script_arguments import SHELL
 from intercode_sandbox.units import MIB
 
 MAX_UNSOLVED_VALUE = 0.99
@@ -60,10 +62,10 @@ class SweReward:
     """The reward that runs a task's tests on the agent's work (see the module's docstring).
 
     Args:
-        start: Starts a sandbox with the task's repository in it.
+        start: Starts a sandbox that holds the task's repository.
         plan: Makes the grading plan of a task.
-        identify: Returns a key for everything that determines such a sandbox.
-        cache: The cache of twins; None: no cache.
+        identify: Returns a key for everything that determines a sandbox of `start`.
+        cache: The cache of twins and of tests' full names; None: no cache.
     """
 
     VERSION = 1
@@ -150,7 +152,7 @@ class SweReward:
     def _start_with_work(
         self, task: Task, plan: SwePlan, agent_sandbox: SandboxBackend
     ) -> tuple[SandboxBackend, WorkTransfer]:
-        """Start a sandbox with the tests and the agent's work; return its transfer, too."""
+        """Start a sandbox with the tests and the agent's work; also return what was transferred."""
         fresh_sandbox = self._start_with_tests(task, plan)
         try:
             return fresh_sandbox, transfer_work(agent_sandbox, fresh_sandbox, plan)
@@ -159,7 +161,7 @@ class SweReward:
             raise
 
     def _resolve_names(self, task: Task, plan: SwePlan) -> SwePlan:
-        """Return the plan with the full names of tests, as collected in a sandbox with gold."""
+        """Return the plan with full names of tests, as pytest lists them in a sandbox with gold."""
 
         def compute_names() -> list[str]:
             with closing(self._start_with_tests(task, plan, *task.gold[:1])) as fresh_sandbox:
@@ -168,12 +170,17 @@ class SweReward:
         return resolve_names(task, plan, self._cache.get(self._key("names", task), compute_names))
 
     def _key(self, kind: str, task: Task) -> str:
-        """Return the cache key of facts that are derived from a task's tests and gold."""
+        """Return the cache key of facts that depend on a task's tests and gold.
+
+        Args:
+            kind: The kind of the facts, a part of the key.
+            task: The task.
+        """
         facts = json.dumps([self._identify(task), task.gold[:1], dict(task.metadata)], default=str)
         return hashlib.blake2b(f"{kind} {facts}".encode(), digest_size=16).hexdigest()
 
     def _start_with_tests(self, task: Task, plan: SwePlan, *extra_patches: str) -> SandboxBackend:
-        """Start a sandbox with the test patch, and further patches, applied."""
+        """Start a sandbox of the task; apply the test patch, and then further patches."""
         fresh_sandbox = self._start(task)
         try:
             _apply_patch(fresh_sandbox, task, plan, "metadata.test_patch", plan.test_patch)
@@ -184,17 +191,18 @@ class SweReward:
             raise
         return fresh_sandbox
 
-    def _twins(self, task: Task, plan: SwePlan) -> Twins:
+    def _twins(self, task: Task, plan: SwePlan) -> MutatedTests:
         """Return the twins of the task; none if the task has no gold or its tests are commands."""
         if plan.runner == "command" or not task.gold:
-            return Twins()
+            return MutatedTests()
 
-        def compute_twins() -> Twins:
+        def compute_twins() -> MutatedTests:
             gold = partial(self._start_with_tests, task, plan, task.gold[0])
             try:
                 return find_twins(plan, gold, random.Random(self._key("twins", task)))
-            except (TaskError, CausedInsideError):  # an error of gold, which `validate` reports
-                return Twins()
+            except (TaskError, CausedInsideError):
+                # Gold or its tests are faulty. The command `validate` reports this error.
+                return MutatedTests()
 
         return self._cache.get(self._key("twins", task), compute_twins)
 
@@ -223,9 +231,9 @@ def _passed_share(names: tuple[str, ...], passed_tests: frozenset[str]) -> float
 # -- the agent's work ------------------------------------------------------------------------------
 
 # The agent's work is copied into a sandbox in which the agent has never been. Only paths in the
-# repository that count (`SwePlan.takes`) are copied: files, links, and their modes. The sandboxes'
-# own interfaces read and write them. The only program of the agent's sandbox that runs is
-# ``readlink``, once; it can only misreport the agent's own links.
+# repository that count (`SwePlan.takes`) are copied: files, links, and their modes. InterCode reads
+# and writes them without programs of the sandboxes, which the agent could have replaced. The only
+# exception is ``readlink``, which runs once in the agent's sandbox and can only misreport links.
 
 MAX_FILES = 20_000
 MAX_FILE_BYTES = 64 * MIB
@@ -241,16 +249,16 @@ done
 
 @dataclass(slots=True)
 class WorkTransfer:
-    """The outcome of copying an agent's work."""
+    """The outcome of the transfer of an agent's work to a fresh sandbox."""
 
     omitted_paths: list[str] = field(default_factory=list)
-    """The first few paths that do not count, or could not be copied."""
+    """The first `_QUOTE_LIMIT` paths that do not count, or could not be copied."""
     is_too_large: bool = False
     """Whether the changes exceed the limits; nothing is copied then."""
     digest: str = ""
     """A digest of the changes that count."""
     suspect_paths: list[str] = field(default_factory=list)
-    """Modules that name a function of test runners, for which few fixes have a reason."""
+    """Changed modules that name functions of test runners, which few honest fixes need."""
 
     def record_omission(self, path: str) -> None:
         """Record a path that was not copied."""
@@ -261,7 +269,12 @@ class WorkTransfer:
 def transfer_work(
     agent_sandbox: SandboxBackend, fresh_sandbox: SandboxBackend, plan: SwePlan
 ) -> WorkTransfer:
-    """Apply the changes of one sandbox's repository to another's.
+    """Apply the agent's changes of the repository to the repository of a fresh sandbox.
+
+    Args:
+        agent_sandbox: The sandbox that the agent left.
+        fresh_sandbox: The sandbox to change.
+        plan: The plan, which determines the changes that count.
 
     Raises:
         SandboxError: A sandbox failed.
@@ -278,8 +291,8 @@ def transfer_work(
     other_changes = [
         change for change in changes if change.type != "dir" or change.kind == "deleted"
     ]
-    # Paths whose type has changed are removed first. Only empty folders are removed: paths that do
-    # not count stay, and so do their folders.
+    # Paths whose type has changed are removed first. Only empty folders are removed, because a
+    # folder may hold paths that do not count and must stay.
     _run_command(
         fresh_sandbox,
         ["rm", "-f", "--"],
@@ -304,7 +317,7 @@ def transfer_work(
     for mode in sorted({change.mode for change in modes if change.type == "file"}):
         paths = [change.path for change in modes if change.mode == mode]
         _run_command(fresh_sandbox, ["chmod", f"{mode & 0o777:o}", "--"], paths)
-    # Links come last: no file is written through a link.
+    # Links are created last, so no file is written through a link.
     links = [
         agent_change
         for agent_change in other_changes
@@ -343,7 +356,7 @@ def _carry_file(
         ):
             transfer.suspect_paths.append(change.path)
         fresh_sandbox.write_file(change.path, content, change.mode & 0o777)
-    except (OSError, OutputLimitError) as error:  # possibly a remaining folder at the path
+    except (OSError, OutputLimitError) as error:  # for example, a folder is at the path
         if isinstance(error, SandboxTimeoutError):
             raise
         transfer.record_omission(change.path)
@@ -355,7 +368,7 @@ def _carry_links(
     paths: Sequence[str],
     transfer: WorkTransfer,
 ) -> None:
-    """Create links, except those through which a test would read its own files."""
+    """Create links, except links into volatile folders, where a test could read its own files."""
     if not paths:
         return
     targets: list[bytes] = []
@@ -364,7 +377,8 @@ def _carry_links(
             agent_sandbox, ["readlink", "-z", "--"], paths, output_limit=MAX_BYTES
         )
         targets = readlink_result.stdout.split(b"\0")[:-1] if readlink_result.ok else []
-    except OSError as error:  # the agent has removed the program
+    except OSError as error:
+        # The agent has removed ``readlink``. No link is created then.
         if isinstance(error, InterCodeError):
             raise
     pairs = b""
@@ -385,7 +399,7 @@ def _carry_links(
 
 
 def _run_command(sandbox: SandboxBackend, command: Sequence[str], paths: Sequence[str]) -> None:
-    """Run a command on paths; a path to which the command does not apply has no effect."""
+    """Run a command on paths. A failure for single paths is ignored."""
     if paths:
         _run_on_paths(sandbox, command, paths)
 
@@ -397,7 +411,8 @@ def _run_on_paths(
     output_limit: int | None = None,
 ) -> Completed:
     stdin_data = b"".join(os.fsencode(path) + b"\0" for path in paths)
-    # In the root, because the agent may have removed the default working directory.
+    # The command runs in the root, because the agent may have removed the default working
+    # directory.
     return sandbox.exec(
         ["xargs", "-0", *command],
         stdin=stdin_data,

@@ -1,7 +1,7 @@
-"""Names of pytest's tests that were cut at a blank, such as names from logs.
+"""Names of pytest tests that end early because a log or a list cut them at a blank.
 
-A cut name stands for the one test whose name begins with it. The complete names are collected in a
-sandbox with the tests and gold in which no agent has been.
+A cut name stands for the one test whose name begins with it. To find that test, pytest lists the
+complete names in a sandbox that holds the tests and gold, and in which no agent has been.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ pytest.main(["--collect-only", "-q", "--continue-on-collection-errors", "-p", "n
 
 
 def is_cut(name: str) -> bool:
-    """Return whether a name of a pytest test ends within its parameters."""
+    """Return whether the name of a pytest test is cut within its parameters (``test[a``)."""
     return "[" in name and not name.endswith("]")
 
 
 def collect_names(sandbox: SandboxBackend, plan: SwePlan) -> list[str]:
-    """Return the tests in the files that the plan names; none if they cannot be collected."""
+    """Return the names of all tests in the plan's files; [] if pytest cannot list them."""
     files = dict.fromkeys(name.partition("::")[0] for name in plan.tests)
     seconds = sandbox.limits.seconds(plan.timeout)
     existing_files = [file for file in files if _is_there(sandbox, plan, file)]
@@ -65,12 +65,12 @@ def _is_there(sandbox: SandboxBackend, plan: SwePlan, file: str) -> bool:
 
 
 def resolve_names(task: Task, plan: SwePlan, names: Sequence[str]) -> SwePlan:
-    """Return the plan with the full names of its tests.
+    """Return the plan with cut names of tests replaced by the complete names.
 
     Args:
         task: The task.
         plan: The plan.
-        names: All existing tests.
+        names: The complete names of all tests in these files (`collect_names`).
 
     Raises:
         TaskError: A cut name stands for no test, or for several.
@@ -86,8 +86,8 @@ def resolve_names(task: Task, plan: SwePlan, names: Sequence[str]) -> SwePlan:
         if not matches and not is_cut(name):
             return name
         raise TaskError(
-            f"task {task.task_id!r}: its test {name!r} was cut, and {len(matches)} tests begin so: "
-            "give its full name, or leave the task out"
+            f"task {task.task_id!r}: its test {name!r} is truncated, and {len(matches)} tests "
+            "have this prefix: give its full name, or exclude the task"
         )
 
     return replace(

@@ -17,7 +17,7 @@ DIRECTORY = "/repo"
 """The default folder of the repository."""
 
 APPLY = "git apply --whitespace=nowarn -"
-"""The command that applies a patch from its standard input."""
+"""The command that applies a patch that it reads from standard input."""
 
 RUNNERS = ("pytest", "unittest", "command")
 
@@ -26,8 +26,9 @@ TEST_FILES = (
     "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini", "setup.cfg",
     "pyproject.toml",
 )  # fmt: skip
-"""Files and folders, at any depth, that decide how tests run. Their content stays original, unless
-gold itself changes them.
+"""Files and folders, at any depth, that decide how tests run.
+
+Their content stays original, unless gold itself changes them.
 """
 
 _PYTEST = re.compile(r"[^:/][^:]*\.[A-Za-z]+::.")
@@ -42,7 +43,7 @@ IGNORED_NAMES = (
 
 @dataclass(frozen=True, slots=True)
 class SwePlan:
-    """The parameters by which a task is graded."""
+    """The validated parameters for grading a task."""
 
     directory: str
     """The absolute path of the repository."""
@@ -51,27 +52,31 @@ class SwePlan:
     pass_to_pass: tuple[str, ...]
     test_patch: str
     timeout: float | None
-    """Seconds for one run of the tests; None is the sandbox's limit."""
+    """Seconds for one run of the tests; None: the sandbox's limit."""
     python: str
     """The Python program that runs the tests."""
     fixed_paths: frozenset[str]
     """Paths, relative to the repository, that only the test patch may change."""
     stems: frozenset[tuple[str, str]]
-    """(folder, name up to its first dot) of the modules that contain the named tests."""
+    """(folder, name up to the first dot) of the modules that contain the named tests."""
     folders: frozenset[tuple[str, str]]
-    """(folder, name up to its first dot) of the folders that contain these modules at any depth."""
+    """(folder, name up to the first dot) of the folders above these modules."""
     free_paths: frozenset[str]
-    """Paths that gold changes, which an agent may therefore change, too."""
+    """Paths that gold changes; an agent may therefore change them, too."""
     globs: tuple[str, ...]
-    """The task's own ``test_files``."""
+    """Patterns of further test files, from the task's ``test_files``."""
 
     @property
     def tests(self) -> tuple[str, ...]:
-        """All named tests, once each."""
+        """All named tests, without repetitions."""
         return tuple(dict.fromkeys((*self.fail_to_pass, *self.pass_to_pass)))
 
     def takes(self, path: str) -> bool:
-        """Return whether an agent's change of this path, relative to the repository, counts."""
+        """Return whether an agent's change of a path counts, so the change is copied for grading.
+
+        Args:
+            path: The path, relative to the repository.
+        """
         path_parts = PurePosixPath(path).parts
         if (
             any(_matches_any(path_part.lower(), IGNORED_NAMES) for path_part in path_parts)
@@ -86,7 +91,8 @@ class SwePlan:
         stems = [name.partition(".")[0] for name in path_parts]
         if not self.stems.isdisjoint(zip(ancestors, stems, strict=True)):
             return False
-        # x.py would replace a folder x of tests that has no __init__.py.
+        # Python prefers a module x.py to a folder x without __init__.py. So a module x.py of the
+        # agent would replace such a folder of tests.
         if stems and path_parts[-1] != stems[-1] and (ancestors[-1], stems[-1]) in self.folders:
             return False
         return not any(_matches_any(path_part, TEST_FILES) for path_part in path_parts)
@@ -155,7 +161,10 @@ def _read_patch_paths(task: Task, field: str, patch: str) -> frozenset[str]:
 
 
 def _test_module(name: str, runner: str) -> tuple[str, str] | None:
-    """Return the folder and the stem of the module that contains a test."""
+    """Return the module that contains a test: its folder, and its name up to the first dot.
+
+    The result is None for a test that is a command.
+    """
     if runner == "command":
         return None
     if runner == "pytest":
@@ -215,7 +224,7 @@ def task_name_problem(task: Task) -> str:
 
 
 def _text_list(task: Task, field: str) -> list[str]:
-    """Parse a list of texts, or a JSON text of a list, which the authors' files contain."""
+    """Parse a list of texts, or a JSON text of such a list, as files of SWE-bench have it."""
     value: Any = task.metadata.get(field) or []
     if isinstance(value, str):
         try:
@@ -266,10 +275,10 @@ _ESCAPES = {b"a": b"\a", b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t
 
 
 def patch_paths(patch: str) -> frozenset[str]:
-    """Return the paths of a diff, without the prefixes ``a/`` and ``b/``.
+    """Return the paths that a diff changes, without the prefixes ``a/`` and ``b/``.
 
     Raises:
-        ValueError: A path leads out of the diff's folder.
+        ValueError: A path leads out of the repository.
     """
     paths = frozenset(_patch_paths(patch))
     for path in paths:
@@ -279,7 +288,8 @@ def patch_paths(patch: str) -> frozenset[str]:
 
 
 def _patch_paths(patch: str) -> Iterator[str]:
-    old_line_count = new_line_count = 0  # remaining lines of a hunk, which contain no header
+    # The number of remaining lines of a hunk. A hunk contains no header.
+    old_line_count = new_line_count = 0
     for line in patch.split("\n"):
         if old_line_count > 0 or new_line_count > 0:
             old_line_count -= line[:1] in ("-", " ", "")
@@ -300,7 +310,7 @@ def _patch_paths(patch: str) -> Iterator[str]:
 
 
 def _unquote_name(name: str) -> str:
-    """Parse a file name in git's notation, which quotes unusual names like C."""
+    """Parse a file name of a diff: git quotes unusual names like strings of the language C."""
     if not name.startswith('"'):
         return name
     content = name[1:].rpartition('"')[0].encode("utf-8", "surrogateescape")

@@ -1,7 +1,8 @@
-"""Runs of named tests in a sandbox, with minimal trust in their reports.
+"""Runs of a task's named tests in a sandbox, with minimal trust in the tests' reports.
 
 `run` executes the plan's tests and returns a `SweRun`. Tests that must fail (`FailingTests`) run
-along to detect tampering, and `read_report` parses the untrusted report.
+together with them and reveal manipulated test frameworks. `read_report` parses the untrusted
+report.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ from intercode.rewards import swe_runner
 from intercode.rewards.swe_plan import SwePlan
 from intercode.task import Task
 from intercode_sandbox.base import SandboxBackend, SupportsPrivacy
-from intercode_sandbox.scripts import script
+from intercode_sandbox.script_arguments import script
 
 _GRACE = 5.0
+"""Seconds after the tests' own time limit, after which InterCode ends the process."""
 _OUTPUT = 4000
+"""The most characters of the output that are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +37,7 @@ class SweRun:
     reason: str = ""
     """The reason why no test has passed, if no trustworthy report exists."""
     output: str = ""
-    """The end of the output, for people."""
+    """The end of the tests' output, for people; the output is not parsed."""
     missing_tests: frozenset[str] = frozenset()
     """Tests without an entry in the report: no such test exists, or the time limit was reached."""
 
@@ -42,9 +45,10 @@ class SweRun:
 def run(
     sandbox: SandboxBackend, plan: SwePlan, files: Mapping[PurePosixPath, bytes] | None = None
 ) -> SweRun:
-    """Run the plan's tests in a sandbox with the agent's work and the tests.
+    """Run the plan's tests in a sandbox that holds the agent's work and the tests.
 
-    Work that leaves no space for the tests, or stands in their place, has failed them.
+    If a file cannot be written, because the agent's work fills the disk or is in the file's path,
+    no test passes.
 
     Args:
         sandbox: The sandbox.
@@ -77,7 +81,8 @@ def _run_tests(sandbox: SandboxBackend, plan: SwePlan) -> SweRun:
     result = sandbox.exec(
         [plan.python, _install_runner(sandbox)],
         stdin=json.dumps(message).encode(),
-        env={"PYTHONHASHSEED": "0"},  # the same work has the same score
+        # A fixed seed gives the same work the same score.
+        env={"PYTHONHASHSEED": "0"},
         cwd=plan.directory,
         timeout=seconds + _GRACE,
         output_limit=_LIMIT,
@@ -101,10 +106,10 @@ def _run_tests(sandbox: SandboxBackend, plan: SwePlan) -> SweRun:
 
 
 def check_runner(sandbox: SandboxBackend, task: Task, plan: SwePlan) -> None:
-    """Validate that tests can run in a sandbox without an agent's work.
+    """Validate that the image can run the plan's tests, in a sandbox without an agent's work.
 
     Raises:
-        TaskError: The tests cannot run: the image lacks the runner.
+        TaskError: The image lacks the runner (pytest or unittest), or its Python.
     """
     if plan.runner == "command":
         return
@@ -114,13 +119,16 @@ def check_runner(sandbox: SandboxBackend, task: Task, plan: SwePlan) -> None:
         raise TaskError(
             f"task {task.task_id!r}: its image cannot run {plan.runner} with {plan.python!r}: "
             f"{decode(result.stderr).strip()[-300:] or f'exit code {result.exit_code}'}; install "
-            "it "
-            f"in the image, or name another in 'metadata.python'"
+            "it in the image, or name another by 'metadata.python'"
         )
 
 
 def _install_failing_tests(sandbox: SandboxBackend, plan: SwePlan, name: str) -> FailingTests:
-    """Write tests that fail into the repository, beside the first of the task's tests."""
+    """Write a module of tests that fail into the repository; return their names.
+
+    For pytest, the module lies in the folder of the task's first test, so the same settings apply
+    to it. For unittest, the module lies in the working directory.
+    """
     file = PurePosixPath(f"{name}.py")
     if plan.runner == "pytest":
         file = PurePosixPath(plan.tests[0].partition("::")[0]).with_name(file.name)
@@ -136,7 +144,7 @@ _PROGRESS = re.compile(r"(?<! ) +\[ *\d{1,3}%\]$", re.MULTILINE)
 
 
 def _clean_output(marker: str, output: str) -> str:
-    """Return the end of the output, without lines and counts about the injected tests."""
+    """Return the end of the output, without lines and counts that reveal the failing tests."""
     lines = output.split("\n")
     lines = [line for line in lines if marker not in line and not _COUNT_LINE.fullmatch(line)]
     return _PROGRESS.sub("", "\n".join(lines))[-_OUTPUT:]
@@ -149,7 +157,7 @@ def _install_runner(sandbox: SandboxBackend) -> str:
 
 
 def _run_commands(sandbox: SandboxBackend, plan: SwePlan, seconds: float) -> SweRun:
-    """Run tests that are commands; the exit code from the kernel decides whether each passed."""
+    """Run tests that are commands. Only the exit code from the kernel decides about each test."""
     execute = (
         sandbox.exec_private
         if isinstance(sandbox, SupportsPrivacy) and sandbox.limits.private
@@ -169,9 +177,10 @@ def _run_commands(sandbox: SandboxBackend, plan: SwePlan, seconds: float) -> Swe
 
 # -- tests that must fail --------------------------------------------------------------------------
 
-# Tests that cannot pass run along with the others: code that makes them pass tampers with tests.
-# These tests fail in all common ways, once before the others and once after: tested code may
-# replace any of these ways, on its import or on a call.
+# These tests cannot pass. They run together with the task's tests: tested code that makes them pass
+# manipulates tests. They fail in all common ways, because tested code may replace any of these
+# ways. They run before and after the task's tests: the replacement may occur on import or on a
+# call.
 
 _FAILING_STATEMENTS = {
     "statement": "assert 1 == 2",
@@ -208,16 +217,16 @@ _PYTEST_STATEMENTS = {
 
 @dataclass(frozen=True, slots=True)
 class FailingTests:
-    """A module of tests that cannot pass, and their names."""
+    """A module of tests that cannot pass, and the names of these tests."""
 
     source: str
     first_names: tuple[str, ...]
     last_names: tuple[str, ...]
     optional_names: frozenset[str]
-    """Tests that a project's settings may exclude: functions, if its tests are named otherwise."""
+    """Tests that pytest may not collect: functions, if the project's tests have other names."""
 
     def detect_tampering(self, outcomes: Mapping[str, bool], is_complete: bool) -> bool:
-        """Return whether the outcomes prove that tests were tampered with.
+        """Return whether the outcomes prove that tests were manipulated.
 
         Args:
             outcomes: Test name → whether the test has passed.
@@ -231,7 +240,7 @@ class FailingTests:
 
 
 def make_failing_tests(runner: str, module: str) -> FailingTests:
-    """Return the module for a runner.
+    """Return the module of failing tests for a runner, with the tests' names.
 
     Args:
         runner: ``pytest`` or ``unittest``.
@@ -261,33 +270,34 @@ def make_failing_tests(runner: str, module: str) -> FailingTests:
 
 # -- reports ---------------------------------------------------------------------------------------
 
-# A report is JUnit XML that a tested program may have manipulated. The parser accepts no document
-# type, hence no entities, and ignores a declared encoding, which Python might not have. Only names,
-# outcomes, and the nesting depth of elements are retained.
+# A report is JUnit XML that a tested program may have manipulated. The parser rejects a document
+# type, so the report has no entities. A declared encoding, which Python might not have, is ignored.
+# Only names, outcomes, and the nesting depth of elements are retained.
 
 NODE = "nodeid"
-"""The property that holds the name of a test case's test."""
+"""The property of a test case in the report that holds the test's name."""
 
 EXPECTED = "expected"
-"""The property of a test case that is marked as failing."""
+"""The property of a test case in the report whose test is marked as failing (``xfail``)."""
 
 _LIMIT = 16 * 1024 * 1024
+"""The most bytes of a report."""
 _MAX_DEPTH = 100
-"""The limit on the nesting depth of elements: the parser retains all open ones."""
+"""The limit on the nesting depth of elements: the parser keeps all open elements in memory."""
 _FAILURE_TAGS = {"failure", "error", "skipped"}
 _XFAIL = "pytest.xfail"
 
 
 class ReportError(InterCodeError, ValueError):
-    """Bytes that are not a valid report."""
+    """An error: bytes are not a valid report."""
 
 
 def read_report(document: bytes) -> dict[str, bool]:
-    """Return the tests of a report, each with whether it has passed.
+    """Return the tests of a report: name → whether the test has passed.
 
     A test passes if it has exactly one entry, with no failure, error or skip. An expected failure
-    (``xfail``) counts as a pass only if the test is marked: code that runs in the test could claim
-    the same.
+    (``xfail``) counts as a pass only if the test was marked before it ran. Code that runs in the
+    test could declare such a failure, too.
 
     Raises:
         ReportError: The document is not well-formed, or has a document type.
@@ -317,7 +327,7 @@ class _ReportReader:
     def start(self, tag: str, attributes: dict[str, str]) -> None:
         self._depth += 1
         if self._depth > _MAX_DEPTH:
-            raise ValueError("its elements lie too deep in each other")
+            raise ValueError("its elements are nested too deeply")
         if tag == "testcase":
             self._reset()
         elif tag == "property" and attributes.get("name") == NODE:

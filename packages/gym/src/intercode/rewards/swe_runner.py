@@ -1,13 +1,13 @@
 """A program that runs named tests in the sandbox, and reports on them in JUnit XML.
 
-The program needs Python from 3.8. `swe_run` starts it as a script, which cannot import InterCode.
-The plan comes on standard input. The report goes to the original standard output, after a secret
-that only this process knows, and only when all tests have ended. A program under test that ends the
-process, prints, or leaves processes behind has therefore reported nothing. All needed modules are
-imported before the repository becomes importable: the repository's own module named ``pytest``
-cannot replace the real one.
+The program needs Python from 3.8. `swe_run` starts the program as a script, which cannot import
+InterCode. The plan comes on standard input. The report goes to the original standard output, after
+a secret that only this process knows, and only when all tests have ended. If tested code ends the
+process, prints, or leaves processes behind, no report with the secret results from that. All needed
+modules are imported before the repository becomes importable, so the repository's own module named
+``pytest`` cannot replace the real one.
 
-Tests come in groups, which run one after the other.
+Tests come in groups, which run sequentially.
 """
 
 from __future__ import annotations
@@ -27,16 +27,17 @@ NO_RUNNER = 96
 """The exit code if the tests' framework cannot be imported."""
 
 COMPLETE_MARK, CUT_MARK = b".", b"!"
-"""The byte after the secret: all tests ran, or the time limit was reached."""
+"""The byte after the secret: `COMPLETE_MARK` if all tests ran, `CUT_MARK` after the time limit."""
 
 TIMEOUTS: list[bool] = []
+"""An entry for each expiry of the time limit; empty if the tests ended in time."""
 
 
 class Marker:
-    """A plugin of pytest that selects the named tests, and names each in the report.
+    """A plugin of pytest that selects the named tests, and adds their names to the report.
 
-    The plugin also reports which tests are marked as failing before they run. Other tests that
-    declare their failure only at run time have failed.
+    The plugin also reports which tests were marked as failing before they ran. A test that declares
+    its failure only while it runs counts as failed.
     """
 
     def __init__(self, groups: list[list[str]]) -> None:
@@ -48,7 +49,8 @@ class Marker:
         rank = self.rank
         named_items = [item for item in items if item.nodeid in rank]
         config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in rank])
-        named_items.sort(key=lambda item: rank[item.nodeid])  # within a group in pytest's own order
+        # Within a group, pytest's own order remains: the sort is stable.
+        named_items.sort(key=lambda item: rank[item.nodeid])
         for item in named_items:
             item.user_properties.append(("nodeid", item.nodeid))
             if is_expected_failure(item.cls, item.name):
@@ -56,17 +58,23 @@ class Marker:
         items[:] = named_items
 
     def pytest_report_teststatus(self, report: Any) -> tuple[str, str, str] | None:
-        """Hide tests that must fail: a reader of the output would take them for the project's."""
+        """Hide InterCode's failing tests in the output: a reader would take them for the project's.
+
+        Group 1 has the task's tests; the groups before and after have failing tests.
+        """
         return None if self.rank.get(report.nodeid, 1) == 1 else ("", "", "")
 
     def pytest_runtest_teardown(self, item: Any) -> None:
-        """Record the marks of a test that has run: fixtures mark some tests."""
+        """Record after a test whether it is marked as failing: fixtures mark some tests late."""
         if item.get_closest_marker("xfail") or item.nodeid in self.expected_ids:
             item.user_properties.append(("expected", "xfail"))
 
 
 def run_pytest(plan: dict[str, Any]) -> bytes | None:
-    """Run pytest; return its report, which pytest writes to a file without a name."""
+    """Run pytest; return its report, or None if pytest itself failed.
+
+    Pytest writes the report to a file in memory that has no path.
+    """
     import importlib.util
 
     import pytest
@@ -99,7 +107,7 @@ def run_pytest(plan: dict[str, Any]) -> bytes | None:
 
 
 class Outcomes(unittest.TestResult):
-    """The failures of tests by their ids; an empty text is a pass."""
+    """A unittest result that records tests by id; an empty text is a pass, any other a failure."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -108,38 +116,38 @@ class Outcomes(unittest.TestResult):
         """The ids of tests that were marked as failing when they were loaded."""
 
     def addSuccess(self, test: Any) -> None:  # noqa: N802
-        """Record a pass, unless a part of the test has failed."""
+        """Record a pass, unless a subtest of the test has failed."""
         self.failure_texts.setdefault(test.id(), "")
 
     def addError(self, test: Any, err: Any) -> None:  # noqa: N802
-        """Record a failure."""
+        """Record the failure of a test, with the text of the exception."""
         self.failure_texts[test.id()] = describe_exception(err[1])
 
     addFailure = addError  # noqa: N815
 
     def addSubTest(self, test: Any, subtest: Any, err: Any) -> None:  # noqa: N802
-        """Record the failure of a part."""
+        """Record the failure of a subtest as a failure of its test."""
         if err is not None:
             self.addError(test, err)
 
     def addSkip(self, test: Any, reason: str) -> None:  # noqa: N802
-        """Record a test that did not run."""
+        """Record a skipped test as not passed."""
         self.failure_texts[test.id()] = f"skipped: {reason}"
 
     def addExpectedFailure(self, test: Any, err: Any) -> None:  # noqa: N802
-        """Record an expected failure, which counts as a pass if it was marked before it ran."""
+        """Record an expected failure: a pass if the test was marked before it ran."""
         if test.id() in self.expected_ids:
             self.addSuccess(test)
         else:
             self.failure_texts[test.id()] = "failed, as it said only when it ran"
 
     def addUnexpectedSuccess(self, test: Any) -> None:  # noqa: N802
-        """Record a pass of a test that is marked as failing."""
+        """Record the pass of a test that is marked as failing as a failure."""
         self.failure_texts[test.id()] = "passed, though it was expected to fail"
 
 
 def run_unittest(plan: dict[str, Any]) -> bytes:
-    """Run unittest; return its report."""
+    """Run unittest; return the report in JUnit XML."""
     outcomes = Outcomes()
     ids_by_name: dict[str, list[str]] = {}
     suite = unittest.TestSuite()
@@ -167,7 +175,10 @@ def run_unittest(plan: dict[str, Any]) -> bytes:
 
 
 def load(name: str, outcomes: Outcomes) -> list[Any]:
-    """Return the tests of a name; none if its module fails, which is recorded as a failure."""
+    """Return the tests that a name of the plan stands for.
+
+    If the test's module cannot be loaded, the list is empty, and a failure is recorded.
+    """
     try:
         return list(flatten_suite(unittest.defaultTestLoader.loadTestsFromName(name)))
     except KeyboardInterrupt:
@@ -186,12 +197,12 @@ def is_expected_failure(cls: Any, name: str) -> bool:
 
 
 def describe_exception(error: BaseException) -> str:
-    """Return the text of an exception, whose own methods may fail."""
+    """Return the type and message of an exception, even if the exception's own methods fail."""
     return "".join(traceback.format_exception_only(type(error), error)).strip() or "error"
 
 
 def flatten_suite(suite: unittest.TestSuite) -> Iterator[Any]:
-    """Yield the tests of a nested suite."""
+    """Yield the tests of a suite, and of all suites in it."""
     for test in suite:
         if isinstance(test, unittest.TestSuite):
             yield from flatten_suite(test)
@@ -200,13 +211,17 @@ def flatten_suite(suite: unittest.TestSuite) -> Iterator[Any]:
 
 
 def verdict(outcomes: Outcomes, ids: list[str]) -> str:
-    """Return the first failure of these tests; empty if all have passed."""
+    """Return the text of the first failure among tests with these ids; empty if all have passed."""
     failure_texts = (outcomes.failure_texts.get(id_, "not run") for id_ in ids)
     return next((text for text in failure_texts if text), "")
 
 
 def to_xml(verdicts: dict[str, str]) -> bytes:
-    """Return JUnit XML with the failure of each test."""
+    """Return a report in JUnit XML.
+
+    Args:
+        verdicts: Test name → text of the failure; empty: passed.
+    """
     suite = ET.Element("testsuite")
     for name, failure_text in verdicts.items():
         case = ET.SubElement(suite, "testcase", name=name)
@@ -229,7 +244,7 @@ def alarm(seconds: float) -> None:
 
 
 def main() -> None:
-    """Run the tests, write the report, and exit at once, without code that runs at exit."""
+    """Run the tests, write the report, and exit at once, without Python's exit handlers."""
     plan = json.load(sys.stdin)
     report = os.dup(1)
     os.dup2(2, 1)

@@ -3,11 +3,11 @@
 Source: Zhong, Yu and Klein, "Semantic evaluation for text-to-SQL with distilled test suites"
 (2020), and its evaluation (github.com/taoyds/test-suite-sql-eval):
 
-- Two results are equal if some order of the answer's columns makes them equal multisets of rows, or
-  equal lists if gold's text contains ORDER BY. Values are compared by Python's ``==``, without a
-  float tolerance.
-- Before execution, ``> =`` becomes ``>=``, ``YEAR(CURDATE())`` becomes 2020. DISTINCT is removed
-  from both statements, unless `keep_distinct` is set.
+- Two results are equal if some order of the answer's columns makes them equal. The rows are
+  compared as multisets, or as lists if gold's text contains ORDER BY. Values are compared by
+  Python's ``==``, without a float tolerance.
+- Before execution, ``> =`` becomes ``>=``, and ``YEAR(CURDATE())`` becomes 2020. DISTINCT is
+  removed from both statements, unless `keep_distinct` is set.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 import sqlglot
 from sqlglot.errors import SqlglotError
 
-from intercode.databases.base import Result, Row, Session
+from intercode.databases.base import DatabaseSession, Row, StatementResult
 from intercode.databases.source import Source, find
 from intercode.episode import Episode, Score
 from intercode.errors import UsageError
 from intercode.rewards.gold import GoldCache
 from intercode.rewards.sql_gold import DIALECTS
-from intercode.rewards.sql_run import Databases, Grader, golds, last_answer
+from intercode.rewards.sql_run import Databases, SqlGrader, golds, last_answer
 from intercode.task import Task
 
 Suite = Callable[[Task, Source], Sequence[Source]]
@@ -33,19 +33,25 @@ _THIS_YEAR = re.compile(r"YEAR\s*\(\s*CURDATE\s*\(\s*\)\s*\)\s*", re.IGNORECASE)
 
 
 def sibling_databases(task: Task, source: Source) -> Sequence[Source]:
-    """Return the suite in its authors' layout: every SQLite file beside the task's database.
+    """Return a suite in its authors' layout: the SQLite files beside the task's database.
 
     Raises:
         UsageError: The folder holds no SQLite file.
     """
     paths = sorted(source.path.parent.glob("*.sqlite"))
     if not paths:
-        raise UsageError(f"{source.path.parent}: holds no .sqlite files, hence no test suite")
+        raise UsageError(f"{source.path.parent}: has no .sqlite files, so it is not a test suite")
     return [find(path) for path in paths]
 
 
-def equal(gold: Result, answer: Result, ordered: bool) -> bool:
-    """Return whether two results are equal in some order of the answer's columns."""
+def equal(gold: StatementResult, answer: StatementResult, ordered: bool) -> bool:
+    """Return whether two results are equal in some order of the answer's columns.
+
+    Args:
+        gold: The result of gold.
+        answer: The result of the answer.
+        ordered: Whether the order of the rows counts.
+    """
     if not gold.rows and not answer.rows:
         return gold.complete and answer.complete
     if not (gold.complete and answer.complete) or len(gold.rows) != len(answer.rows):
@@ -57,21 +63,23 @@ def equal(gold: Result, answer: Result, ordered: bool) -> bool:
 
 
 def prepare(sql: str, dialect: str, keep_distinct: bool = False) -> str:
-    """Return a statement in the form that the evaluation runs."""
+    """Return a statement in the form that the original evaluation runs: see the module."""
     for split_operator, joined_operator in (("> =", ">="), ("< =", "<="), ("! =", "!=")):
         sql = sql.replace(split_operator, joined_operator)
     sql = _THIS_YEAR.sub("2020", sql)
     return sql if keep_distinct else _remove_distinct(sql, dialect)
 
 
-class SuiteReward:
-    """Test-suite accuracy as a reward: 1.0 or 0.0. ``parts``: the share of databases that agree.
+class SqlTestSuiteReward:
+    """The reward by test-suite accuracy: 1.0 if answer and gold agree on all databases, else 0.0.
+
+    ``parts`` holds ``databases``, the share of databases on which they agree.
 
     Args:
         databases: The opener of the databases, for the grader.
         cache: The cache of golds' results; None: no cache.
         suite: Returns the databases of a task's suite; default: those beside the task's database.
-        keep_distinct: Whether DISTINCT counts. The paper's figures are without.
+        keep_distinct: Whether DISTINCT counts. The paper's figures were computed without DISTINCT.
     """
 
     VERSION = 1
@@ -85,11 +93,11 @@ class SuiteReward:
         suite: Suite = sibling_databases,
         keep_distinct: bool = False,
     ) -> None:
-        self._grader = Grader(databases, cache)
+        self._grader = SqlGrader(databases, cache)
         self._suite = suite
         self._keep_distinct = keep_distinct
 
-    def __call__(self, task: Task, episode: Episode, session: Session) -> Score:
+    def __call__(self, task: Task, episode: Episode, session: DatabaseSession) -> Score:
         """Return the score against the best gold.
 
         Raises:
@@ -131,10 +139,17 @@ def _match_columns(
     is_ordered: bool,
     matched_indices: tuple[int, ...],
 ) -> bool:
-    """Return whether the remaining columns can be matched such that the rows are equal.
+    """Return whether the unmatched columns can be matched such that all rows are equal.
 
-    Further columns cannot repair a difference in the matched ones. The search therefore follows few
-    orders to their end.
+    If the matched columns already differ, no further column can make the rows equal. The search
+    therefore ends early for most orders.
+
+    Args:
+        gold_columns: The columns of gold's result.
+        answer_columns: The columns of the answer's result.
+        is_ordered: Whether the order of the rows counts.
+        matched_indices: For gold's first columns, the positions of the matched columns of the
+            answer.
     """
     if not _are_same_rows(
         gold_columns[: len(matched_indices)],
@@ -148,7 +163,7 @@ def _match_columns(
     for index in range(len(answer_columns)):
         column = tuple(answer_columns[index])
         if index not in matched_indices and column not in tried_columns:
-            tried_columns.add(column)  # equal columns give equal results
+            tried_columns.add(column)  # an equal column would give the same result
             if _match_columns(gold_columns, answer_columns, is_ordered, (*matched_indices, index)):
                 return True
     return False

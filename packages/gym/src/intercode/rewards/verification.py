@@ -1,31 +1,33 @@
 """The verification reward: a command of the task decides whether the task is solved.
 
-The command must judge the files that the agent *left*, and must not be steered by them. The reward
-therefore proceeds in this order:
+The command must judge the files that the agent *left*, and these files must not steer the command.
+The reward therefore proceeds in this order:
 
-1. All processes of the agent are killed: they could change files during the check, trace the
-   command, or wait for it. A running episode (with a reward in every turn) keeps its processes: the
-   command then runs in another sandbox, started from a snapshot of the files.
-2. If the agent changed a file that decides how *any* command runs (programs, libraries, the
-   loader's configuration: `SYSTEM_PATHS`), no command's result is trustworthy. The score is 0, with
-   the paths in its detail. Changes by the task's own setup do not count.
-3. The command runs in a new process, not in the agent's shell: functions, aliases, variables,
-   ``BASH_ENV`` and the working directory do not reach it. Few environment variables reach it, and
-   none of the image's that could steer the command. No start-up file is read. ``PATH`` is fixed,
-   with the image's own directories first. ``/usr/local/bin``, the only directory in which the agent
-   may add programs, thus hides no program of the image. Python's modules are protected alike (see
-   the end of this module). The limits are a fresh sandbox's, since no program can change those of
-   process 1. An agent that has filled the disk gets 0.
+1. All processes of the agent are killed, because they could change files during the check, trace
+   the command, or wait for it. In a running episode (with a reward in every turn) the processes
+   continue. The command then runs in another sandbox, started from a snapshot of the files.
+2. Some files decide how *any* command runs: programs, libraries, the loader's configuration
+   (`SYSTEM_PATHS`). If the agent changed such a file, no command's result is trustworthy. The score
+   is 0, with the paths in its detail. Changes by the task's own setup do not count.
+3. The command runs in a new process, not in the agent's shell. Functions, aliases, variables,
+   ``BASH_ENV`` and the working directory of that shell do not reach the command. The command gets
+   few environment variables, and none of the image's variables that could steer it. No start-up
+   file is read. ``PATH`` is fixed, with the image's own directories first. ``/usr/local/bin`` is
+   the only directory in which the agent may add programs, and comes last, so it hides no program of
+   the image. Python's modules are protected in the same way (see the end of this module). The
+   limits are those of a fresh sandbox, because no program can change the limits of process 1. An
+   agent that has filled the disk gets 0.
 4. No program that the command starts can inspect another program (`SupportsPrivacy`). The expected
    values, in the command's own text or in the arguments of ``grep``, stay hidden.
 5. The agent's files in temporary folders are removed, except those that the task names.
-6. If the agent changed files that may configure a tool, or left links that redirect file names (see
-   `leftovers`), the command must succeed a second time. The second run uses a copy in which these
-   files are as before: see `restore_paths`. Honest work also passes in the copy.
+6. The agent may have changed files that may configure a tool, or left links that redirect file
+   names (see `leftovers`). The command must then succeed a second time. The second run uses a copy
+   in which these files are as before: see `restore_paths`. Honest work also passes in the copy.
 
-A task whose answer is such a file names the file in `may_change`. The author of the command is
-responsible for the files that it opens. The command should not run a program of the agent, unless
-that program is under judgement. Its exit code comes from the kernel, not from its output.
+If the answer of a task is a file of these kinds, the task names the file in `may_change`. The
+author of the command is responsible for the files that the command opens. The command should not
+run a program of the agent, unless that program is under judgement. The exit code of the command
+comes from the kernel, not from the command's output.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ from intercode_sandbox.base import (
     SupportsPrivacy,
 )
 from intercode_sandbox.network import Network
-from intercode_sandbox.scripts import script
+from intercode_sandbox.script_arguments import script
 from intercode_sandbox.units import MIB
 
 SYSTEM_PATHS = re.compile(
@@ -67,14 +69,17 @@ SYSTEM_PATHS = re.compile(
 """Files, and directories with all their content, that decide how any command runs."""
 
 OPEN_PATHS = re.compile(r"/usr/(local/(bin|src)|src)(/|$)")
-"""Exceptions for new files: a program in these folders is found only if no other has its name."""
+"""Exceptions in `SYSTEM_PATHS`: an agent may add files in these folders.
+
+``PATH`` lists ``/usr/local/bin`` last, so a new program there hides no other program.
+"""
 
 _QUOTED_BYTES = 2000
 """The most bytes of the command's output that a score's detail quotes."""
 _MAX_QUOTED_PATHS = 20
 """The most paths that a score's detail names."""
 _RETRIES = 3
-"""The number of late verifications of a task that are retried once."""
+"""The most verifications of a task that run again after they reached the time limit."""
 _retry_lock = threading.Lock()
 _MIN_FREE_BYTES, _MIN_FREE_FILES = 16 * MIB, 64
 """The bytes and the number of files that a verification must be able to write."""
@@ -139,7 +144,7 @@ class CommandReward:
     def _judge(
         self, task: Task, sandbox: SandboxBackend, changes: Mapping[str, Change], is_copy: bool
     ) -> Score:
-        """Judge the sandbox in the agent's final state, and a copy without files that could steer.
+        """Judge the agent's final state, and a copy in which files that could steer are as before.
 
         Args:
             task: The task.
@@ -208,10 +213,10 @@ class CommandReward:
         return start_copy(self._provider, self._network, sandbox.limits, sandbox.snapshot())
 
     def _setup_changes(self, task: Task) -> dict[str, Change]:
-        """Return the changes by the task's files and setup.
+        """Return the changes by the task's files and setup, by path.
 
-        The changes are also needed if the agent's sandbox contains none of them any more: the agent
-        may have replaced them.
+        A new sandbox without the agent is started to find them. The agent's sandbox may no longer
+        contain these changes, because the agent may have replaced the files.
         """
         if not task.setup and not task.files:
             return {}
@@ -221,10 +226,11 @@ class CommandReward:
         return self._changes_by_task[task]
 
     def _verify(self, task: Task, sandbox: SandboxBackend) -> Completed:
-        """Run the verification; if it is late, retry once while no other verification is retried.
+        """Run the verification; if it reaches the time limit, run it a second time.
 
-        Only `_RETRIES` verifications of a task are retried, so many agents whose programs never end
-        cost no further time.
+        Other programs may have slowed the first run. Second runs of different verifications do not
+        overlap. Only `_RETRIES` verifications of a task run again, so many agents whose programs
+        never end cost no further time.
         """
         result = self._run(task, sandbox)
         if result.timed_out and (late_count := self._late_counts.get(task.task_id, 0)) < _RETRIES:
@@ -277,7 +283,7 @@ def _has_room(sandbox: SandboxBackend) -> bool:
 
 
 def _free_space(sandbox: SandboxBackend) -> FreeSpace | None:
-    """Return a sandbox's free space; None if neither the sandbox nor the image can measure it."""
+    """Return a sandbox's free space; None if neither the sandbox nor its ``stat`` reports it."""
     if isinstance(sandbox, SupportsFreeSpace):
         return sandbox.free_space()
     env = leftovers.variables(sandbox)
@@ -290,7 +296,7 @@ def _free_space(sandbox: SandboxBackend) -> FreeSpace | None:
 
 
 def _unexpected_changes(task: Task, changes: Mapping[str, Change], home: str) -> dict[str, Change]:
-    """Return the unexpected changes of system files and settings, by path."""
+    """Return the changes of system files and settings that the task does not allow, by path."""
     settings = _setting_paths([*changes.values()], home)
     return {
         path: change
@@ -304,7 +310,9 @@ def _tampered_paths(
     changes: Mapping[str, Change],
     setup_changes: Mapping[str, Change],
 ) -> list[str]:
-    """List the system paths that the agent changed, without paths in the image's original state.
+    """List the changed system paths after which no command's result is trustworthy.
+
+    Paths in the image's original state, and new programs that hide no other program, are omitted.
 
     Args:
         changed_paths: The paths at which the next two arguments differ.
@@ -312,7 +320,7 @@ def _tampered_paths(
         setup_changes: The same differences before the agent started.
     """
     system = [path for path in changed_paths if SYSTEM_PATHS.match(path)]
-    # A new program replaces a removed program of the setup that has its name.
+    # A new program that has the name of a removed program of the setup replaces that program.
     removed_names = {_name(path) for path in system if path not in changes}
     return sorted(
         path
@@ -337,15 +345,16 @@ def _name(path: str) -> str:
 # -- settings of tools -----------------------------------------------------------------------------
 
 # Tools read their configuration files unasked: ``~/.gitconfig``, ``~/.sqliterc``, ``/etc/magic``.
-# No list of such files is complete, so this selection is by folder: ``/etc``, the hidden files of
-# home folders, the settings of a repository, and the image's folders in ``/opt``. Work that is also
-# right without its settings is not judged by them.
+# No list of such files is complete, so this selection is by folder. The folders are ``/etc``, home
+# folders (their hidden files), git folders (their settings), and the image's folders in ``/opt``. A
+# second run without the agent's settings decides, so work that needs no settings loses nothing.
 
 _FOLDERS = r"/etc|/usr/local/etc|/var/lib/(gems|misc|vim)"
 _HOMES = r"/root|/home/[^/]+|/var/lib/[^/]+"
 _NO_SETTINGS = r"\w+_history|lesshst|viminfo|wget-hsts|git(ignore|attributes|modules|hub)?"
-"""Hidden names from which no tool reads settings in a verification: records of input, and parts of
-a repository.
+"""Hidden names from which no tool reads settings in a verification.
+
+These names belong to records of input, and to parts of a repository.
 """
 _MARKS = ("HEAD", "refs", "objects")
 _REPOSITORY_SETTINGS = r"/(config(\.worktree)?|hooks|info|shallow)(/|$)"
@@ -370,7 +379,8 @@ def _setting_paths(changes: Sequence[Change], home: str) -> set[str]:
     added_paths = {change.path for change in changes if change.kind == "added"}
     folders = re.compile(rf"/home|{homes}")
     repository_pattern = re.compile(_REPOSITORY_SETTINGS)
-    # Git folders of another name: a file .git, or commondir in a git folder, may refer to them.
+    # A git folder may have any name: a file .git, or a file commondir in a git folder, can refer to
+    # it.
     path_parts = [change.path.rpartition("/") for change in changes]
     heads, refs, objects = (
         {folder for folder, _, name in path_parts if name == marker} for marker in _MARKS
@@ -385,7 +395,7 @@ def _setting_paths(changes: Sequence[Change], home: str) -> set[str]:
             return True
         if any(path[: m.start()] in repositories for m in repository_pattern.finditer(path)):
             return True
-        # A link that replaces such a folder leads to the settings of another folder.
+        # A link in place of a home folder or of its parent leads to the settings of another folder.
         return change.type == "symlink" and (
             path in ancestors or folders.fullmatch(path) is not None
         )
@@ -429,13 +439,13 @@ def restore_paths(
     run_program(folders, "chmod", "u+rwx")
     if not run_program(files.difference(original_paths), "rm", "-f"):
         return False
-    # Fails for Docker's mounts, such as /etc/hosts.
+    # This removal fails for Docker's mounts, such as /etc/hosts. Its result is therefore ignored.
     run_program(files.intersection(original_paths), "rm", "-f")
     run_program(folders[::-1], "rmdir")  # folders that hold other files remain
     names: dict[str, None] = {}
     for path in original_paths:
         folder = path.rpartition("/")[0]
-        # A removed repository has no settings.
+        # A path whose folder is missing, such as a removed repository, needs no settings.
         if f".{folder}" in names or is_there(folder or "/"):
             names[f".{path}"] = None
     if not names:
@@ -468,7 +478,7 @@ def _was_there(
 # which do not exist; ``pytest`` loads every registered plug-in. An import statement of a library
 # therefore finds libraries only, and so does a search for installed distributions.
 #
-# The module lies in an archive under an unpredictable name.
+# The module lies in an archive under a random name, which no program of the agent can predict.
 
 _FOLDER = "/dev/shm"
 _SITECUSTOMIZE = """\

@@ -21,23 +21,23 @@ import msgspec
 from intercode.cli.parser import add_action
 from intercode.cli.terminal import print_json, safe, size, table
 from intercode_integrations.external_agents import layers
-from intercode_sandbox.files import cache_root
+from intercode_sandbox.host_files import cache_root
 from intercode_sandbox.images.base import Progress
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
+    """Add the options of ``intercode agents`` to a parser."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    add_action(actions, "list", "the agents, and which are installed")
+    add_action(actions, "list", "list the agents and their state")
     install = add_action(actions, "install", "build the layers of agents")
-    install.add_argument("name", nargs="+", help="an agent's name: see list")
+    install.add_argument("name", nargs="+", help="an agent's name, from 'intercode agents list'")
     install.add_argument("-q", "--quiet", action="store_true", help="show no progress")
     remove = add_action(actions, "remove", "remove the layers of agents")
     remove.add_argument("name", nargs="+", help="an agent's name")
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Run the action."""
+    """Run the action that the command line names, and return the exit code."""
     {"list": _list, "install": _install, "remove": _remove}[args.action](args)
     return 0
 
@@ -67,7 +67,7 @@ def _list(args: argparse.Namespace) -> None:
 
 def _install(args: argparse.Namespace) -> None:
     for name in args.name:
-        layers.find_recipe(name)  # fails before any work
+        layers.find_recipe(name)  # an unknown name fails before any installation starts
     progress: Progress = (lambda line: None) if args.quiet else _show
     built_layers = [layers.install(name, progress) for name in args.name]
     if args.json:
@@ -90,7 +90,7 @@ def _remove(args: argparse.Namespace) -> None:
         print("nothing was installed")
 
 
-def _to_record(item: layers.Recipe | layers.Layer) -> dict[str, Any]:
+def _to_record(item: layers.LayerRecipe | layers.AgentLayer) -> dict[str, Any]:
     record: dict[str, Any] = msgspec.to_builtins(item)
     return record
 

@@ -41,8 +41,8 @@ import msgspec
 from intercode.cli.terminal import dollars, one_line, output, print_message, safe
 from intercode.errors import InterCodeError, UsageError
 from intercode.spec import (
-    How,
     ModelSpec,
+    RunOptions,
     add_options,
     list_section_options,
     port,
@@ -58,123 +58,156 @@ if TYPE_CHECKING:
 
 LOOPBACK = "127.0.0.1"
 _CONNECTIONS = 1024
-"""Maximum clients at a time, with one thread each. Further clients wait to be accepted."""
+"""Maximum number of concurrent clients, each with a thread. Further clients wait to be accepted."""
 _RESERVE = 128
-"""Descriptors reserved beyond those of clients and their calls, which need one each."""
+"""Number of descriptors kept free for other uses. A client and its call to the model need one each.
+"""
 _SHORTEST_TOKEN = 16
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
+    """Add the options of ``intercode gateway`` to a parser."""
     model = list_section_options(ModelSpec)
-    for name, unit in (("max_cost", ""), ("max_tokens", "tokens that ")):
-        end = "may take" if unit else "may cost"
-        text = f"{unit or 'what '}all calls together {end}"
+    for name, noun in (("max_cost", "cost"), ("max_tokens", "tokens")):
+        text = f"maximum {noun} of all calls together"
         model = {**model, name: msgspec.structs.replace(model[name], help=text)}
     parser.add_argument(
-        "command", nargs="*", metavar="COMMAND", help="after '--': serve it alone, end with it"
+        "command",
+        nargs="*",
+        metavar="COMMAND",
+        help=("a command after '--': serve only its processes, and end with it"),
     )
     parser.add_argument(
-        "--upstream", required=True, metavar="NAME", help="PROVIDER/NAME, for instance openai/gpt-5"
+        "--upstream",
+        required=True,
+        metavar="NAME",
+        help=("the model: PROVIDER/NAME, such as openai/gpt-5"),
     )
     add_options(parser, model, "base_url")
     parser.add_argument(
-        "--port", type=port, default=0, metavar="N", help="of 127.0.0.1 (default: any free one)"
+        "--port",
+        type=port,
+        default=0,
+        metavar="N",
+        help=("port of the gateway at 127.0.0.1 (default: any free one)"),
     )
     parser.add_argument(
         "--token-file",
         metavar="FILE",
-        help="has the token that clients bring; made, for you alone, if it is not there "
-        "(default: a token that is printed)",
+        help="file with the token that clients send; a missing file is created, readable only by "
+        "you (default: a new token, which is printed)",
     )
     parser.add_argument(
-        "--record", metavar="FILE", help="append each call to it, as a line of JSON, without keys"
+        "--record",
+        metavar="FILE",
+        help=("append each call to this file, as a line of JSON, without keys"),
     )
     parser.add_argument(
-        "--json", action="store_true", help="print the addresses, and what was spent, as JSON lines"
+        "--json", action="store_true", help="print the addresses and the spending as JSON lines"
     )
     _add_limits(parser.add_argument_group("limits"), model)
-    _add_permissions(parser.add_argument_group("what clients may ask for"))
+    _add_permissions(parser.add_argument_group("permissions of clients"))
     cache = parser.add_argument_group("cache")
     add_options(cache, model, "cache")
     cache.add_argument(
         "--cache-sampled",
         action="store_true",
-        help="also replies at a temperature above 0 without a seed: equal requests get equal ones",
+        help=(
+            "also reuse replies at a temperature above 0 without a seed: equal requests get "
+            "equal replies"
+        ),
     )
 
 
 def _add_limits(limits: argparse._ArgumentGroup, model: Mapping[str, Option]) -> None:
-    """Add the limits of all calls together, of a call, and of the record."""
+    """Add the options that limit all calls together, each call, and the record."""
     add_options(limits, model, "max_cost", "max_tokens", "prices", "reply_tokens")
-    limits.add_argument("--max-calls", type=positive, metavar="N", help="calls that are answered")
-    limits.add_argument("--rate", type=positive, metavar="N", help="calls a minute; others wait")
+    limits.add_argument("--max-calls", type=positive, metavar="N", help=("maximum number of calls"))
     limits.add_argument(
-        "--token-rate", type=positive, metavar="N", help="tokens a minute; other calls wait"
+        "--rate", type=positive, metavar="N", help=("maximum calls a minute; further calls wait")
     )
     limits.add_argument(
-        "--at-once", type=positive, default=64, metavar="N", help="calls at a time (default: 64)"
+        "--token-rate",
+        type=positive,
+        metavar="N",
+        help=("maximum tokens a minute; further calls wait"),
     )
-    add_options(limits, list_section_options(How), "model_timeout")
     limits.add_argument(
-        "--max-context", type=size, metavar="SIZE", help="of a dialogue with its tools"
+        "--at-once",
+        type=positive,
+        default=64,
+        metavar="N",
+        help=("maximum parallel calls (default: 64)"),
+    )
+    add_options(limits, list_section_options(RunOptions), "model_timeout")
+    limits.add_argument(
+        "--max-context",
+        type=size,
+        metavar="SIZE",
+        help=("maximum size of a dialogue with its tools"),
     )
     limits.add_argument(
         "--record-limit",
         type=size,
         default="16G",
         metavar="SIZE",
-        help="of the file of --record, after which calls are refused (default: 16G)",
+        help=(
+            "maximum size of the file of --record; at this size, calls are refused (default: 16G)"
+        ),
     )
     limits.add_argument(
         "--drain",
         type=seconds,
         default=30.0,
         metavar="SECONDS",
-        help="for calls under way, once the gateway is to end (default: 30)",
+        help="at shutdown, time for running calls to end (default: 30)",
     )
 
 
 def _add_permissions(group: argparse._ArgumentGroup) -> None:
-    """Add the permissions that clients may have beyond answers of the one model."""
+    """Add the options that permit clients more than answers of a single model."""
     group.add_argument(
         "--allow-model",
         action="append",
         metavar="NAME[=MODEL]",
-        help="a model that they may name, and the provider's own name of it; may be given several "
-        "times (default: every name means the model of --upstream)",
+        help="a model name that clients may use, and the provider's name for it; may be given "
+        "several times (default: every name means the model of --upstream)",
     )
     group.add_argument(
         "--hosted",
         choices=("refuse", "drop", "pass"),
         default="refuse",
-        help="requests for tools that the provider carries out, as web search (default: refuse)",
+        help="policy for tools that the provider executes, such as web search (default: refuse)",
     )
     group.add_argument(
-        "--remote", action="store_true", help="URLs that the provider fetches, files that it keeps"
+        "--remote",
+        action="store_true",
+        help=("allow URLs that the provider fetches, and files that it stores"),
     )
-    group.add_argument("--stored", action="store_true", help="responses that the provider stores")
+    group.add_argument(
+        "--stored", action="store_true", help=("allow responses that the provider stores")
+    )
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Serve until a signal, or the command's end.
+    """Serve until a signal arrives, or until the command has ended.
 
     Returns:
-        The exit code: the command's, or 0.
+        The exit code: that of the command, or 0 without a command.
     """
     from intercode.models.cache import Cache
     from intercode.models.limits import Budget, RateLimit, Retry
     from intercode.models.local.store import ensure
     from intercode.models.prices import Prices
-    from intercode.models.remote import Around
+    from intercode.models.remote import CallContext
     from intercode.models.upstream import serve_upstream
     from intercode_integrations.gateway import Gateway
-    from intercode_integrations.gateway.record import CallLedger, Journal
+    from intercode_integrations.gateway.record import CallLedger, CallLog
 
     if args.command and which(args.command[0]) is None:
         raise UsageError(f"{args.command[0]} cannot be started: there is no such program")
     budget = Budget(args.max_cost, args.max_tokens)
-    call_context = Around(
+    call_context = CallContext(
         rate_limit=RateLimit(args.rate, args.token_rate),
         budget=budget,
         cache=Cache(args.cache) if args.cache else None,
@@ -193,7 +226,7 @@ def execute(args: argparse.Namespace) -> int:
         token = _token(args.token_file)
         ledger = CallLedger(budget)
         if args.record is not None:
-            journal = Journal(args.record, upstream.key, token, args.record_limit)
+            journal = CallLog(args.record, upstream.key, token, args.record_limit)
             ledger.file = stack.enter_context(closing(journal))
         session = stack.enter_context(
             gateway.open_session(
@@ -212,13 +245,13 @@ def execute(args: argparse.Namespace) -> int:
             print(_greeting(args, upstream, port, client_variables), file=output(), flush=True)
             signal_queue.get()
             code = 0
-        with suppress(KeyboardInterrupt):  # raised by the second signal
+        with suppress(KeyboardInterrupt):  # a second signal ends the wait
             session.drain(args.drain)
     total = ledger.spent()
     if args.json or not args.command:
         print(json.dumps(total) if args.json else _summary_text(total), file=output(), flush=True)
     else:
-        print_message(_summary_text(total))  # standard output belongs to the command
+        print_message(_summary_text(total))  # only the command may write to standard output
     if ledger.error is not None:
         raise ledger.error
     return code
@@ -247,10 +280,12 @@ def _policy(args: argparse.Namespace) -> GatewayPolicy:
 
 
 def _token(file: str | None) -> str:
-    """Read the token, or make a token and its file, readable only by this user.
+    """Return the clients' token from a file; a missing file is created with a new token.
+
+    The new file is readable only by this user. Without a file, the token is new.
 
     Raises:
-        UsageError: The file cannot be read or made, others can read it, or it has no token.
+        UsageError: The file cannot be read or created, others can read it, or it has no token.
     """
     new_token = secrets.token_urlsafe(32)
     if file is None:
@@ -263,11 +298,13 @@ def _token(file: str | None) -> str:
     except FileExistsError:
         pass
     except OSError as error:
-        raise UsageError(f"--token-file {file}: cannot be made: {error.strerror}") from None
+        raise UsageError(f"--token-file {file}: cannot be created: {error.strerror}") from None
     try:
         with Path(file).open(encoding="ascii") as input_file:
             if os.fstat(input_file.fileno()).st_mode & 0o077:
-                raise UsageError(f"--token-file {file}: others can read it: chmod 600 {file}")
+                raise UsageError(
+                    f"--token-file {file}: other users can read the file: chmod 600 {file}"
+                )
             token = input_file.read().strip()
     except (OSError, UnicodeError) as error:
         raise UsageError(f"--token-file {file}: cannot be read: {error}") from None
@@ -280,12 +317,12 @@ def _token(file: str | None) -> str:
 
 @contextmanager
 def _open_port(session: GatewaySession, port: int) -> Iterator[int]:
-    """Serve a session at a port of the loopback; yield the port's number.
+    """Serve a session at a port of 127.0.0.1 while the block runs; yield the port's number.
 
     Raises:
         UsageError: The port is not available.
     """
-    from intercode.admission import Admission
+    from intercode.connection_admission import Admission
     from intercode_sandbox.forwarding import Forward
 
     _, limit = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -301,7 +338,7 @@ def _open_port(session: GatewaySession, port: int) -> Iterator[int]:
     try:
         forward = Forward(listener, port, serve, connections)
     except InterCodeError as error:
-        raise UsageError(f"port {port} of {LOOPBACK} cannot be had: {error.__cause__}") from None
+        raise UsageError(f"port {port} of {LOOPBACK} is not available: {error.__cause__}") from None
     with closing(forward):
         yield listener.getsockname()[1]
     if forward.error is not None:
@@ -311,7 +348,7 @@ def _open_port(session: GatewaySession, port: int) -> Iterator[int]:
 
 
 def _client_variables(upstream: Upstream, port: int, token: str) -> dict[str, str]:
-    """Return the variables by which clients of the provider's protocols find the gateway."""
+    """Return the environment variables by which clients find the gateway's address and token."""
     from intercode_integrations.gateway.gateway import PROVIDER_PROTOCOLS
 
     url, variables = f"http://{LOOPBACK}:{port}", dict[str, str]()
@@ -326,7 +363,10 @@ def _client_variables(upstream: Upstream, port: int, token: str) -> dict[str, st
 def _greeting(
     args: argparse.Namespace, upstream: Upstream, port: int, client_variables: Mapping[str, str]
 ) -> str:
-    """Return the gateway's address and the settings of clients; a token in a file is not shown."""
+    """Return the text that states the gateway's address and the settings of clients.
+
+    A token that is in a file is not shown.
+    """
     url = f"http://{LOOPBACK}:{port}"
     if args.json:
         token_fields = {"token_file": args.token_file} if args.token_file else {}
@@ -345,11 +385,12 @@ def _greeting(
 
 @contextmanager
 def _signals() -> Iterator[SimpleQueue[int]]:
-    """Yield a queue of the received SIGINTs and SIGTERMs; from the second on, they also raise.
+    """Yield a queue that receives each SIGINT or SIGTERM; the second one also raises an exception.
 
-    Python runs a handler between two instructions of its main thread. If a signal arrives when this
-    thread is about to wait, the handler would run after the wait. The descriptor of the C handler
-    reports the signal at once.
+    The exception is KeyboardInterrupt. Python runs a signal handler between two instructions of the
+    main thread. If a signal arrives just before that thread starts to wait, the handler would run
+    only after the wait. Therefore a second thread reads the signals from a descriptor, to which
+    Python's C code writes them at once.
     """
     signal_queue: SimpleQueue[int] = SimpleQueue()
     reader, writer = os.pipe2(os.O_CLOEXEC)
@@ -357,38 +398,39 @@ def _signals() -> Iterator[SimpleQueue[int]]:
 
     def forward_signals() -> None:
         with os.fdopen(reader, "rb", buffering=0) as signals:
-            while number := signals.read(1):
-                signal_queue.put(number[0])
+            while signal_number := signals.read(1):
+                signal_queue.put(signal_number[0])
 
-    def handle(number: int, frame: FrameType | None) -> None:
+    def handle(signal_number: int, frame: FrameType | None) -> None:
         for handled_number in previous_handlers:
             signal.signal(handled_number, signal.default_int_handler)
 
     previous_handlers = {
-        number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)
+        signal_number: signal.getsignal(signal_number)
+        for signal_number in (signal.SIGINT, signal.SIGTERM)
     }
     threading.Thread(target=forward_signals, daemon=True).start()
     descriptor = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    for number in previous_handlers:
-        signal.signal(number, handle)
+    for signal_number in previous_handlers:
+        signal.signal(signal_number, handle)
     try:
         yield signal_queue
     finally:
-        for number, handler in previous_handlers.items():
-            signal.signal(number, handler)
+        for signal_number, handler in previous_handlers.items():
+            signal.signal(signal_number, handler)
         signal.set_wakeup_fd(descriptor)
         os.close(writer)
 
 
 def _hide_keys(upstream: Upstream) -> None:
-    """Hide keys from the command and from clients, which may run as the same user."""
+    """Hide model keys in this process's environment, which processes of the same user can read."""
     from intercode_sandbox.native.syscalls import hide_variables
 
     hide_variables(os.environ.keys() - _inherited_variables(upstream).keys())
 
 
 def _inherited_variables(upstream: Upstream) -> dict[str, str]:
-    """Return the environment without model keys: a command must use the gateway."""
+    """Return this process's environment without model keys, so a command must use the gateway."""
     from intercode.models.providers import PROVIDERS
 
     keys = {provider.key for provider in PROVIDERS.values()}
@@ -400,9 +442,10 @@ def _inherited_variables(upstream: Upstream) -> dict[str, str]:
 
 
 def _run(command: Sequence[str], env: Mapping[str, str], signal_queue: SimpleQueue[int]) -> int:
-    """Run a command until it ends, or a second signal ends it; return its exit code.
+    """Run a command until its end, and return its exit code.
 
-    A terminal sends Ctrl-C to the command, too; SIGTERM is forwarded.
+    A first SIGTERM is forwarded to the command. A terminal itself sends Ctrl-C to the command. A
+    second signal kills the command.
     """
     try:
         process = subprocess.Popen(command, env=dict(env))
@@ -423,7 +466,7 @@ def _run(command: Sequence[str], env: Mapping[str, str], signal_queue: SimpleQue
 
 
 def _summary_text(total: Mapping[str, Any]) -> str:
-    """Return the total usage as text."""
+    """Return a sentence about the total calls, tokens and cost."""
     notes = [f"{total['cached']} from the cache"] if total["cached"] else []
     notes += [f"{total['errors']} without a whole answer"] if total["errors"] else []
     notes_text = f" ({', '.join(notes)})" if notes else ""
@@ -439,7 +482,7 @@ def _summary_text(total: Mapping[str, Any]) -> str:
 
 
 class _Refusals(logging.Handler):
-    """A log handler that prints the gateway's refusals and its provider's failures."""
+    """A log handler that prints refusals of the gateway and failures of the provider."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno == logging.INFO:
@@ -448,7 +491,7 @@ class _Refusals(logging.Handler):
 
 @contextmanager
 def _refusals() -> Iterator[None]:
-    """Print refusals while the block runs."""
+    """Print the gateway's refusals and the provider's failures while the block runs."""
     handler = _Refusals()
     loggers = [
         logging.getLogger(name)

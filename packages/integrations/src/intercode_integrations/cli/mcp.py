@@ -26,39 +26,45 @@ from intercode_integrations.serve import TOKEN
 
 LOOPBACK = "127.0.0.1"
 IDLE_SECONDS = 900
-"""Seconds without a call after which a client over HTTP counts as gone."""
+"""Seconds without a call after which a client over HTTP counts as disconnected."""
 _OMITTED_OPTIONS = "retries on locked accept show json max_connections model_timeout"
-"""Options of runs that do not apply: for example, a client's actions cannot be repeated."""
+"""Options of ``intercode run`` that do not apply: a client's actions cannot be repeated."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
+    """Add the options of ``intercode mcp`` to a parser."""
     add_environment(parser)
-    client = parser.add_argument_group("the client")
+    client = parser.add_argument_group("client")
     client.add_argument(
-        "--show-score", action="store_true", help="tell the client the reward at the end"
+        "--show-score", action="store_true", help="report the reward to the client at the end"
     )
     client.add_argument(
         "--idle",
         type=positive,
         metavar="S",
-        help="seconds without a call after which it has left "
+        help="seconds without a call after which a client counts as disconnected "
         f"(default: none; {IDLE_SECONDS} with --http)",
     )
-    http = parser.add_argument_group("over HTTP")
-    http.add_argument("--http", action="store_true", help="over HTTP, several episodes at a time")
-    http.add_argument("--host", help=f"the address to listen on (default: {LOOPBACK})")
-    http.add_argument("--port", type=port, metavar="N", help="default: any that is free")
+    http = parser.add_argument_group("HTTP")
+    http.add_argument("--http", action="store_true", help="serve over HTTP, with parallel episodes")
+    http.add_argument("--host", help=f"address of the server (default: {LOOPBACK})")
     http.add_argument(
-        "--token-file", metavar="FILE", help=f"has a token to ask for (default: ${TOKEN})"
+        "--port", type=port, metavar="N", help="port of the server (default: any free one)"
     )
-    http.add_argument("--token", help="itself: others on this machine can see it in 'ps'")
+    http.add_argument(
+        "--token-file",
+        metavar="FILE",
+        help=f"file with the token that clients must send (default: ${TOKEN})",
+    )
+    http.add_argument(
+        "--token", help="the token itself; other users of this machine can see it in 'ps'"
+    )
     http.add_argument("--json", action="store_true", help="print the URLs as lines of JSON")
     add_tasks(parser, excluded_names=_OMITTED_OPTIONS)
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Serve until every episode has ended, or the client has left."""
+    """Serve until every episode has ended, or the client has disconnected; return the exit code."""
     from intercode_integrations.mcp import run as mcp
 
     if not args.http and (args.host or args.port or args.token or args.token_file or args.json):

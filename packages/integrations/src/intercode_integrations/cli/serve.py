@@ -30,69 +30,97 @@ from intercode_sandbox.units import MIB
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
+    """Add the options of ``intercode serve`` to a parser."""
     parser.add_argument(
         "env", nargs="+", metavar="ENV", help="an environment, or a benchmark's folder"
     )
-    parser.add_argument("--host", default="127.0.0.1", help="the address to listen at (127.0.0.1)")
-    parser.add_argument("--port", type=port, default=8000, help="0: any that is free (8000)")
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="address of the server (default: 127.0.0.1)"
+    )
+    parser.add_argument(
+        "--port",
+        type=port,
+        default=8000,
+        help="port of the server; 0: any free one (default: 8000)",
+    )
     parser.add_argument(
         "--json", action="store_true", help="print the environments' URLs as a line of JSON"
     )
-    parser.add_argument("--workers", type=positive, default=1, metavar="N", help="processes (1)")
+    parser.add_argument(
+        "--workers", type=positive, default=1, metavar="N", help="worker processes (default: 1)"
+    )
     parser.add_argument(
         "--allow-host",
         action="append",
         default=[],
         metavar="NAME",
-        help="a name by which clients call this server, beside localhost and this machine's own",
+        help="another host name that clients may use, in addition to this machine's and localhost",
     )
-    secret = parser.add_argument_group("the token that clients bring")
-    secret.add_argument("--token-file", metavar="FILE", help=f"has it (default: ${TOKEN})")
+    secret = parser.add_argument_group("access token of clients")
     secret.add_argument(
-        "--token", metavar="TOKEN", help="itself: others on this machine can see it in 'ps'"
+        "--token-file", metavar="FILE", help=f"file with the token (default: ${TOKEN})"
+    )
+    secret.add_argument(
+        "--token",
+        metavar="TOKEN",
+        help="the token itself; other users of this machine can see it in 'ps'",
     )
     limits = parser.add_argument_group("sessions")
     limits.add_argument(
-        "--max-sessions", type=positive, metavar="N", default=64, help="at a time (64)"
+        "--max-sessions",
+        type=positive,
+        metavar="N",
+        default=64,
+        help="maximum open sessions (default: 64)",
     )
     limits.add_argument(
-        "--idle", type=seconds, default=600.0, metavar="SECONDS", help="without a message (600)"
+        "--idle",
+        type=seconds,
+        default=600.0,
+        metavar="SECONDS",
+        help="end a session without a message for this time (default: 600)",
     )
     limits.add_argument(
-        "--lifetime", type=seconds, metavar="SECONDS", help="of a session (no limit)"
+        "--lifetime",
+        type=seconds,
+        metavar="SECONDS",
+        help="maximum duration of a session (default: no limit)",
     )
     limits.add_argument(
         "--drain",
         type=seconds,
         default=30.0,
         metavar="SECONDS",
-        help="for episodes to end, once the server is to end (30)",
+        help="at shutdown, time for running episodes to end (default: 30)",
     )
     limits.add_argument(
         "--patience",
         type=seconds,
         default=30.0,
         metavar="SECONDS",
-        help="for a client to take what it is sent (30)",
+        help="disconnect a client that does not read its data for this time (default: 30)",
     )
     limits.add_argument(
-        "--max-message", type=size, default=MIB, metavar="SIZE", help="from a client (1M)"
+        "--max-message",
+        type=size,
+        default=MIB,
+        metavar="SIZE",
+        help="maximum size of a client's message (default: 1M)",
     )
     limits.add_argument(
         "--rate",
         type=positive,
         default=1000,
         metavar="N",
-        help="messages a second from a client (1000)",
+        help="maximum messages a second from a client (default: 1000)",
     )
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Serve until a signal."""
+    """Serve until a signal arrives, and return the exit code."""
     if find_spec("websockets") is None:
         raise UsageError("serving needs the package websockets: pip install 'intercode-gym[serve]'")
-    from intercode.request_guard import Guard, is_loopback
+    from intercode.request_guard import RequestGuard, is_loopback
     from intercode_integrations.serve.catalog import EnvironmentEntry, index_entries
     from intercode_integrations.serve.session import SessionLimits
     from intercode_integrations.serve.workers import listen, run
@@ -100,8 +128,8 @@ def execute(args: argparse.Namespace) -> int:
     token = read_token(args)
     if token is None and not is_loopback(args.host):
         raise UsageError(
-            f"--host {args.host}: others than this machine need a token, for instance "
-            "openssl rand -hex 32 > token.txt; then --token-file token.txt"
+            f"--host {args.host}: clients on other machines need a token: openssl rand -hex 32 > "
+            "token.txt, then --token-file token.txt"
         )
     entries = index_entries(EnvironmentEntry(address, args.max_message) for address in args.env)
     limits = SessionLimits(
@@ -124,18 +152,18 @@ def execute(args: argparse.Namespace) -> int:
         )
         print(announcement, file=output(), flush=True)
 
-    guard = Guard(token, [args.host, *args.allow_host], option="--allow-host")
+    guard = RequestGuard(token, [args.host, *args.allow_host], option="--allow-host")
     run(list(entries.values()), limits, guard, listeners, announce)
     return 0
 
 
 def read_token(args: argparse.Namespace) -> str | None:
-    """Return the token; None: there is no token.
+    """Return the token for clients, from a file, an option or a variable; None without a token.
 
     Raises:
         UsageError: The token cannot be read, is empty, or is invalid in a header.
     """
-    token = os.environ.pop(TOKEN, None)  # hidden from child processes
+    token = os.environ.pop(TOKEN, None)  # removed, so child processes do not receive the token
     if args.token_file is not None:
         try:
             token = Path(args.token_file).read_text(encoding="utf-8").strip()
@@ -146,5 +174,5 @@ def read_token(args: argparse.Namespace) -> str | None:
         return None
     token = token.strip()
     if not token or not token.isascii() or not token.isprintable():
-        raise UsageError("the token is empty, or has characters that no header can have")
+        raise UsageError("the token is empty, or has characters that are not valid in a header")
     return token

@@ -1,5 +1,6 @@
-"""External command-line agents, unmodified: in the sandbox, with a model and no network.
+"""External command-line agents, unmodified, in a sandbox that reaches their model but no network.
 
-`profile` describes an agent: its command, settings and files. `episode_runner` runs the agent for
-an episode, and `turns` rebuilds its turns from the calls to its model.
+`profile` describes an agent: the command, the settings and the files of its program.
+`episode_runner` runs the program in an episode. `turns` rebuilds the episode's turns from the calls
+to the model.
 """

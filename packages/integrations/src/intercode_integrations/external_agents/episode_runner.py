@@ -1,12 +1,14 @@
 """Episodes of external agents, whose programs run in the sandbox and call their model.
 
-The sandbox has no network. One port of its loopback leads to the episode's session at the run's
-gateway. The gateway calls the model, retains every call, and accepts only the session's key. The
-episode is submitted when the program ends, or when a limit ends it with all its child processes.
+The sandbox has no network. One port of its loopback interface leads to the episode's session at the
+run's gateway. The gateway calls the model, records every call, and accepts only the session's
+token. The episode is submitted when the program ends. If a limit is reached, the program and its
+child processes are killed, and the episode is submitted, too.
 
-A program that fails after an answer of its model has made an attempt, which is scored: its exit
-code and the end of its output are in the record. Errors of the run are a model that was not called
-or gives no answer, and a sandbox that fails. A command may also run without a model.
+If a program fails after its model has answered, the episode is scored as an attempt. The record
+contains the exit code and the end of the output. Two failures are errors of the run instead: the
+program did not call its model or got no answer, or the sandbox failed. A command may also run
+without a model.
 """
 
 from __future__ import annotations
@@ -34,42 +36,42 @@ from intercode.redaction import Redactor
 from intercode_integrations.external_agents.profile import PORT, Profile
 from intercode_integrations.external_agents.turns import rebuild_turns
 from intercode_sandbox.base import OutputBuffer
-from intercode_sandbox.forwarding import Forwards
+from intercode_sandbox.forwarding import SupportsForwarding
 
 if TYPE_CHECKING:
-    from intercode.agents.base import Surroundings
-    from intercode.agents.guarded_env import HeldEnv
+    from intercode.agents.base import AgentContext
+    from intercode.agents.guarded_env import GuardedEnv
     from intercode.task import Task
     from intercode_integrations.gateway import Call, Gateway, GatewaySession
     from intercode_sandbox import SandboxBackend
     from intercode_sandbox.base import Process
 
 SECONDS = 1800.0
-"""Time of an episode without a configured limit."""
+"""Seconds of an episode whose spec sets no time limit."""
 CALLS = 100
-"""Calls to the model in an episode without a configured number of turns."""
+"""Maximum number of calls to the model in an episode whose spec sets no number of turns."""
 GRACE = 30.0
-"""Seconds in which a program must end after a limit is reached and its model answers no more."""
+"""Seconds in which a program must end after the gateway has refused a call over a limit."""
 MAX_OUTPUT_BYTES = 20_000
-"""Bytes of a program's output that the record retains."""
+"""Bytes at the end of a program's output that the episode's record keeps."""
 _MAX_QUOTED_CHARACTERS = 1000
-"""Characters of a program's output that an error quotes."""
+"""Characters at the end of a program's output that an error message quotes."""
 _SETTLE_SECONDS = 5.0
-"""Seconds for recording calls that were under way when the program ended."""
+"""Maximum seconds to wait for the records of calls that were running when the program ended."""
 _CHUNK = 65_536
 
 
 class ExternalAgents:
-    """A factory of a profile's agents.
+    """A factory of external agents that follow one profile.
 
     Args:
         profile: The profile.
-        gateway: The gateway to their model; None: they have no model.
+        gateway: The gateway to the agents' model; None: the agents have no model.
         model: The model's name, such as ``openai/gpt-5``.
-        limits: The limits of an episode.
-        calls: The maximum calls to the model in an episode.
-        skills: The text that offers skills, appended to the task; empty: there are none, or the
-            agent finds them by itself.
+        limits: The limits of time, tokens and cost of an episode.
+        calls: The maximum number of calls to the model in an episode.
+        skills: The text that offers skills, appended to the task's query; empty if there are no
+            skills, or the program finds their folder by itself.
     """
 
     def __init__(
@@ -90,46 +92,44 @@ class ExternalAgents:
         self.name = profile.name
 
     def facts(self) -> dict[str, Any]:
-        """Return the facts that identify the agents, for a run's record."""
+        """Return the facts that identify these agents in a run's record."""
         limits = {**asdict(self.limits), "calls": self.calls}
         limits["seconds"] = self.limits.seconds or SECONDS
         model = {"model": self.model} if self.gateway is not None else {}
         return {**model, "profile": self.profile.facts(), "limits": limits}
 
     def __call__(self, task: Task) -> ExternalAgent:
-        """Make the agent of one episode."""
+        """Make the agent for one episode."""
         return ExternalAgent(self)
 
-    def within(self, env: Surroundings, task: Task) -> ExternalAgent:
-        """Make the agent of one episode in this environment.
+    def make_agent(self, env: AgentContext, task: Task) -> ExternalAgent:
+        """Make the agent for one episode in a given environment.
 
         Raises:
             UsageError: The environment's language is not Bash.
         """
         if env.traits.language != "bash":
-            raise UsageError(
-                f"agent {self.name} acts in a shell by itself: it cannot play {env.name}"
-            )
+            raise UsageError(f"agent {self.name} needs a shell: it cannot play {env.name}")
         return ExternalAgent(self)
 
 
 @dataclass(slots=True)
 class ExitStatus:
-    """The end of a program."""
+    """The end of an agent's program: exit code, limit, duration, failure and output."""
 
     exit_code: int | None = None
-    """Exit code in a shell's convention; None: the program was killed."""
+    """Exit code as a shell reports it; None: the program was killed."""
     limit: str | None = None
     """Limit that ended the program: ``seconds``, ``calls``, ``tokens`` or ``cost``; ``sandbox``: a
-    process in the sandbox ended it."""
+    process in the sandbox ended the sandbox; None: no limit."""
     seconds: float = 0.0
     failure: Exception | None = None
-    """Failure of the sandbox, caused inside, or of a connection to the gateway."""
+    """Failure of the sandbox that a process in it caused, or of a connection to the gateway."""
     output: OutputBuffer = field(default_factory=lambda: OutputBuffer(MAX_OUTPUT_BYTES))
 
 
 class ExternalAgent:
-    """An external agent that plays one episode."""
+    """An external agent in one episode."""
 
     def __init__(self, agents: ExternalAgents) -> None:
         self._agents = agents
@@ -138,13 +138,13 @@ class ExternalAgent:
         self._metadata: dict[str, Any] = {}
         self._session: GatewaySession | None = None
 
-    def run(self, env: HeldEnv) -> None:
-        """Run the program in the episode, and record its turns.
+    def run(self, env: GuardedEnv) -> None:
+        """Run the program in the sandbox, and record its turns.
 
         Raises:
-            ModelError: The model gave no answer.
-            BudgetError: The budget of all episodes is used up.
-            AgentStartError: The program cannot be started, or has not called its model.
+            ModelError: The model gave no answer to any call.
+            BudgetError: The run's budget is used up.
+            AgentStartError: The program cannot be started, or did not call its model.
             SandboxError: The sandbox failed.
         """
         agents = self._agents
@@ -157,7 +157,7 @@ class ExternalAgent:
         try:
             with closing(budget), closing(session):
                 env.run_guarded(lambda sandbox: self._play(sandbox, env, session))
-        finally:  # the usage of a lost attempt counts, too
+        finally:  # the calls of an episode that raises an error count, too
             session.drain(_SETTLE_SECONDS)
             turns, transcript = rebuild_turns(agents.model, session.calls, agents.profile.record)
             self._metadata["model"] = transcript.to_dict()
@@ -165,19 +165,19 @@ class ExternalAgent:
         env.run_guarded(lambda sandbox: self._refuse_unanswered(session))
 
     def episode_metadata(self) -> Mapping[str, Any]:
-        """Return the dialogue, and facts about the program's end."""
+        """Return the recorded dialogue, and facts about the program's end."""
         exit_status, output = self._exit_status, self._output()
         facts = {"agent": self._agents.name, "exit_code": exit_status.exit_code, "output": output}
         limit = {} if exit_status.limit is None else {"ended_by": exit_status.limit}
         return {**self._metadata, **limit, "outside": {**facts, "seconds": exit_status.seconds}}
 
     def _output(self) -> str:
-        """Return the end of the program's output, without secrets."""
+        """Return the kept end of the program's output, without secrets."""
         output = Redactor().text(decode(self._exit_status.output.getvalue()))
         return output if self._session is None else output.replace(self._session.token, "***")
 
-    def _play(self, sandbox: Any, env: HeldEnv, session: GatewaySession | None) -> None:
-        if not isinstance(sandbox, Forwards):
+    def _play(self, sandbox: Any, env: GuardedEnv, session: GatewaySession | None) -> None:
+        if not isinstance(sandbox, SupportsForwarding):
             raise UsageError(f"agent {self._agents.name} needs a sandbox of --sandbox native")
         start_time = time.monotonic()
         try:
@@ -195,11 +195,11 @@ class ExternalAgent:
     def _run_program(
         self,
         sandbox: SandboxBackend,
-        env: HeldEnv,
+        env: GuardedEnv,
         session: GatewaySession | None,
         start_time: float,
     ) -> None:
-        """Write the profile's files, and run its command to its end."""
+        """Write the profile's files into the sandbox, and run its command until the end."""
         agent, run = f"agent {self._agents.name}", self._agents.profile.run
         fill = self._template_filler(env.observation, session)
         for path, text in run.files.items():
@@ -216,6 +216,7 @@ class ExternalAgent:
                 self._wait(process, deadline)
                 self._exit_status.exit_code = process.poll()
                 if self._exit_status.exit_code is None:
+                    # `kill` ends the program and all processes that it has started.
                     sandbox.kill()  # and all that it began
 
         if run.before is not None:
@@ -225,19 +226,25 @@ class ExternalAgent:
         execute([fill(word) for word in run.command])
 
     def _refuse_unanswered(self, session: GatewaySession) -> None:
-        """Raise the reason why the agent's last call, or every call, had no answer.
+        """Raise an error if the program made no call, or the model did not answer the last call.
 
-        Calls that only the episode's own limits refused, or that its end aborted, do not count.
+        A call that only a limit of the episode refused does not count, nor does a call that the
+        episode's end aborted. If the provider has not failed, any answered call suffices.
+
+        Raises:
+            AgentStartError: The program did not call its model.
+            ModelError: The model did not answer.
+            BudgetError: The run's budget is used up.
         """
         name, is_limited = self._agents.name, self._budget.reached_limit is not None
         model_calls = [c for c in session.calls if not c.is_count and not (is_limited and c.unpaid)]
         if not model_calls and not session.pending_count:
             raise AgentStartError(
-                f"agent {name} has not asked its model: {self._describe_end(session)}"
+                f"agent {name} did not call its model: {self._describe_end(session)}"
             )
         calls = [call for call in model_calls if not call.is_cut]
         if not calls and self._exit_status.limit is None:
-            raise ModelError(f"agent {name} ended before its model had answered")
+            raise ModelError(f"agent {name} ended before its model replied")
         if not calls:
             return
         last_call = calls[-1]
@@ -246,12 +253,12 @@ class ExternalAgent:
         if session.failure is not None:
             raise session.failure
         if last_call.unpaid:
-            raise BudgetError(f"agent {name} was refused a call: {last_call.error}")
+            raise BudgetError(f"agent {name} had a call refused: {last_call.error}")
         if not any(call.is_answered for call in calls):
-            raise ModelError(f"agent {name}: no call of its model was answered: {last_call.error}")
+            raise ModelError(f"agent {name}: its model replied to no call: {last_call.error}")
 
     def _describe_end(self, session: GatewaySession | None) -> str:
-        """Describe the end of a program that has not started to work."""
+        """Return a text about the end of a program that did no work, for an error message."""
         exit_status, output = self._exit_status, self._output().strip()[-_MAX_QUOTED_CHARACTERS:]
         code = (
             "it was killed"
@@ -273,7 +280,10 @@ class ExternalAgent:
         return lambda text: self._agents.profile.fill(text, **values)
 
     def _wait(self, process: Process, deadline: float) -> None:
-        """Read a program's output until it ends, or until a limit's grace period is over."""
+        """Read a program's output until it ends, a deadline passes, or a grace period is over.
+
+        The grace period of `GRACE` seconds starts when the budget refuses a call.
+        """
         exit_status, output_fd, budget = self._exit_status, process.fds[1], self._budget
         poll = select.poll()
         for fd in (output_fd, process.exit_fd, budget.fd):
@@ -294,30 +304,36 @@ class ExternalAgent:
 
 
 class EpisodeBudget(Budget):
-    """The calls, tokens and dollars of an episode: the budget refuses the first call over a limit.
+    """The budget of one episode: calls, tokens and dollars.
+
+    The budget permits calls until a limit is reached, and refuses the first call after that.
 
     Args:
-        limits: The limits, of which this budget ignores the time.
-        calls: The maximum number of calls.
+        limits: The limits of tokens and cost; the budget ignores the time limit.
+        calls: The maximum number of calls to the model.
     """
 
     def __init__(self, limits: EpisodeLimits, calls: int) -> None:
         super().__init__()
         self.reached_limit: str | None = None
-        """Limit for which a call was refused."""
+        """Name of the limit for which the first call was refused; None: no call was refused."""
         self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        """Descriptor that is readable after the first refused call."""
+        """Descriptor that becomes readable when the first call is refused."""
         self._limits = limits
         self._calls, self._max_calls = 0, calls
         self._lock = threading.Lock()
 
     def reserve(self, tokens: int, cost: float) -> Hold:
-        """Reserve the maximum usage of a call.
+        """Reserve the maximum tokens and cost that a call may use.
 
         Raises:
-            BudgetError: A limit is already reached.
+            BudgetError: A limit of the episode has already been reached.
         """
-        limits, current_spending, presumed_spending = self._limits, self.spent, self.presumed
+        limits, current_spending, presumed_spending = (
+            self._limits,
+            self.spent,
+            self.reserved_amounts,
+        )
         usage = {
             "calls": (self._calls, self._max_calls),
             "tokens": (current_spending.tokens + presumed_spending.tokens, limits.tokens),
@@ -326,16 +342,18 @@ class EpisodeBudget(Budget):
         for name, (amount, maximum) in usage.items():
             if maximum is not None and amount >= maximum:
                 self._refuse(name)
-                raise BudgetError(f"this episode has used up its {name}: {amount:g} of {maximum:g}")
+                raise BudgetError(
+                    f"this episode has exceeded its {name}: {amount:g} of {maximum:g}"
+                )
         return super().reserve(tokens, cost)
 
     def count(self, call: Call) -> None:
-        """Count a finished call; token counts do not count."""
+        """Count a finished call; a request for a token count is not a call."""
         with self._lock:
             self._calls += not call.is_count
 
     def close(self) -> None:
-        """Close the descriptor."""
+        """Close the descriptor `fd`."""
         with self._lock:
             os.close(self.fd)
             self.fd = -1
@@ -348,7 +366,7 @@ class EpisodeBudget(Budget):
 
 
 def _drain(fd: int, buffer: OutputBuffer) -> bool:
-    """Read the available bytes; return whether more may come."""
+    """Read all available bytes into a buffer; return False at the end of the file."""
     while True:
         try:
             data = os.read(fd, _CHUNK)

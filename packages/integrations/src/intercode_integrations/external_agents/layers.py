@@ -1,13 +1,14 @@
-"""Image layers with command-line agents, built from package indexes in a native sandbox.
+"""Image layers with command-line agents, installed from package indexes in a native sandbox.
 
-::
+The folder ``ROOT/agents`` of the cache contains::
 
-    ROOT/agents/NAME-VERSION-MACHINE.tar    the layer, with /opt/agents/NAME; whole or absent
-    ROOT/agents/NAME-VERSION-MACHINE.json   its contents: each package with its checksum
-    ROOT/agents/.NAME-X/                    an unfinished build; stale if NAME's lock is free
+    NAME-VERSION-MACHINE.tar    the layer, with /opt/agents/NAME; either whole or absent
+    NAME-VERSION-MACHINE.json   its contents: each package with its checksum
+    .NAME-X/                    an unfinished build; stale if no process holds NAME's lock
 
-npm or pip runs in a sandbox that reaches only its package index. It installs a package only if its
-checksum matches the index, or an earlier build of the same version.
+npm or pip runs in a sandbox that reaches only a package index. Each package must have the checksum
+that the index states. If the same version of the agent was installed before, each package must have
+the checksum of the earlier installation instead.
 """
 
 from __future__ import annotations
@@ -45,12 +46,18 @@ from intercode_integrations.external_agents.profile import (
 )
 from intercode_sandbox import proxy
 from intercode_sandbox.base import Limits, SandboxBackend
-from intercode_sandbox.files import cache_root, file_lock, remove_tree, sha256, write_atomically
+from intercode_sandbox.host_files import (
+    cache_root,
+    file_lock,
+    remove_tree,
+    sha256,
+    write_atomically,
+)
 from intercode_sandbox.images.base import SEARCH_PATH, Progress
 from intercode_sandbox.images.cache import keep_tarball, take_tarball
-from intercode_sandbox.network import Gate, Policy, free_port, handlers, proxy_variables
+from intercode_sandbox.network import NetworkGate, Policy, free_port, handlers, proxy_variables
 from intercode_sandbox.privileges import install_command
-from intercode_sandbox.suggestions import hint_text
+from intercode_sandbox.spelling_suggestions import hint_text
 
 PREFIX = "/opt/agents"
 _LOCK = "/tmp/lock"
@@ -62,17 +69,17 @@ _LIMITS = Limits(
 )
 _DEFAULT = {"npm": "https://registry.npmjs.org/", "pypi": "https://pypi.org/simple"}
 _FILE_HOSTS = {"pypi.org": ("files.pythonhosted.org",)}
-"""Index host → further hosts that serve its files."""
+"""Host of an index → further hosts from which the index's clients download files."""
 _REGISTRY = "npm_config_registry"
 _CPUS = {"x86_64": "x64", "aarch64": "arm64"}
-"""Machine → npm's name for its architecture."""
+"""Machine name of Linux → npm's name for the architecture."""
 _WAIT = 10.0
 _MAX_ERROR_CHARACTERS = 2000
 _CHUNK = 1 << 20
 
 
-class Recipe(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of a profile from which a layer is built."""
+class LayerRecipe(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of a profile that determines a layer."""
 
     name: str
     version: str
@@ -80,8 +87,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     install: Install
 
     @classmethod
-    def of(cls, profile: Profile) -> Recipe | None:
-        """Return a profile's recipe; None: the profile installs nothing."""
+    def from_profile(cls, profile: Profile) -> LayerRecipe | None:
+        """Return the recipe of a profile; None if the profile installs nothing."""
         if profile.install is None:
             return None
         return cls(
@@ -92,42 +99,45 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Layer(msgspec.Struct, frozen=True, kw_only=True):
-    """The layer of an installed agent."""
+class AgentLayer(msgspec.Struct, frozen=True, kw_only=True):
+    """An installed layer with an agent, and facts about its build."""
 
     name: str
     version: str
     machine: str
     path: str
-    """Path of the archive: an image with the agent is ``IMAGE+PATH``."""
+    """Path of the archive. The name ``IMAGE+PATH`` denotes an image with this layer."""
     size: int
-    """Size in bytes."""
+    """Bytes of the archive."""
     sha256: str
     seconds: float
-    """Seconds of the build."""
+    """Duration of the build, in seconds."""
     packages: dict[str, str]
-    """Name and version of each downloaded package → its checksum."""
+    """Name and version of each installed package → the package's checksum."""
 
 
-class _Record(msgspec.Struct, frozen=True, kw_only=True):
-    """The file beside a layer. It outlives the layer for comparison with the next build."""
+class _LayerRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The JSON file beside a layer's archive, which stays after the archive is removed.
 
-    layer: Layer
+    The next installation of the same version compares its packages with the file.
+    """
+
+    layer: AgentLayer
     lock: str
-    """Lock of the package manager."""
+    """Lock file of the package manager, as text."""
 
 
-def recipes() -> dict[str, Recipe]:
-    """Return the recipes of installable agents, by name."""
-    candidates = {name: Recipe.of(find_profile(name)) for name in names()}
+def recipes() -> dict[str, LayerRecipe]:
+    """Return the recipes of all agents that can be installed, by name."""
+    candidates = {name: LayerRecipe.from_profile(find_profile(name)) for name in names()}
     return {name: recipe for name, recipe in candidates.items() if recipe is not None}
 
 
-def find_recipe(name: str) -> Recipe:
-    """Return an agent's recipe.
+def find_recipe(name: str) -> LayerRecipe:
+    """Return the recipe of an agent.
 
     Raises:
-        UsageError: No installable agent has this name.
+        UsageError: No agent that can be installed has this name.
     """
     available_recipes = recipes()
     if name not in available_recipes:
@@ -137,23 +147,23 @@ def find_recipe(name: str) -> Recipe:
     return available_recipes[name]
 
 
-def installed_layer(recipe: Recipe) -> Layer | None:
-    """Return the layer of an agent, in its profile's version; None: the agent is not installed."""
+def installed_layer(recipe: LayerRecipe) -> AgentLayer | None:
+    """Return the installed layer of a recipe's version; None if it is not installed."""
     archive_path = _archive_path(recipe)
     record = _read_record(archive_path)
     return record.layer if record and take_tarball(archive_path) else None
 
 
 def find_layer(profile: Profile) -> Path | None:
-    """Return the archive that an agent's profile lays over an image.
+    """Return the archive of the layer that a profile needs.
 
     Returns:
-        The archive's path; None: the profile installs nothing.
+        The archive's path; None if the profile installs nothing.
 
     Raises:
-        UsageError: The agent is not installed.
+        UsageError: The profile's agent is not installed.
     """
-    if (recipe := Recipe.of(profile)) is None:
+    if (recipe := LayerRecipe.from_profile(profile)) is None:
         return None
     if (layer := installed_layer(recipe)) is None:
         name = profile.name
@@ -161,34 +171,35 @@ def find_layer(profile: Profile) -> Path | None:
     return Path(layer.path)
 
 
-def install(name: str, progress: Progress) -> Layer:
-    """Build an agent's layer unless it exists.
+def install(name: str, progress: Progress) -> AgentLayer:
+    """Build and store an agent's layer, unless the layer exists.
 
     Args:
         name: The agent's name.
-        progress: Called with a line for each step.
+        progress: A function that receives a line of text for each step.
 
     Returns:
-        The layer.
+        The layer, new or existing.
 
     Raises:
-        UsageError: The agent does not exist, or its installer is not on this machine.
+        UsageError: The agent does not exist, or its package manager is not on this machine.
         FetchError: The package index cannot be reached.
-        ImageError: The layer could not be built, or the index has other files than before.
+        ImageError: The build failed, or the index now has other files for the same version.
     """
     recipe = find_recipe(name)
     if layer := installed_layer(recipe):
         return layer
     archive_path = _archive_path(recipe)
     _check_tools(recipe)
-    index = _index(recipe.install.source)
+    index = _index_url(recipe.install.source)
     _check_reached(index)
     archive_path.parent.mkdir(parents=True, exist_ok=True)
     report_wait = partial(progress, f"waiting for another process that installs {name}")
     with file_lock(archive_path.parent / f".{name}.lock", on_wait=report_wait):
         if layer := installed_layer(recipe):
             return layer
-        for stale_folder in archive_path.parent.glob(f".{name}-*"):  # from a killed builder
+        # This process holds the lock, so any unfinished build was left by a killed process.
+        for stale_folder in archive_path.parent.glob(f".{name}-*"):
             remove_tree(stale_folder)
         scratch = Path(tempfile.mkdtemp(dir=archive_path.parent, prefix=f".{name}-"))
         try:
@@ -197,12 +208,13 @@ def install(name: str, progress: Progress) -> Layer:
             remove_tree(scratch)
 
 
-def remove(name: str) -> Layer | None:
-    """Remove an agent's layer; images that were built with it remain until they are pruned.
+def remove(name: str) -> AgentLayer | None:
+    """Remove an agent's layer. Images that were built with the layer remain until `prune`.
+
+    The JSON file with the packages stays, for comparison at the next installation.
 
     Returns:
-        The layer; None: there was none. Its list of packages is retained, for comparison with the
-        next build.
+        The removed layer; None if the agent was not installed.
     """
     layer = installed_layer(find_recipe(name))
     if layer:
@@ -210,14 +222,16 @@ def remove(name: str) -> Layer | None:
     return layer
 
 
-def _archive_path(recipe: Recipe) -> Path:
+def _archive_path(recipe: LayerRecipe) -> Path:
     machine = platform.machine()
     return cache_root() / "agents" / f"{recipe.name}-{recipe.version}-{machine}.tar"
 
 
-def _read_record(archive_path: Path) -> _Record | None:
+def _read_record(archive_path: Path) -> _LayerRecord | None:
     try:
-        return msgspec.json.decode(archive_path.with_suffix(".json").read_bytes(), type=_Record)
+        return msgspec.json.decode(
+            archive_path.with_suffix(".json").read_bytes(), type=_LayerRecord
+        )
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
@@ -229,33 +243,41 @@ def _read_record(archive_path: Path) -> _Record | None:
 # --- the index ---------------------------------------------------------------------------------
 
 
-def _index(source: str) -> str:
-    """Return the URL of the package index that this machine's operator has set, or the public one.
+def _index_url(source: str) -> str:
+    """Return the URL of the package index: the one configured on this machine, or the public one.
 
     The URL may contain a password, which InterCode neither prints nor stores.
+
+    Args:
+        source: ``npm`` or ``pypi``.
     """
     if source == "npm":
-        setting = os.environ.get(_REGISTRY) or _read_client_setting(
+        configured_url = os.environ.get(_REGISTRY) or _read_client_setting(
             "npm", "config", "get", "registry"
         )
     else:
         pip = (sys.executable, "-m", "pip", "config", "get")
-        setting = os.environ.get("PIP_INDEX_URL") or _read_client_setting(*pip, "global.index-url")
-    url = setting or _DEFAULT[source]
+        configured_url = os.environ.get("PIP_INDEX_URL") or _read_client_setting(
+            *pip, "global.index-url"
+        )
+    url = configured_url or _DEFAULT[source]
     if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
         raise UsageError(f"the index of {source} packages is not a URL of http or https: {url!r}")
     return url
 
 
 def _read_client_setting(*command: str) -> str:
-    """Return a setting of an installed client; empty: no client or no setting."""
+    """Return the output of a command that prints a package manager's setting.
+
+    The result is empty if the program or the setting is missing.
+    """
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     return result.stdout.strip() if result.returncode == 0 else ""
 
 
 def _endpoint(index: str) -> tuple[str, int]:
-    parts = urlsplit(index)
-    return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+    url = urlsplit(index)
+    return url.hostname or "", url.port or (443 if url.scheme == "https" else 80)
 
 
 def _check_reached(index: str) -> None:
@@ -265,23 +287,23 @@ def _check_reached(index: str) -> None:
     except OSError as error:
         raise FetchError(
             f"the package index {host}:{port} cannot be reached: {error.strerror or error}; "
-            "connect this machine, name an index that it reaches (PIP_INDEX_URL, "
-            f"{_REGISTRY}), or copy {cache_root() / 'agents'} from a machine that is connected"
+            "connect this machine to a network, name an index within reach (PIP_INDEX_URL, "
+            f"{_REGISTRY}), or copy {cache_root() / 'agents'} from a connected machine"
         ) from None
 
 
-def _policy(index: str) -> Policy:
+def _network_policy(index: str) -> Policy:
     host, port = _endpoint(index)
     file_hosts = _FILE_HOSTS.get(host, ())
-    return Policy.of([f"{name}:{port}" for name in (host, *file_hosts)])
+    return Policy.parse([f"{name}:{port}" for name in (host, *file_hosts)])
 
 
-def _check_tools(recipe: Recipe) -> None:
+def _check_tools(recipe: LayerRecipe) -> None:
     if recipe.install.source == "pypi" and recipe.install.python != SYSTEM:
         python_runtimes.find_python(recipe.install.python, recipe.name)
         return
-    npm = recipe.install.source == "npm"
-    program, package = ("npm", "npm") if npm else ("python3", "python3-pip")
+    is_npm = recipe.install.source == "npm"
+    program, package = ("npm", "npm") if is_npm else ("python3", "python3-pip")
     if shutil.which(program, path=SEARCH_PATH) is None:
         raise UsageError(
             f"{recipe.name} is installed by {program}, which is not in {SEARCH_PATH}: "
@@ -293,14 +315,14 @@ def _check_tools(recipe: Recipe) -> None:
 
 
 def _build(
-    recipe: Recipe, archive_path: Path, index: str, scratch: Path, progress: Progress
-) -> Layer:
+    recipe: LayerRecipe, archive_path: Path, index: str, scratch: Path, progress: Progress
+) -> AgentLayer:
     start_time = time.monotonic()
     previous_record = _read_record(archive_path)
     progress(f"installing {recipe.name} {recipe.version} from {_endpoint(index)[0]}")
-    build = _npm if recipe.install.source == "npm" else _pypi
+    build = _install_npm if recipe.install.source == "npm" else _install_pypi
     new_archive = scratch / "layer.tar"
-    with _sandbox(index) as (sandbox, env):
+    with _open_sandbox(index) as (sandbox, env):
         run = partial(_run, sandbox, env)
         lock, packages = build(
             recipe, index, sandbox, run, previous_record.lock if previous_record else None
@@ -309,7 +331,7 @@ def _build(
         with new_archive.open("wb") as file:
             _pack(sandbox, f"{PREFIX}/{recipe.name}", file)
     _check_members(new_archive, recipe.name)
-    layer = Layer(
+    layer = AgentLayer(
         name=recipe.name,
         version=recipe.version,
         machine=platform.machine(),
@@ -320,26 +342,26 @@ def _build(
         packages=packages,
     )
     record = msgspec.json.encode(
-        _Record(layer=layer, lock=previous_record.lock if previous_record else lock)
+        _LayerRecord(layer=layer, lock=previous_record.lock if previous_record else lock)
     )
     write_atomically(
         archive_path.with_suffix(".json"), msgspec.json.format(record, indent=1) + b"\n"
     )
-    keep_tarball(new_archive, archive_path)  # last: the archive marks the installation
+    keep_tarball(new_archive, archive_path)  # last, because the archive marks the installation
     return layer
 
 
 @contextmanager
-def _sandbox(index: str) -> Iterator[tuple[SandboxBackend, dict[str, str]]]:
-    """Start a sandbox that reaches an index; yield it with the clients' environment variables."""
+def _open_sandbox(index: str) -> Iterator[tuple[SandboxBackend, dict[str, str]]]:
+    """Start a sandbox that reaches only an index, and yield it with variables for its programs."""
     from intercode_sandbox.native.provider import NativeProvider
 
-    policy = _policy(index)
+    policy = _network_policy(index)
     with closing(NativeProvider()) as provider:
         sandbox = provider.start("host", _LIMITS)
-        # The operator has named the index: unlike a benchmark's hosts, it may be on a private
-        # network.
-        for port, serve in handlers(Gate(policy, private=True), proxy.serve).items():
+        # The index may be on a private network, because this machine's operator chose the index.
+        # Hosts that a benchmark chooses must not be on a private network.
+        for port, serve in handlers(NetworkGate(policy, private=True), proxy.serve).items():
             sandbox.forward(port, serve)
         sandbox.write_file(_CERTIFICATES, _certificates())
         names = ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS")
@@ -350,7 +372,7 @@ def _sandbox(index: str) -> Iterator[tuple[SandboxBackend, dict[str, str]]]:
 
 
 def _certificates() -> bytes:
-    """Return the certificates that this machine trusts, including the operator's additions."""
+    """Return the certificates that this machine trusts, with those that the operator added."""
     configured_paths = [
         os.environ.get(name) for name in ("PIP_CERT", "NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE")
     ]
@@ -361,10 +383,10 @@ def _certificates() -> bytes:
 
 
 def _run(sandbox: SandboxBackend, env: Mapping[str, str], *argv: str, **extra_env: str) -> bytes:
-    """Run a step; return its output.
+    """Run a step of the build in the sandbox, and return its standard output.
 
     Raises:
-        ImageError: The step failed; the message has the end of its output, without passwords.
+        ImageError: The step failed. The message quotes the end of its output, without passwords.
     """
     result = sandbox.exec(argv, env={**env, **extra_env}, cwd="/")
     if not result.ok:
@@ -380,11 +402,11 @@ def _run(sandbox: SandboxBackend, env: Mapping[str, str], *argv: str, **extra_en
 
 
 _Lock = tuple[str, dict[str, str]]
-"""Lock of a package manager, and the checksums in it."""
+"""Type: the text of a lock file, and each package's checksum."""
 
 
-def _npm(
-    recipe: Recipe,
+def _install_npm(
+    recipe: LayerRecipe,
     index: str,
     sandbox: SandboxBackend,
     run: Callable[..., bytes],
@@ -412,47 +434,51 @@ def _npm(
         f"{path.rpartition('node_modules/')[2]}@{package['version']}": package.get("integrity", "")
         for path, package in installed_lock["packages"].items()
     }
-    if unverified_names := [name for name, checksum in checksums.items() if not checksum]:
-        raise ImageError(f"the index tells no checksum of {', '.join(unverified_names)}")
-    # npm silently omits an optional package that is missing or differs from its checksum.
+    if unverified_names := [
+        program_name for program_name, checksum in checksums.items() if not checksum
+    ]:
+        raise ImageError(f"the index has no checksum of {', '.join(unverified_names)}")
+    # npm omits an optional package silently if it is missing or has another checksum.
     lock_packages = msgspec.json.decode(lock)["packages"]
-    required_paths = {path for path, package in lock_packages.items() if path and _fits(package)}
+    required_paths = {
+        path for path, package in lock_packages.items() if path and _matches_platform(package)
+    }
     if absent_paths := sorted(required_paths - installed_lock["packages"].keys()):
         raise ImageError(
-            f"npm did not install {', '.join(absent_paths)}: the index does not have it, or not as "
-            "its checksum says"
+            f"npm did not install {', '.join(absent_paths)}: the index lacks it, or its checksum "
+            "differs"
         )
     main = requirements[0].rpartition("@")[0]
-    text = sandbox.read_file(f"{home}/node_modules/{main}/package.json")
-    programs = msgspec.json.decode(text).get("bin", {})
+    package_json = sandbox.read_file(f"{home}/node_modules/{main}/package.json")
+    programs = msgspec.json.decode(package_json).get("bin", {})
     if isinstance(programs, str):
         programs = {main.rpartition("/")[2]: programs}
     run("mkdir", "-p", f"{home}/bin")
-    for name, script in programs.items():
-        native = _native(name, home, run)
+    for program_name, script in programs.items():
+        native = _install_native(program_name, home, run)
         target = native or f"{home}/node_modules/{main}/{script}"
         run("chmod", "a+rx", target)
-        run("ln", "-s", target, f"{home}/bin/{name}")
+        run("ln", "-s", target, f"{home}/bin/{program_name}")
     return lock, checksums
 
 
-def _fits(package: Mapping[str, Any]) -> bool:
-    """Return whether a package of npm's lock is for this machine."""
+def _matches_platform(package: Mapping[str, Any]) -> bool:
+    """Return whether a package of npm's lock file is built for this machine."""
     platform_facts = {"os": "linux", "cpu": _CPUS.get(platform.machine(), ""), "libc": "glibc"}
     return all(value in package.get(kind, [value]) for kind, value in platform_facts.items())
 
 
-def _native(name: str, home: str, run: Callable[..., bytes]) -> str:
-    """Return a program's native binary for this machine, which needs no node; empty: none."""
+def _install_native(name: str, home: str, run: Callable[..., bytes]) -> str:
+    """Return a program's native binary for this machine, which needs no Node.js; empty if none."""
     output = run("find", f"{home}/node_modules", "-type", "f", "-name", name, "-size", "+1000k")
     paths = output.decode().split("\n")[:-1]
-    # Prefer builds for the GNU C library, which the image has: pip's wheels need it, too.
+    # Prefer a build for the GNU C library. Images have it, because pip's wheels need it, too.
     paths = [path for path in paths if f"-musl/{name}" not in path] or paths
     return paths[0] if len(paths) == 1 else ""
 
 
-def _pypi(
-    recipe: Recipe,
+def _install_pypi(
+    recipe: LayerRecipe,
     index: str,
     sandbox: SandboxBackend,
     run: Callable[..., bytes],
@@ -466,7 +492,7 @@ def _pypi(
         sandbox.write_file(_PYTHON_ARCHIVE, python_archive)
         run("tar", "-C", "/", "-xf", _PYTHON_ARCHIVE)
         python, pip = f"{home}/python/bin/python{local_python.release}", f"{_PIP}/bin/python"
-        run(python, "-m", "venv", _PIP)  # the system's pip may be too old for this Python
+        run(python, "-m", "venv", _PIP)  # the system's pip may be too old for this Python release
         checksums[f"python=={local_python.version}"] = (
             f"sha256:{hashlib.sha256(python_archive).hexdigest()}"
         )
@@ -477,7 +503,7 @@ def _pypi(
         requirements = ["--require-hashes", "-r", _LOCK]
     build_options = [] if recipe.install.scripts else ["--only-binary=:all:"]
     build_options += [f"--no-binary={name}" for name in recipe.install.built]
-    # Environment variables hide the index: every error quotes the command line.
+    # An environment variable passes the index, because errors quote the command line.
     run(pip, "-m", "pip", f"--python={home}/bin/python", "install", "--no-compile", *build_options,
         "--quiet", "--no-input", "--no-cache-dir", "--disable-pip-version-check",
         "--report=/tmp/report.json", *requirements,
@@ -488,19 +514,19 @@ def _pypi(
         checksum = entry["download_info"]["archive_info"].get("hashes", {}).get("sha256")
         name = f"{entry['metadata']['name']}=={entry['metadata']['version']}"
         if not checksum:
-            raise ImageError(f"the index tells no SHA-256 of {name}")
+            raise ImageError(f"the index has no SHA-256 of {name}")
         checksums[name] = f"sha256:{checksum}"
         lines.append(f"{name} --hash={checksums[name]}\n")
     return "".join(sorted(lines)), checksums
 
 
-def _pin_requirements(recipe: Recipe, separator: str) -> list[str]:
+def _pin_requirements(recipe: LayerRecipe, separator: str) -> list[str]:
     main_package, *other_packages = recipe.install.packages
     return [f"{main_package}{separator}{recipe.version}", *other_packages]
 
 
 def _pack(sandbox: SandboxBackend, path: str, file: IO[bytes]) -> None:
-    """Write a folder of the sandbox as a tarball, identical for identical content."""
+    """Write a folder of the sandbox as a tarball; equal folders give equal tarballs."""
     process = sandbox.popen(
         ["tar", "--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--mtime=@0",
          "--format=gnu", "-C", "/", "-cf", "-", path.lstrip("/")],
@@ -518,10 +544,12 @@ def _pack(sandbox: SandboxBackend, path: str, file: IO[bytes]) -> None:
 
 
 def _check_members(archive_path: Path, name: str) -> None:
-    """Refuse a layer with files outside its agent's folder: the sandbox is not trusted."""
+    """Refuse a layer with files outside its agent's folder, because the sandbox is not trusted."""
     agent_root = f"{PREFIX}/{name}".lstrip("/")
     with tarfile.open(archive_path) as archive:
         for member in archive:
-            parts = member.name.split("/")
-            if ".." in parts or "/".join(parts[:3]) != agent_root:
-                raise ImageError(f"the layer of {name} has a file elsewhere: {member.name!r}")
+            member_parts = member.name.split("/")
+            if ".." in member_parts or "/".join(member_parts[:3]) != agent_root:
+                raise ImageError(
+                    f"the layer of {name} has a file outside of its folder: {member.name!r}"
+                )

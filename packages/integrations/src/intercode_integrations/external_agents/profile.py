@@ -1,17 +1,17 @@
 """Profiles of command-line agents: small TOML files with the instructions to run them.
 
-The package's profiles are in ``profiles/``. A user's profile is named by its path; a plain command
-needs none::
+The package's profiles are in ``profiles/``. The option ``--agent`` names one of these, or the path
+of a user's profile, or a plain command, which needs no profile::
 
     intercode run bash --agent aider --model openai/gpt-5
     intercode run bash --agent ./mine.toml --model openai/gpt-5
     intercode run bash --agent 'cli:python3 /opt/mine.py {query}' --model openai/gpt-5
 
-Placeholders may occur any number of times in the words of a command, in the values of its
-environment variables and in its files. ``{query}`` is the task, with the offer of skills for an
-agent that does not find them itself. ``{model}`` is the model's name, and ``{token}`` the key of
-its gateway session. ``{url}`` is the model's address for Anthropic's clients, ``{url_v1}`` for
-OpenAI's.
+The words of a command, the values of its environment variables and its files may contain
+placeholders, any number of times. ``{query}`` is the task's query. For an agent that does not find
+skills by itself, the query ends with an offer of skills. ``{model}`` is the model's name, and
+``{token}`` the token of the gateway session. ``{url}`` is the address of the model for clients of
+Anthropic's API, ``{url_v1}`` for clients of OpenAI's.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from msgspec import Meta
 from intercode.agents.registry import COMMAND, PROFILE
 from intercode.errors import UsageError
 from intercode_sandbox.base import Limits
-from intercode_sandbox.suggestions import hint_text, nearest_word
+from intercode_sandbox.spelling_suggestions import hint_text, nearest_word
 
 log = logging.getLogger(__name__)
 
 FOLDER = Path(__file__).parent / "profiles"
 NO_MODEL = "none"
-"""Replaces a model's name: the agent's program uses no model."""
+"""Value in place of a model's name for an agent whose program uses no model."""
 PORT = 8080
-"""Port of the sandbox's loopback at which an agent reaches its model."""
+"""Port of the sandbox's loopback interface at which an agent reaches its model."""
 URL = f"http://127.0.0.1:{PORT}"
 SYSTEM = "system"
-"""The image's Python."""
+"""Value of ``install.python`` for the Python of the image."""
 _ENV_WITHOUT_MODEL = {"INTERCODE_QUERY": "{query}"}
-"""Environment variables of a plain command, in a run without a model."""
+"""Environment variables of a plain command in a run without a model."""
 _ENV = {
     "OPENAI_BASE_URL": "{url_v1}",
     "OPENAI_API_BASE": "{url_v1}",
@@ -52,117 +52,123 @@ _ENV = {
     "INTERCODE_MODEL": "{model}",
     **_ENV_WITHOUT_MODEL,
 }
-"""Environment variables of a plain command."""
+"""Environment variables of a plain command in a run with a model."""
 ALL_SKILLS = "whole"
-"""Replaces a folder of skills: the agent receives their whole texts."""
+"""Value in place of a folder of skills: the query contains the whole texts of the skills."""
 MEMBER = "$."
-"""Prefix that selects a member of a JSON object, in place of a pattern."""
+"""Prefix of a selector that names a member of a JSON object, in place of a regular expression."""
 _PLACEHOLDER = re.compile(r"\{(query|model|url_v1|url|token)\}")
 _PLACEHOLDERS = ("query", "model", "url_v1", "url", "token")
 _BRACED_NAME = re.compile(r"(?<![$\\{])\{([A-Za-z_]\w*)\}(?!\})")
-"""A name in braces, other than a shell variable."""
+"""Pattern of a name in braces that is not a shell variable: perhaps a misspelt placeholder."""
 _MODEL_PLACEHOLDER = re.compile(r"\{(model|url_v1|url|token)\}")
 
 
 class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A table of a profile."""
+    """The base of a profile's tables, which refuse unknown fields."""
 
 
 class Install(_Table, frozen=True, kw_only=True):
-    """The contents of the layer that ``intercode agents install`` builds."""
+    """The contents of the image layer that ``intercode agents install`` builds for the agent."""
 
     source: Literal["npm", "pypi"] = msgspec.field(name="from")
     packages: tuple[str, ...]
-    """Package names; the first is installed in the profile's version, others include theirs
-    (``x==1``)."""
+    """Package names. The first package is installed in the profile's version. The other names
+    include their version (``x==1``)."""
     python: Annotated[str, Meta(pattern=r"^(system|3\.\d+)$")] = SYSTEM
-    """Python of the agent: the image's own, or a release (``3.12``) that the layer includes."""
+    """Python that runs the agent: the image's own, or a release (``3.12``) in the layer."""
     scripts: bool = False
-    """Whether the packages' own install scripts run."""
+    """Whether the packages' own install scripts may run."""
     built: tuple[str, ...] = ()
-    """Packages of PyPI that have no wheel, and are built from source."""
+    """Packages that PyPI has no wheel of, and that pip may build from source."""
 
 
 class Run(_Table, frozen=True, kw_only=True):
-    """The start of the agent in the sandbox, in the working directory of a task's actions."""
+    """The start of the agent's program, in the working directory of the task."""
 
     command: Annotated[tuple[str, ...], Meta(min_length=1)]
     env: dict[str, str] = {}
     before: str | None = None
-    """Shell command that runs before the agent."""
+    """Shell command to run before the agent's program."""
     files: dict[str, str] = {}
-    """Path → content of files that are written before the start."""
+    """Path → content of files that are written into the sandbox before the start."""
     skills: Annotated[str, Meta(pattern=f"^(/.+|{ALL_SKILLS})$")] | None = None
-    """Folder in which the agent finds skills by itself. None: its task offers them. `ALL_SKILLS`:
-    its task contains their whole texts, because the agent cannot read their files."""
+    """Folder in which the agent finds skills by itself. None: the query offers the skills.
+    `ALL_SKILLS`: the query contains their whole texts, because the agent cannot read files."""
 
 
 class Score(_Table, frozen=True, kw_only=True):
-    """The paths that are left out of the score."""
+    """The paths that do not count for the score."""
 
     ignore: tuple[str, ...] = ()
-    """Paths that the agent itself writes, with everything below them. A path that the task itself
-    uses still counts."""
+    """Paths that the agent's program writes for itself, with everything below them. A path that the
+    task itself uses counts nevertheless."""
 
 
 class ProfileLimits(_Table, frozen=True, kw_only=True):
-    """The sandbox limits that the agent needs, unless a run sets others."""
+    """The sandbox limits that the agent's program needs, unless the run sets other values."""
 
     memory: str | None = None
-    """Bytes, such as ``4G``."""
+    """Memory in bytes, such as ``4G``."""
     processes: int | None = None
     disk: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the limits that are set, by name."""
+        """Return the limits that the profile sets, by name."""
         values = {name: getattr(self, name) for name in self.__struct_fields__}
         return {name: value for name, value in values.items() if value is not None}
 
 
-class Record(_Table, frozen=True, kw_only=True):
-    """The conversion of an agent's tool calls and results into actions and observations."""
+class ExtractionRules(_Table, frozen=True, kw_only=True):
+    """The rules that convert an agent's tool calls and results into actions and observations."""
 
     action: tuple[str, ...] = ("command", "cmd", "script", "code")
-    """Tool arguments that hold the action; the first present one counts. A call without any of them
-    is the action itself, as JSON."""
+    """Tool arguments that contain the action; the first argument of the list that is present
+    counts. For a call without any of them, the call itself is the action, as JSON."""
     reply: str | None = None
-    """Pattern for an agent whose model calls no tools: its first group is the action in a reply, as
-    text or as a JSON string; several matches form one action. None: the code in the reply."""
+    """Pattern for an agent whose model calls no tools. The first group of each match is an action,
+    as text or as a JSON string; several matches form one action. None: the action is the block of
+    code in the reply."""
     output: str | None = None
-    """Pattern whose first group is a command's output within a tool's result; or ``$.NAME``: a
-    member of the JSON object that the result is."""
+    """Pattern whose first group is the command's output within a tool's result. Alternatively
+    ``$.NAME``: the name of a member, if the result is a JSON object."""
     exit_code: str | None = None
-    """Pattern or member that finds the exit code in the same way."""
+    """Pattern or member that selects the exit code, in the same form as `output`."""
 
 
 class Profile(_Table, frozen=True, kw_only=True):
-    """The profile of an agent."""
+    """The profile of a command-line agent."""
 
     name: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9.-]*$")]
     licence: str = ""
     version: str = ""
-    """Pinned version of the installation; empty: any version."""
+    """Version of the agent that is installed; empty: any version."""
     protocol: Literal["chat", "responses", "messages"] = "chat"
-    """Protocol of the agent's calls to its model."""
+    """Protocol by which the agent calls its model."""
     install: Install | None = None
     run: Run
     limits: ProfileLimits = ProfileLimits()
     score: Score = Score()
-    record: Record = Record()
+    record: ExtractionRules = ExtractionRules()
 
     @property
     def home_of_skills(self) -> str | None:
-        """Folder in which the agent finds skills by itself; None: none."""
+        """The folder in which the agent finds skills by itself; None if there is no such folder."""
         return None if self.run.skills == ALL_SKILLS else self.run.skills
 
     @property
     def needs_model(self) -> bool:
-        """Whether its texts have a placeholder for its model's name, address or key."""
+        """Whether a text of the profile has a placeholder for model name, address or token."""
         texts = (*self.run.command, *self.run.env.values(), *self.run.files.values())
         return any(map(_MODEL_PLACEHOLDER.search, texts))
 
     def fill(self, text: str, **values: str) -> str:
-        """Return a text of the profile with the values in place of the placeholders."""
+        """Replace the placeholders in a text of the profile.
+
+        Args:
+            text: The text.
+            **values: The values of ``query``, ``model`` and ``token``.
+        """
         values = {"url": URL, "url_v1": f"{URL}/v1", **values}
         return _PLACEHOLDER.sub(lambda match: values[match[1]], text)
 
@@ -173,19 +179,20 @@ class Profile(_Table, frozen=True, kw_only=True):
 
 
 def names() -> list[str]:
-    """Return the names of the package's profiles, sorted."""
+    """Return the names of the profiles that the package contains, sorted."""
     return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 
 def find_profile(agent: str, *, has_model: bool = True) -> Profile:
-    """Return the profile that an agent's name denotes.
+    """Return the profile of an agent.
 
     Args:
         agent: A name of `names`, the path of a profile, or ``cli:COMMAND``.
-        has_model: Whether the run has a model, whose address and name a command then receives.
+        has_model: Whether the run has a model. A plain command then receives variables with the
+            model's address and name.
 
     Raises:
-        UsageError: The profile does not exist, or is malformed; the message names the place.
+        UsageError: The profile does not exist, or is malformed; the message names the position.
     """
     if agent.startswith(COMMAND):
         return _command_profile(
@@ -199,7 +206,7 @@ def find_profile(agent: str, *, has_model: bool = True) -> Profile:
 
 
 def read_profile(path: Path) -> Profile:
-    """Read and validate a profile.
+    """Read a profile from a TOML file, and validate it.
 
     Raises:
         UsageError: The file cannot be read, or is malformed.
@@ -208,8 +215,8 @@ def read_profile(path: Path) -> Profile:
 
     try:
         profile = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), Profile)
-        Limits.of(profile.limits.to_dict())
-    except (OSError, ValueError) as error:  # all other errors concern values
+        Limits.merge(profile.limits.to_dict())
+    except (OSError, ValueError) as error:  # the errors of msgspec and tomllib are ValueErrors
         reason = error.strerror if isinstance(error, OSError) else error
         raise UsageError(f"agent {path}: {reason}") from None
     for name in ("reply", "output", "exit_code"):
@@ -221,17 +228,18 @@ def read_profile(path: Path) -> Profile:
         except re.error as error:
             raise UsageError(f"agent {path}: record.{name} is not a pattern: {error}") from None
         if not groups:
-            raise UsageError(f"agent {path}: record.{name} has no group that says what is meant")
+            raise UsageError(f"agent {path}: record.{name} has no group for the matched text")
     _check_placeholders(str(path), profile.run)
     return profile
 
 
 def _check_placeholders(agent: str, run: Run) -> None:
-    """Refuse a misspelt placeholder; only warn in a longer text, whose braces may be intended.
+    """Refuse a misspelt placeholder, or warn of one.
+
+    In a text of several words, the braces may be intended, so the function only logs a warning.
 
     Raises:
-        UsageError: A word of the command, or a value of its environment, has a misspelt
-            placeholder.
+        UsageError: A single word of the command or of a variable has a misspelt placeholder.
     """
     for text in (*run.command, *run.env.values(), *run.files.values(), run.before or ""):
         for name in _BRACED_NAME.findall(text):
@@ -250,12 +258,12 @@ def _check_placeholders(agent: str, run: Run) -> None:
 
 @cache
 def _warn(text: str) -> None:
-    """Warn once: each part of a run reads the profile."""
+    """Log a warning only once, although several parts of a run read the profile."""
     log.warning(text)
 
 
 def _command_profile(command: str, env: dict[str, str]) -> Profile:
-    """Make the profile of an agent that is a plain command."""
+    """Return the profile of an agent that is a plain command."""
     try:
         words = shlex.split(command)
     except ValueError as error:

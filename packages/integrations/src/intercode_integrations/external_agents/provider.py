@@ -11,8 +11,8 @@ from intercode.envs.options import list_constructor_options
 from intercode.errors import UsageError
 from intercode.evaluate.agent_setup import (
     AGENT_OPTIONS,
-    Actors,
     AgentProvider,
+    PreparedAgent,
     max_concurrent_calls,
 )
 from intercode.registry import environment
@@ -24,34 +24,36 @@ if TYPE_CHECKING:
     from intercode.models.limits import RateLimit
 
 _MODEL_OPTIONS = {"base_url", "prices", "max_cost", "max_tokens", "episode_cost", "episode_tokens"}
-"""Options that concern a model."""
+"""Options that only a run with a model may have."""
 _OPTIONS = {"agent", "skill", "episode_seconds", "model", *_MODEL_OPTIONS}
-"""Options of an agent and its model that an external agent supports."""
+"""Options about agents and models that external agents support."""
 
 
 class ExternalAgentProvider(AgentProvider):
-    """A provider of a profile's agents, with a gateway to their model."""
+    """A provider of external agents, with profile, gateway and skills of a run."""
 
     calls_model = True
 
     @classmethod
     def claims(cls, name: str) -> bool:
-        """Return whether a name denotes a profile or a command."""
+        """Return whether an agent's name denotes a profile or a plain command."""
         return is_external(name)
 
     @property
     def skill_homes(self) -> tuple[str, ...]:
-        """Common skills folder, which a skill's text may name, and the agent's own if any."""
+        """The common folder of skills, to which skills may refer, and the agent's own if any."""
         skills_folder = find_profile(self.name).home_of_skills
         return (skills.HOME, *([skills_folder] if skills_folder else []))
 
-    def make(self, spec: RunSpec, budget: Budget | None, pace: RateLimit | None) -> Actors:
-        """Make the agents that a spec names; see `AgentProvider.make`."""
+    def make(
+        self, spec: RunSpec, budget: Budget | None, rate_limit: RateLimit | None
+    ) -> PreparedAgent:
+        """Make the agents of a run's spec; see `AgentProvider.make`."""
         from intercode.agents.language import EpisodeLimits
         from intercode.evaluate.spending import make_budget, retry_policy
         from intercode.models.limits import RateLimit
         from intercode.models.prices import Prices
-        from intercode.models.remote import Around
+        from intercode.models.remote import CallContext
         from intercode.models.upstream import serve_upstream
         from intercode_integrations.external_agents import episode_runner
         from intercode_integrations.external_agents.layers import find_layer
@@ -61,11 +63,11 @@ class ExternalAgentProvider(AgentProvider):
         has_model = spec.model.name not in (None, NO_MODEL)
         profile = find_profile(name, has_model=has_model)
         options = spec.flat()
-        if surplus := [
+        if extra_options := [
             option for option in AGENT_OPTIONS if option in options and option not in _OPTIONS
         ]:
             raise UsageError(
-                f"agent {name} decides that by itself: it takes no {AGENT_OPTIONS[surplus[0]].flag}"
+                f"agent {name} controls this itself: omit {AGENT_OPTIONS[extra_options[0]].flag}"
             )
         if spec.model.name is None or (profile.needs_model and not has_model):
             alternative = "" if profile.needs_model else f", or --model {NO_MODEL}"
@@ -84,8 +86,8 @@ class ExternalAgentProvider(AgentProvider):
             if agent_spec.episode_cost is not None and price is None:
                 raise UsageError(f"the price of {spec.model.name} is not known: give --prices FILE")
             retry = retry_policy(spec)
-            call_context = Around(
-                pace or RateLimit(), budget or make_budget(spec), price=price, retry=retry
+            call_context = CallContext(
+                rate_limit or RateLimit(), budget or make_budget(spec), price=price, retry=retry
             )
             upstream = stack.enter_context(
                 serve_upstream(spec.model.name, spec.model.base_url, max_concurrent_calls(spec))
@@ -95,30 +97,37 @@ class ExternalAgentProvider(AgentProvider):
         limits = EpisodeLimits(
             agent_spec.episode_seconds, agent_spec.episode_tokens, agent_spec.episode_cost
         )
-        offer = ""
-        if profile.home_of_skills is None:  # otherwise the agent finds them by itself
-            offer = skills.offer(agent_skills, readable=profile.run.skills != ALL_SKILLS)
+        skill_notes = ""
+        # An agent that finds skills by itself needs no offer of skills in the query.
+        if profile.home_of_skills is None:
+            skill_notes = skills.offer(agent_skills, readable=profile.run.skills != ALL_SKILLS)
         agents = episode_runner.ExternalAgents(
-            profile, gateway, spec.model.name, limits, calls, offer
+            profile, gateway, spec.model.name, limits, calls, skill_notes
         )
         env_settings: dict[str, Any] = {"max_turns": calls, "ignore": profile.score.ignore}
-        if needs := profile.limits.to_dict():
-            env_settings["limits"] = needs
+        if needed_limits := profile.limits.to_dict():
+            env_settings["limits"] = needed_limits
         if (layer := find_layer(profile)) is not None:
             env_settings["layers"] = [str(layer)]
         delay = (lambda: None) if gateway is None else gateway.delay
-        return Actors(agents, name, {}, env_settings, agent_skills, close=stack.close, delay=delay)
+        return PreparedAgent(
+            agents, name, {}, env_settings, agent_skills, close=stack.close, delay=delay
+        )
 
 
 def _check_environment(spec: RunSpec) -> None:
-    """Refuse an environment in which a program cannot act by itself."""
+    """Refuse an environment in which a program cannot act.
+
+    Raises:
+        UsageError: The environment has no sandbox with a shell, or uses an unsupported option.
+    """
     env, agent = spec.env, spec.agent.name
     if "ignore" not in list_constructor_options(environment(env.name, env.protocol)):
         raise UsageError(
-            f"agent {agent} acts by itself in a sandbox with a shell: environment {env.name!r}, "
-            f"protocol {env.protocol!r}, has none; take bash or swe"
+            f"agent {agent} needs a sandbox with a shell: environment {env.name!r}, protocol "
+            f"{env.protocol!r}, has none; choose bash or swe"
         )
     if (sandbox := env.options.get("sandbox", "native")) != "native":
-        raise UsageError(f"agent {agent} reaches its model by --sandbox native, not {sandbox}")
+        raise UsageError(f"agent {agent} needs --sandbox native to reach its model, not {sandbox}")
     if env.options.get("network"):
-        raise UsageError(f"agent {agent} reaches its model without --network, and nothing else")
+        raise UsageError(f"agent {agent} has no network except its model: omit --network")

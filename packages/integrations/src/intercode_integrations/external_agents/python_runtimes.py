@@ -1,8 +1,9 @@
-"""Python runtimes for layers: copies of this machine's Pythons, for images with another release.
+"""Python runtimes in layers: copies of this machine's Pythons, for images with another release.
 
-The source is a Python that a user has installed, for instance by ``uv python install 3.12`` or by
-pyenv. The copy omits the parts that no agent needs: tests, headers and installed packages. It finds
-its library next to itself, so it runs in any folder.
+The source of a copy is a Python that a user has installed, for instance by ``uv python install
+3.12`` or by pyenv. The copy omits the parts that no agent needs: tests, headers and installed
+packages. The copied program searches for its library relative to its own path, so a copy runs in
+any folder.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ _INSTALL_FOLDERS = (
     ("UV_PYTHON_INSTALL_DIR", "~/.local/share/uv/python", "cpython-{}*/bin/python{}"),
     ("PYENV_ROOT", "~/.pyenv", "versions/{}*/bin/python{}"),
 )
-"""Installers' Python folders: the variable that names the folder, its default, its programs."""
+"""Installers of Pythons: the variable that names the installer's folder, the folder's default path,
+and a pattern of the programs in the folder."""
 _PATIENCE = 30.0
-"""Seconds in which a Python must report its facts."""
+"""Maximum seconds in which a candidate must print its facts."""
 _EXCLUDED_FOLDERS = frozenset(
     {"__pycache__", "site-packages", "dist-packages", "test", "tests", "idlelib", "idle_test",
      "tkinter", "turtledemo", "lib2to3", "pydoc_data"}
@@ -38,35 +40,35 @@ _EXCLUDED_FOLDERS = frozenset(
 _ORIGIN = b"$ORIGIN/../lib"
 
 
-class Python(msgspec.Struct, frozen=True, kw_only=True):
-    """A Python of this machine."""
+class PythonInstallation(msgspec.Struct, frozen=True, kw_only=True):
+    """A Python that is installed on this machine."""
 
     prefix: str
     version: str
     release: str
-    """Release, such as ``3.12``."""
+    """Release of the language, such as ``3.12``."""
     kind: str
 
 
-def find_python(release: str, agent: str) -> Python:
-    """Find a Python of a release.
+def find_python(release: str, agent: str) -> PythonInstallation:
+    """Find a Python of the given release on this machine.
 
     Args:
         release: The release, such as ``3.12``.
-        agent: The agent that needs it, for the message.
+        agent: The agent that needs the Python, for the message.
 
     Returns:
-        A complete CPython of the release.
+        A complete CPython of the release, with its standard library.
 
     Raises:
-        UsageError: This machine has no such Python that can be copied.
+        UsageError: This machine has no such Python.
     """
     for path in _candidates(release):
         try:
             command = [path, "-I", "-c", _FACTS]
             result = subprocess.run(command, capture_output=True, check=False, timeout=_PATIENCE)
-            python = msgspec.json.decode(result.stdout, type=Python)
-        # For instance, a broken shim.
+            python = msgspec.json.decode(result.stdout, type=PythonInstallation)
+        # A candidate may not be a working Python, such as a broken shim of pyenv.
         except (OSError, subprocess.TimeoutExpired, msgspec.DecodeError):
             continue
         library = Path(python.prefix, "lib", f"python{release}")
@@ -74,8 +76,7 @@ def find_python(release: str, agent: str) -> Python:
         if python.release == release and python.kind == "cpython" and is_complete:
             return python
     raise UsageError(
-        f"{agent} brings its own Python {release}, a copy of one of this machine, which has none: "
-        f"uv python install {release}"
+        f"{agent} needs Python {release}, which this machine lacks: uv python install {release}"
     )
 
 
@@ -83,15 +84,16 @@ def _candidates(release: str) -> Iterator[str]:
     for variable, folder, pattern in _INSTALL_FOLDERS:
         root = Path(os.environ.get(variable) or folder).expanduser()
         yield from map(str, sorted(root.glob(pattern.format(release, release))))
-    if program := shutil.which(f"python{release}"):  # last: a distribution's needs further files
+    # A distribution's Python comes last, because it needs files in other folders.
+    if program := shutil.which(f"python{release}"):
         yield program
 
 
-def pack_python(python: Python, target_folder: str) -> bytes:
-    """Pack a Python, as a tarball that is identical for the same Python.
+def pack_python(python: PythonInstallation, target_folder: str) -> bytes:
+    """Copy a Python into a tarball; equal Pythons give equal tarballs.
 
     Args:
-        python: The Python.
+        python: The installed Python.
         target_folder: The folder of the Python within the tarball.
 
     Returns:
@@ -124,7 +126,11 @@ def pack_python(python: Python, target_folder: str) -> bytes:
 
 
 def _relocate_library(program: bytes, prefix: Path) -> bytes:
-    """Return a program that finds its library next to itself instead of at its installed path."""
+    """Replace the absolute path of a program's library by a path relative to the program.
+
+    The new path must fit into the bytes of the old path. If the old path is shorter, the program is
+    returned unchanged.
+    """
     library_path = os.fsencode(prefix / "lib")
     if len(library_path) < len(_ORIGIN):
         return program

@@ -1,9 +1,9 @@
-"""Turns of external agents, rebuilt from the calls to their model.
+"""Turns of external agents, rebuilt from the recorded calls to their model.
 
-An agent with tools acts by tool calls, and its next request has their results. An agent without
-tools acts by the code in its model's replies, or by the match of its profile's pattern. The message
-after a reply then has the result. An action whose result no request contains is only in the
-dialogue.
+An agent with tools acts by tool calls, and the next request to the model contains the results. An
+agent without tools acts by the code in the model's reply, or by the text that the profile's pattern
+matches. The message after the reply then contains the result. If no request contains the result of
+an action, the action makes no turn, and is only in the dialogue.
 """
 
 from __future__ import annotations
@@ -17,21 +17,22 @@ from typing import TYPE_CHECKING, Any
 from intercode.agents.parser import find_code
 from intercode.episode import Turn
 from intercode.errors import ModelError
-from intercode.models.base import Finish, Message, Reply, Settings, Tool, Trace
-from intercode.models.transcript import Transcript
+from intercode.models.base import Finish, Message, Reply, Settings, TokenTrace, Tool
+from intercode.models.transcript import RecordingModel
 from intercode.tool_calls import ToolCall
-from intercode_integrations.external_agents.profile import MEMBER, Record
+from intercode_integrations.external_agents.profile import MEMBER, ExtractionRules
 
 if TYPE_CHECKING:
     from intercode_integrations.gateway import Call
 
 _SHELL_FLAGS = ("-c", "-lc", "-ic", "-lic")
-_EXIT_CODE = re.compile(r"-?[0-9]{1,10}")  # program output may take the place of a number
+# The profile's pattern for the exit code may match any text of the program's output.
+_EXIT_CODE = re.compile(r"-?[0-9]{1,10}")
 _FINISH: dict[str, Finish] = {"length": "length", "filter": "filter"}
 
 
 class _ReplayModel:
-    """A model that repeats recorded answers."""
+    """A model that returns the recorded replies, so a `Transcript` can record the dialogue."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -43,7 +44,11 @@ class _ReplayModel:
         settings: Settings = Settings(),  # noqa: B008 - frozen
         tools: Sequence[Tool] = (),
     ) -> Reply:
-        """Return the reply of the current call."""
+        """Return the reply of the recorded call in the attribute `call`.
+
+        Raises:
+            ModelError: The call had no complete answer.
+        """
         call = self.call
         assert call is not None  # set by `rebuild_turns`
         if call.error:
@@ -60,45 +65,45 @@ class _ReplayModel:
             call.cached,
             call.seconds,
             call.retries,
-            Trace.of(call.prompt_token_ids, call.token_ids, call.logprobs),
+            TokenTrace.parse(call.prompt_token_ids, call.token_ids, call.logprobs),
         )
 
 
 def rebuild_turns(
-    name: str, calls: Sequence[Call], record: Record
-) -> tuple[list[Turn], Transcript]:
-    """Rebuild an episode's turns, and the record of its dialogue.
+    name: str, calls: Sequence[Call], record: ExtractionRules
+) -> tuple[list[Turn], RecordingModel]:
+    """Rebuild an episode's turns and its dialogue from the calls to the model.
 
     Args:
-        name: The model's name.
-        calls: All calls of an episode, in order. Token counts are ignored.
-        record: The profile's rules for reading tool calls.
+        name: The name of the model.
+        calls: All calls of the episode, in order. Token counts are ignored.
+        record: The profile's rules for actions and observations.
 
     Returns:
         The turns, and the transcript.
     """
     calls = [call for call in calls if not call.is_count]
     model = _ReplayModel(name)
-    transcript, turns = Transcript(model), list[Turn]()
+    transcript, turns = RecordingModel(model), list[Turn]()
     by_tools = any(call.tool_calls for call in calls)
     results = {
         message.call_id: message.content
-        for call in reversed(calls)  # the first message with a result counts
+        for call in reversed(calls)  # the earliest message with a result prevails
         for message in call.messages
         if message.role == "tool" and message.call_id
     }
-    for number, call in enumerate(calls):
+    for call_index, call in enumerate(calls):
         model.call, transcript.turn = call, len(turns)
         try:
             transcript.complete(call.messages)
         except ModelError:
             continue
         if not by_tools:
-            new_turns = _turns_from_text(call, calls[number + 1 :], record)
+            new_turns = _turns_from_text(call, calls[call_index + 1 :], record)
             turns += new_turns
         else:
             new_turns = [
-                _turn(read_action(tool_call, record), results[tool_call.call_id], record)
+                _make_turn(read_action(tool_call, record), results[tool_call.call_id], record)
                 for tool_call in call.tool_calls
                 if tool_call.call_id in results
             ]
@@ -108,8 +113,10 @@ def rebuild_turns(
     return turns, transcript
 
 
-def _turns_from_text(call: Call, later_calls: Sequence[Call], record: Record) -> list[Turn]:
-    """Return the turn of a reply with code, if a later request contains the result."""
+def _turns_from_text(
+    call: Call, later_calls: Sequence[Call], record: ExtractionRules
+) -> list[Turn]:
+    """Return the turn for a reply with code; empty if no later request contains the result."""
     if (action := _find_action(call.text, record)) is None:
         return []
     for later_call in later_calls:
@@ -118,12 +125,12 @@ def _turns_from_text(call: Call, later_calls: Sequence[Call], record: Record) ->
             start = len(contents) - contents[::-1].index(call.text)
             answers = [m.content for m in later_call.messages[start:] if m.role in ("user", "tool")]
             if answers:
-                return [_turn(action, answers[0], record)]
+                return [_make_turn(action, answers[0], record)]
     return []
 
 
-def _find_action(text: str, record: Record) -> str | None:
-    """Return the action in a reply's text."""
+def _find_action(text: str, record: ExtractionRules) -> str | None:
+    """Return the action in the text of a reply; None if the reply has no action."""
     if record.reply is None:
         return find_code(text, "bash")
     matches = re.finditer(record.reply, text, re.DOTALL)
@@ -131,7 +138,7 @@ def _find_action(text: str, record: Record) -> str | None:
 
 
 def _unquote_json(text: str) -> str:
-    """Decode a JSON string; return any other text unchanged."""
+    """Return the value of a JSON string, and any other text unchanged."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -139,8 +146,8 @@ def _unquote_json(text: str) -> str:
     return value if isinstance(value, str) else text
 
 
-def read_action(call: ToolCall, record: Record) -> str:
-    """Return the action that a tool call represents."""
+def read_action(call: ToolCall, record: ExtractionRules) -> str:
+    """Return the action that a tool call stands for, by the profile's rules."""
     arguments: Mapping[str, Any] = call.arguments
     for name in record.action:
         value = arguments.get(name)
@@ -152,8 +159,8 @@ def read_action(call: ToolCall, record: Record) -> str:
     return json.dumps({call.name: dict(arguments)}, ensure_ascii=False)
 
 
-def _turn(action: str, result: str, record: Record) -> Turn:
-    output, code = _find_part(record.output, result), _find_part(record.exit_code, result)
+def _make_turn(action: str, result: str, record: ExtractionRules) -> Turn:
+    output, code = _select_text(record.output, result), _select_text(record.exit_code, result)
     exit_code = int(code) if code is not None and _EXIT_CODE.fullmatch(code) else None
     return Turn(
         action,
@@ -163,8 +170,13 @@ def _turn(action: str, result: str, record: Record) -> Turn:
     )
 
 
-def _find_part(selector: str | None, text: str) -> str | None:
-    """Return the part of a tool's result that a selector of the profile's record matches."""
+def _select_text(selector: str | None, text: str) -> str | None:
+    """Return the part of a tool's result that a selector selects; None if nothing matches.
+
+    Args:
+        selector: ``$.NAME`` or a pattern, of the profile's table ``record``.
+        text: The result.
+    """
     if selector is None:
         return None
     if selector.startswith(MEMBER):

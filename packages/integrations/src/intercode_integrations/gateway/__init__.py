@@ -1,4 +1,4 @@
-"""The gateway: an agent's only connection to its model, recorded and limited."""
+"""A proxy between an agent and its model's API, which records and limits the agent's calls."""
 
 from __future__ import annotations
 

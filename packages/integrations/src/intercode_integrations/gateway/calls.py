@@ -1,4 +1,4 @@
-"""Recorded calls: their request and answer, decoded from any of the three protocols."""
+"""Recorded calls to a model: request and answer, decoded from any of the three API protocols."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from intercode.models import anthropic, openai, responses, wire
+from intercode.models import anthropic, openai, response_parsing, responses
 from intercode.models.base import Answer, Message, Role, ToolCall, Usage
 from intercode.models.protocols import Name
 
 PAYMENT_REQUIRED_STATUS = 402
-"""Status of a call that no budget permits."""
+"""HTTP status of a call that exceeds a budget."""
 CLIENT_DISCONNECTED = "the client left"
-"""Error of a call whose client ended the connection."""
+"""Error text of a call whose client closed the connection."""
 EPISODE_ENDED = "the episode ended before the answer"
-"""Error of a call that was under way when its session was closed."""
+"""Error text of a call that was running when its session was closed."""
 _DECODERS: dict[Name, Callable[[dict[str, Any]], Answer]] = {
     "chat": openai.decode_chat,
     "messages": anthropic.decode,
@@ -29,27 +29,27 @@ class Call:
     """One call through the gateway.
 
     Attributes:
-        protocol: ``chat``, ``responses`` or ``messages``; ``count``: the call only counted tokens,
-            and `text` is the answer with the count.
-        path: The path that the client called.
-        model: The model that answered, by its provider's name; without an answer, the requested
+        protocol: ``chat``, ``responses`` or ``messages``; or ``count``: a request for a token
+            count, with the count's response as `text`.
+        path: The URL path that the client requested.
+        model: The provider's name of the model that answered; without an answer, of the requested
             model.
-        messages: The dialogue of the request. Images are ``[image]``.
+        messages: The dialogue of the request. ``[image]`` replaces each image.
         text: The answer's text.
         tool_calls: The tool calls of the answer.
         usage: The charged tokens, as far as the provider reports them.
         cost: US dollars; None if the price or the tokens are unknown.
-        seconds: Duration of the call that answered, without waiting and retries.
+        seconds: The duration of the attempt that succeeded, without waiting and earlier attempts.
         retries: The number of failed attempts before the answer.
         status: The HTTP status that the client received.
         streamed: Whether the answer was a stream.
         cached: Whether the answer came from InterCode's cache, at a cost of 0.
         error: The reason why the answer is missing or incomplete; empty if it is complete.
-        finish: The reason why the answer ended.
+        finish: The reason for which the model ended the answer, in the words of its API.
         token_ids: Tokens of the answer, if the server returns them.
         prompt_token_ids: Tokens of the prompt, if the server returns them.
         logprobs: Log-probabilities of the answer's tokens, if the server returns them.
-        tools: Names of the offered tools.
+        tools: The names of the tools that the request offered to the model.
     """
 
     protocol: Name | Literal["count"]
@@ -74,17 +74,17 @@ class Call:
 
     @property
     def is_count(self) -> bool:
-        """Whether the call only counted tokens, without a request for an answer."""
+        """Whether the request asked only for a token count, not for an answer."""
         return self.protocol == "count"
 
     @property
     def is_answered(self) -> bool:
-        """Whether the model answered, at least in part."""
+        """Whether the client received an answer of the model, at least in part."""
         return not self.error or bool(self.text or self.tool_calls)
 
     @property
     def is_cut(self) -> bool:
-        """Whether the episode or the client ended before the answer.
+        """Whether the episode ended or the client disconnected before any part of the answer.
 
         Such a call gives no evidence about the model.
         """
@@ -92,12 +92,16 @@ class Call:
 
     @property
     def unpaid(self) -> bool:
-        """Whether the call was refused because no budget permits it."""
+        """Whether the gateway refused the call because it exceeds a budget."""
         return self.status == PAYMENT_REQUIRED_STATUS
 
 
 def decode_answer(name: Name, body: dict[str, Any]) -> Answer:
-    """Decode an answer.
+    """Decode a model's answer from the JSON body of a response.
+
+    Args:
+        name: The protocol of the model's API.
+        body: The body.
 
     Raises:
         AttemptError: The answer has no usable content.
@@ -108,18 +112,24 @@ def decode_answer(name: Name, body: dict[str, Any]) -> Answer:
 def incomplete_reason(body: Mapping[str, Any]) -> str:
     """Return the server's reason why an answer is incomplete; empty if it is complete.
 
-    Only ``responses`` has incomplete answers; in a stream, all protocols have errors.
+    Without streaming, only the protocol ``responses`` has incomplete answers. In a stream, the
+    server can report an error in every protocol.
     """
     details = body.get("error") or body.get("incomplete_details")
     if not details and body.get("status") not in {"failed", "incomplete"}:
         return ""
-    return json.dumps(details or {"status": body["status"]})[: wire.MAX_MESSAGE_LENGTH]
+    return json.dumps(details or {"status": body["status"]})[: response_parsing.MAX_MESSAGE_LENGTH]
 
 
 def read_token_data(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the token ids and log-probabilities of an answer, as far as it has them.
+    """Return the token ids and log-probabilities that the body of an answer contains.
 
-    The token ids exist in ``chat`` only. ``responses`` has log-probabilities in its text parts.
+    Only bodies of the protocol ``chat`` contain token ids. Bodies of ``responses`` contain
+    log-probabilities in the parts of their text.
+
+    Returns:
+        A tuple for each of ``token_ids``, ``prompt_token_ids`` and ``logprobs`` that the body
+        contains.
     """
     token_data: dict[str, Any] = {}
     choices = body.get("choices")
@@ -129,8 +139,8 @@ def read_token_data(body: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(ids := body.get("prompt_token_ids"), list):
         token_data["prompt_token_ids"] = tuple(ids)
     logprob_entries = (choice.get("logprobs") or {}).get("content") or []
-    for item in body.get("output") or ():
-        parts = item.get("content") if isinstance(item, dict) else None
+    for output_item in body.get("output") or ():
+        parts = output_item.get("content") if isinstance(output_item, dict) else None
         for part in parts if isinstance(parts, list) else ():
             logprob_entries = [*logprob_entries, *(part.get("logprobs") or ())]
     if logprob_entries:
@@ -141,84 +151,94 @@ def read_token_data(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_dialogue(name: Name, request_body: Mapping[str, Any]) -> tuple[Message, ...]:
-    """Decode the dialogue of a request."""
+    """Decode the messages in the body of a request, including the system prompt."""
     if name == "responses":
-        return (*_system(request_body.get("instructions")), *_items(request_body.get("input")))
-    system = _system(request_body.get("system"))
+        return (
+            *_system_messages(request_body.get("instructions")),
+            *_input_messages(request_body.get("input")),
+        )
+    system = _system_messages(request_body.get("system"))
     return (
         *system,
-        *(message for item in request_body.get("messages") or () for message in _message(item)),
+        *(
+            message
+            for item in request_body.get("messages") or ()
+            for message in _decode_message(item)
+        ),
     )
 
 
 def tool_names(request_body: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of a request's tools."""
+    """Return the names of the tools in a request's body; a tool without a name gives its type."""
     tools = (tool.get("function", tool) for tool in request_body.get("tools") or ())
     return tuple(str(t.get("name") or t.get("type")) for t in tools if isinstance(t, dict))
 
 
-def _system(value: Any) -> tuple[Message, ...]:
-    return (Message("system", _text(value)),) if value else ()
+def _system_messages(value: Any) -> tuple[Message, ...]:
+    return (Message("system", _content_text(value)),) if value else ()
 
 
 def _role(value: Any) -> Role:
     roles: dict[Any, Role] = {"assistant": "assistant", "user": "user", "tool": "tool"}
-    return roles.get(value if isinstance(value, str) else "", "system")  # "developer", too
+    # Every other role, such as "developer", is equivalent to "system".
+    return roles.get(value if isinstance(value, str) else "", "system")
 
 
-def _text(content: Any) -> str:
+def _content_text(content: Any) -> str:
     if content is None or isinstance(content, str):
-        return wire.replace_surrogates(content or "")
+        return response_parsing.replace_surrogates(content or "")
     parts = content if isinstance(content, list) else [content]
-    return "".join(_part(part) for part in parts)
+    return "".join(_part_text(part) for part in parts)
 
 
-def _part(part: Any) -> str:
+def _part_text(part: Any) -> str:
     if not isinstance(part, dict):
         return str(part)
     for key in ("text", "refusal"):
         if isinstance(text := part.get(key), str):
-            return wire.replace_surrogates(text)
+            return response_parsing.replace_surrogates(text)
     kind = str(part.get("type", ""))
     return "[image]" if "image" in kind else f"[{kind}]"
 
 
-def _message(item: Mapping[str, Any]) -> Iterator[Message]:
-    """Decode a message of ``chat`` or ``messages``; tool results become separate messages."""
-    role, content = _role(item.get("role")), item.get("content")
+def _decode_message(message_data: Mapping[str, Any]) -> Iterator[Message]:
+    """Decode a message of ``chat`` or ``messages``; each tool result becomes its own message."""
+    role, content = _role(message_data.get("role")), message_data.get("content")
     blocks = content if isinstance(content, list) else []
     content_blocks: list[Any] = []
     calls: list[ToolCall] = []
     for block in blocks:
         kind = block.get("type")
         if kind == "tool_result":
-            yield Message("tool", _text(block.get("content")), (), str(block.get("tool_use_id")))
+            yield Message(
+                "tool", _content_text(block.get("content")), (), str(block.get("tool_use_id"))
+            )
         elif kind == "tool_use":
-            arguments = wire.arguments(block.get("input"))
+            arguments = response_parsing.arguments(block.get("input"))
             calls.append(ToolCall(str(block.get("id")), str(block.get("name")), arguments))
         elif kind not in {"thinking", "redacted_thinking"}:
             content_blocks.append(block)
-    for call in item.get("tool_calls") or ():
+    for call in message_data.get("tool_calls") or ():
         function = call.get("function") or call.get("custom") or {}
-        arguments = wire.arguments(function.get("arguments", function.get("input")))
+        arguments = response_parsing.arguments(function.get("arguments", function.get("input")))
         calls.append(ToolCall(str(call.get("id")), str(function.get("name")), arguments))
     if content_blocks or calls or not blocks:
-        text = _text(content_blocks if blocks else content)
-        call_id = item.get("tool_call_id")
+        text = _content_text(content_blocks if blocks else content)
+        call_id = message_data.get("tool_call_id")
         yield Message(role, text, tuple(calls), call_id if isinstance(call_id, str) else None)
 
 
-def _items(input_items: Any) -> Iterable[Message]:
+def _input_messages(input_items: Any) -> Iterable[Message]:
     if isinstance(input_items, str):
         yield Message("user", input_items)
         return
     for item in input_items or ():
         kind = item.get("type", "message")
         if kind == "message":
-            yield Message(_role(item.get("role")), _text(item.get("content")))
+            yield Message(_role(item.get("role")), _content_text(item.get("content")))
         elif kind.endswith("_call"):
             yield Message("assistant", "", (responses.call(item),))
         elif kind.endswith("_output"):
             output = item.get("output")
-            text = json.dumps(output) if isinstance(output, dict) else _text(output)
+            text = json.dumps(output) if isinstance(output, dict) else _content_text(output)
             yield Message("tool", text, (), str(item.get("call_id")))

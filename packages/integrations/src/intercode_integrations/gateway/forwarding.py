@@ -9,12 +9,12 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from intercode.errors import BudgetError, ModelAccessError, ModelError, ModelUnavailableError
-from intercode.models import wire
+from intercode.models import response_parsing
 from intercode.models.base import Answer, AttemptError, Message, Reply, Request, Settings
 from intercode.models.cache import Cache, digest, is_unseeded_sampling
 from intercode.models.prices import Prices
 from intercode.models.protocols import Name
-from intercode.models.remote import Around, Frame
+from intercode.models.remote import CallContext, CallLimiter
 from intercode.models.upstream import Upstream
 from intercode.secrets import hide_in
 from intercode_integrations.gateway.calls import (
@@ -28,12 +28,12 @@ from intercode_integrations.gateway.calls import (
     read_token_data,
     tool_names,
 )
-from intercode_integrations.gateway.connections import ConnectionPool, UpstreamResponse
+from intercode_integrations.gateway.episode_calls import EpisodeCalls
 from intercode_integrations.gateway.http import ClientConnection, ClientDisconnect
 from intercode_integrations.gateway.policy import GatewayPolicy, Refusal, max_reply_tokens
-from intercode_integrations.gateway.retention import EpisodeCalls
 from intercode_integrations.gateway.secret_filter import SecretFilter
 from intercode_integrations.gateway.streams import StreamAssembly
+from intercode_integrations.gateway.upstream_connections import ConnectionPool, UpstreamResponse
 
 log = logging.getLogger(__name__)
 
@@ -43,25 +43,25 @@ _STREAM = "text/event-stream"
 
 
 class UpstreamBackend:
-    """The model's server, with the limits and the cache of all calls to it.
+    """The upstream server of a gateway, with the limits and the cache of all calls to it.
 
     Args:
-        upstream: The server and the key.
+        upstream: The URL, the model and the API key of the server.
         call_context: Cache, budget, rate limit, price and retries.
-        policy: The operator's limits on clients.
-        prices: Prices of the models that `GatewayPolicy.models` names.
+        policy: The operator's rules for requests of clients.
+        prices: Prices of the provider's models to which `GatewayPolicy.models` maps.
 
     Raises:
-        UsageError: A budget is in dollars, and a price is not known.
+        UsageError: A budget is in dollars, and the price of a model is not known.
     """
 
     def __init__(
-        self, upstream: Upstream, call_context: Around, policy: GatewayPolicy, prices: Prices
+        self, upstream: Upstream, call_context: CallContext, policy: GatewayPolicy, prices: Prices
     ) -> None:
         self.upstream, self.policy = upstream, policy
         self.connections = ConnectionPool(upstream)
         self._names = dict(policy.models) if policy.models is not None else {}
-        self._frames: dict[str, Frame] = {}
+        self._frames: dict[str, CallLimiter] = {}
         for model in dict.fromkeys([*self._names.values()] or [upstream.model]):
             name = f"{upstream.provider}/{model}"
             model_price = (
@@ -69,7 +69,7 @@ class UpstreamBackend:
                 if model == upstream.model and call_context.price
                 else prices.find(name)
             )
-            self._frames[model] = Frame(
+            self._frames[model] = CallLimiter(
                 name, upstream.url, replace(call_context, price=model_price)
             )
         self.is_priced = all(
@@ -90,22 +90,25 @@ class UpstreamBackend:
         return self._names[model_name]
 
     def delay(self) -> tuple[float, str] | None:
-        """Return the longest of its models' delays; see `Frame.delay`."""
-        return max(filter(None, (frame.delay() for frame in self._frames.values())), default=None)
+        """Return the longest delay over all models; see `CallLimiter.delay`."""
+        return max(
+            filter(None, (limiter.delay() for limiter in self._frames.values())), default=None
+        )
 
-    def frame(self, model: str) -> Frame:
-        """Return the rate limit, budget and retries of a model."""
+    def frame(self, model: str) -> CallLimiter:
+        """Return the object that applies rate limit, budget and retries to calls of a model."""
         return self._frames[model]
 
     def model_names(self) -> list[str]:
-        """Return the names of models that clients may request."""
+        """Return the names that clients may request: names of the policy, or the only model."""
         return [*self._names] or [self.upstream.model]
 
 
 class ForwardedCall:
-    """A call of a client: its request, the answer so far, and its record.
+    """A call of a client that the gateway forwards: request, answer so far, and record.
 
-    The record starts before the call: a dialogue that cannot be recorded is not forwarded.
+    The constructor decodes the dialogue for the record before anything is sent. A request that
+    cannot be decoded, and therefore not be recorded, is never forwarded.
 
     Raises:
         AttributeError, KeyError, TypeError, AttemptError: The request cannot be decoded.
@@ -126,7 +129,8 @@ class ForwardedCall:
         self._target, self._headers, self._size = target, headers, size
         self._streamed = request_body.get("stream") is True
         self._usage_asked = bool((request_body.get("stream_options") or {}).get("include_usage"))
-        if name == "chat" and self._streamed:  # otherwise the tokens would be unknown
+        # A streamed `chat` answer contains its token usage only if the request asks for usage.
+        if name == "chat" and self._streamed:
             request_body["stream_options"] = {
                 **(request_body.get("stream_options") or {}),
                 "include_usage": True,
@@ -142,22 +146,22 @@ class ForwardedCall:
             tools=tool_names(request_body),
         )
         self._answer_bytes = b""
-        """Answer in the form that the client receives."""
+        """The answer's bytes, as sent to the client."""
         self._body: dict[str, Any] = {}
         self._failure: tuple[int, bytes] | None = None
-        """The server's last error response: its status and body."""
+        """The last error response of the server: status and body."""
         self._error = ""
         self.is_answered = False
-        """Whether the server's answer has started: its record follows soon."""
+        """Whether the server's answer has started. The call's record then follows soon."""
         self._broken = False
-        """Whether the answer breaks off: the client sees this as it would without a gateway."""
+        """Whether the answer broke off. The client's connection then ends, as without a gateway."""
 
     def run(self) -> None:
-        """Send the request, answer the client, and record the call."""
+        """Send the request, forward the answer to the client, and record the call."""
         frame, start_time = self._gateway.frame(self._request_body["model"]), time.monotonic()
-        cache, key = self._cache_key()
+        reply_cache, key = self._cache_key()
         try:
-            entry = cache.get(key) if cache else None
+            entry = reply_cache.get(key) if reply_cache else None
             if entry is not None:
                 self.is_answered = True
                 reply = replace(entry, cached=True, cost=0.0, seconds=0.0, retries=0)
@@ -171,8 +175,8 @@ class ForwardedCall:
                     budget=budget,
                     is_over=lambda: self._session.is_closed,
                 )
-                if cache and not self._error:
-                    cache.put(key, replace(reply, text=self._answer_bytes.decode()))
+                if reply_cache and not self._error:
+                    reply_cache.put(key, replace(reply, text=self._answer_bytes.decode()))
         except (ModelError, ClientDisconnect) as error:
             self._fail(error, time.monotonic() - start_time)
             return
@@ -198,7 +202,7 @@ class ForwardedCall:
     def _replay(self, answer_bytes: bytes) -> None:
         self._answer_bytes = answer_bytes
         if not self._streamed:
-            self._body = wire.load(answer_bytes)
+            self._body = response_parsing.load(answer_bytes)
             return
         assembly = StreamAssembly(self._name)
         assembly.feed(answer_bytes)
@@ -207,7 +211,11 @@ class ForwardedCall:
         self._client.send_data(answer_bytes)
 
     def _send(self) -> Answer:
-        """Make one attempt; see `Client.send`."""
+        """Send the request to the server once, without retries, and return the decoded answer.
+
+        Raises:
+            AttemptError: The server cannot be reached, or the answer is an error or unusable.
+        """
         gateway = self._gateway
         body = json.dumps(self._request_body, ensure_ascii=False).encode(errors="replace")
         answer = gateway.connections.open(
@@ -219,15 +227,16 @@ class ForwardedCall:
             if answer.status != 200:
                 error = gateway.upstream.remove_key(answer.read(MAX_ERROR_BYTES))
                 self._failure = answer.status, error
-                raise wire.status_error(
+                raise response_parsing.status_error(
                     answer.status, answer.headers, error.decode(errors="replace")
                 )
             if self._streamed and answer.headers.get("content-type", "").startswith(_STREAM):
                 return self._stream(answer)
             self._answer_bytes = gateway.upstream.remove_key(answer.read(MAX_ANSWER_BYTES))
-            data = wire.load(self._answer_bytes)
+            data = response_parsing.load(self._answer_bytes)
             self._body = hide_in(data, gateway.upstream.key)
-            if self._body != data:  # the key was written with escapes
+            # JSON escapes can hide the key from `remove_key`, but not from `hide_in`.
+            if self._body != data:
                 self._answer_bytes = json.dumps(self._body).encode()
             self._error = incomplete_reason(self._body)
             return decode_answer(self._name, self._body)
@@ -239,7 +248,14 @@ class ForwardedCall:
             answer.close()
 
     def _stream(self, answer: UpstreamResponse) -> Answer:
-        """Forward a stream. After its first event has reached the client, no retry follows."""
+        """Forward a streamed answer event by event, and return the decoded answer.
+
+        Before the first event reaches the client, an error permits a retry. Later errors only end
+        the stream.
+
+        Raises:
+            AttemptError: The stream failed before its first event reached the client.
+        """
         assembly, forwarded_bytes = StreamAssembly(self._name), bytearray()
         client, has_begun, secret_filter = (
             self._client,
@@ -251,7 +267,9 @@ class ForwardedCall:
                 events = assembly.feed(data)
                 if not has_begun and assembly.error:
                     text = json.dumps({"error": assembly.error})
-                    raise AttemptError(f"an error in the stream: {text[: wire.MAX_MESSAGE_LENGTH]}")
+                    raise AttemptError(
+                        f"an error in the stream: {text[: response_parsing.MAX_MESSAGE_LENGTH]}"
+                    )
                 output = secret_filter.filter_events(
                     event for event in events if not self._is_internal_usage(event.data)
                 )
@@ -264,12 +282,12 @@ class ForwardedCall:
                     forwarded_bytes += output
                     client.send_data(output)
                 if len(forwarded_bytes) > MAX_ANSWER_BYTES:
-                    raise ValueError("the answer is too long")
+                    raise ValueError("the response is too long")
             if not assembly.is_complete and not assembly.error:
                 raise ValueError("the stream ended before its last event")
         except (AttemptError, ValueError) as error:
             if not has_begun:
-                raise wire.unusable_answer(str(error)) from None
+                raise response_parsing.unusable_answer(str(error)) from None
             self._error = EPISODE_ENDED if self._session.is_closed else str(error)
         except ClientDisconnect:
             self._error = CLIENT_DISCONNECTED
@@ -286,11 +304,11 @@ class ForwardedCall:
         except AttemptError as error:
             self._error = self._error or str(error)
             return Answer("")
-        # The tokens of a broken answer are unknown: the reserved amount counts.
+        # The usage of a broken answer is unknown: with None, the reserved amount is charged.
         return replace(reply, usage=None) if self._broken else reply
 
     def _is_internal_usage(self, data: dict[str, Any] | None) -> bool:
-        """Return whether an event carries the token usage that only the gateway has requested."""
+        """Return whether an event has only the usage that the gateway requested, not the client."""
         hidden = self._name == "chat" and not self._usage_asked and data is not None
         return hidden and data is not None and data.get("choices") == [] and "usage" in data
 
@@ -299,11 +317,12 @@ class ForwardedCall:
             answer = decode_answer(self._name, self._body)
         except AttemptError:
             answer = Answer("")
-        is_failed = self._body.get("status") == "failed"  # `responses` reports failure in this form
+        # The protocol `responses` reports a failed answer by this status in its body.
+        is_failed = self._body.get("status") == "failed"
         is_lost = is_failed or (
             self._broken and self._error not in {CLIENT_DISCONNECTED, EPISODE_ENDED}
         )
-        failure = f"{self._gateway.upstream.name}: the answer broke off: {self._error}"
+        failure = f"{self._gateway.upstream.name}: the response was cut off: {self._error}"
         self._session.failure = ModelUnavailableError(failure) if is_lost else None
         self._session.note(
             replace(
@@ -324,7 +343,7 @@ class ForwardedCall:
         )
 
     def cut(self) -> None:
-        """Record the call as aborted unless it is already recorded."""
+        """Record the call as ended by the end of its episode, unless it is already recorded."""
         self._session.note(replace(self._call, status=503, error=EPISODE_ENDED), self)
 
     def _fail(self, error: Exception, seconds: float) -> None:
@@ -333,7 +352,8 @@ class ForwardedCall:
             status = PAYMENT_REQUIRED_STATUS
         elif self._failure:
             status, body = self._failure
-            # The client's token is valid; the provider's key is not.
+            # The client must not read 401 or 402 as a fault of the client's token or budget: the
+            # provider refused the gateway's key.
             status = 502 if status in {401, PAYMENT_REQUIRED_STATUS} else status
         is_cut = self._session.is_closed and not isinstance(error, BudgetError)
         if isinstance(error, ModelUnavailableError | ModelAccessError) and not is_cut:
@@ -353,7 +373,10 @@ _ErrorT = TypeVar("_ErrorT", bound=Exception)
 
 
 def _strip_tracebacks(error: _ErrorT) -> _ErrorT:
-    """Return a retained error without its tracebacks, whose frames hold the request."""
+    """Return an error without tracebacks, for a session that keeps the error.
+
+    The frames of a traceback would keep the request, with its whole dialogue, in memory.
+    """
     link: BaseException | None = error
     while link is not None:
         link.__traceback__ = None

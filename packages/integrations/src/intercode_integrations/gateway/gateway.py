@@ -1,12 +1,14 @@
 """A recording proxy that forwards an agent's requests to the model's server, in the same protocol.
 
-A `Gateway` serves a run, and has the key, the budget and the rate limit. A `GatewaySession` serves
-one episode, and has its own token, the only secret that the sandbox sees::
+A `Gateway` serves all episodes of a run, and holds the provider's key, the budget and the rate
+limit. A `GatewaySession` serves one episode, and has its own token. The token is the only secret
+that the sandbox contains::
 
-    with Gateway(Upstream.of("anthropic/claude-sonnet-4-5")) as gateway, gateway.seat() as seat:
-        sandbox.forward(8080, seat.serve)
+    with Gateway(Upstream.resolve("anthropic/claude-sonnet-4-5")) as gateway, gateway.open_session()
+    as session:
+        sandbox.forward(8080, session.serve)
         sandbox.exec([...], env={"ANTHROPIC_BASE_URL": "http://127.0.0.1:8080",
-                                 "ANTHROPIC_API_KEY": seat.token})
+                                 "ANTHROPIC_API_KEY": session.token})
 """
 
 from __future__ import annotations
@@ -29,13 +31,14 @@ from intercode.models.base import AttemptError
 from intercode.models.limits import Budget
 from intercode.models.prices import Prices
 from intercode.models.protocols import COUNT, MODELS, TABLES, Name, model_entry, model_page
-from intercode.models.remote import BYTES_PER_TOKEN, Around
+from intercode.models.remote import BYTES_PER_TOKEN, CallContext
 from intercode.models.upstream import Upstream
-from intercode.request_guard import Guard
+from intercode.request_guard import RequestGuard
 from intercode_integrations.gateway.calls import (
     PAYMENT_REQUIRED_STATUS,
     Call,
 )
+from intercode_integrations.gateway.episode_calls import EpisodeCalls
 from intercode_integrations.gateway.forwarding import (
     MAX_ERROR_BYTES,
     ForwardedCall,
@@ -58,46 +61,45 @@ from intercode_integrations.gateway.policy import (
     context_size,
     parse_body,
 )
-from intercode_integrations.gateway.retention import EpisodeCalls
 
 _CLOSE_SECONDS = 5.0
 FREE_COUNTS, COUNTS_PER_CALL = 16, 4
-"""Free token counts that an episode may request, and further ones for each of its calls."""
+"""Number of token counts that an episode may request in any case, and number for each call."""
 _OMITTED_COUNT_FIELDS = {"stream", "max_tokens", "temperature", "top_p", "top_k", "stop_sequences"}
-"""Fields of a call that a token count does not have."""
+"""Fields of a request for an answer that a request for a token count must not contain."""
 _QUERIES = {"beta", "client_version", "limit", "after_id", "before_id"}
-"""Query parameters that agents send. Only Anthropic's ``beta=true`` changes an answer."""
+"""Query parameters that agents send. Only Anthropic's ``beta=true`` is forwarded."""
 _PATHS: dict[str, Name] = {table.path: name for name, table in TABLES.items()}
 PROVIDER_PROTOCOLS: dict[str, tuple[Name, ...]] = {
     "openai": ("chat", "responses"),
     "anthropic": ("messages",),
 }
-"""Provider → the protocols that it supports; other providers support all."""
+"""Provider → the API protocols that it supports; a provider not listed supports all three."""
 
 
 class Gateway(UpstreamBackend):
-    """The gateway of a run. Many threads serve its sessions.
+    """The gateway of a run, with one session per episode. Many threads may serve sessions at once.
 
     Args:
-        upstream: The server and the key.
-        call_context: Cache, budget, rate limit, price and retries, as for calls of InterCode's
-            agents.
-        policy: The operator's limits on clients.
-        prices: Prices of the models that `GatewayPolicy.models` names.
+        upstream: The URL, the model and the API key of the server.
+        call_context: Cache, budget, rate limit, price and retries, the same as for agents that call
+            a model without a gateway.
+        policy: The operator's rules for requests of clients.
+        prices: Prices of the provider's models to which `GatewayPolicy.models` maps.
 
     Raises:
-        UsageError: A budget is in dollars, and a price is not known.
+        UsageError: A budget is in dollars, and the price of a model is not known.
     """
 
     def __init__(
         self,
         upstream: Upstream,
         *,
-        call_context: Around | None = None,
+        call_context: CallContext | None = None,
         policy: GatewayPolicy = GatewayPolicy(),  # noqa: B008 - frozen
         prices: Prices | None = None,
     ) -> None:
-        super().__init__(upstream, call_context or Around(), policy, prices or Prices())
+        super().__init__(upstream, call_context or CallContext(), policy, prices or Prices())
         self.intake = Intake(MAX_TOTAL_BYTES, policy.max_body)
         self._sessions: set[GatewaySession] = set()
 
@@ -125,20 +127,20 @@ class Gateway(UpstreamBackend):
         """Open a session for one episode or one fork.
 
         Args:
-            budget: Money and tokens of the episode, in addition to the run's budget.
-            record: Called with each finished call, on the thread that served it.
-            token: The secret of the session's requests; default: a random one.
-            keep: Whether `GatewaySession.calls` retains the calls: a session of several days has
-                too many.
-            is_full: Whether the file that `record` writes has reached its limit; the session then
-                refuses further calls.
+            budget: Limits of the episode's cost and tokens, in addition to the run's budget.
+            record: A function that receives each finished call, on the thread that served the call.
+            token: The secret that requests of the session must carry; default: a random one.
+            keep: Whether `GatewaySession.calls` keeps the finished calls. For a session of several
+                days the calls would fill the memory.
+            is_full: A function that returns whether the file that `record` writes has reached its
+                limit. The session then refuses further calls.
 
         Raises:
-            UsageError: The budget is in dollars, and a price is not known.
+            UsageError: The budget is in dollars, and the price of a model is not known.
         """
         if budget is not None and budget.max_cost is not None and not self.is_priced:
             raise UsageError(
-                f"the price of {self.upstream.name} is not known, so its cost cannot be limited: "
+                f"the price of {self.upstream.name} is unknown, so its cost cannot be limited: "
                 "give a file of prices, or limit the tokens"
             )
         session = GatewaySession(
@@ -152,12 +154,12 @@ class GatewaySession(EpisodeCalls):
     """The gateway's session for one episode.
 
     Attributes:
-        token: The secret that its requests carry.
+        token: The secret that the requests of the session must carry.
         calls: Finished calls, in the order of their ends.
-        failure: The last failure of the provider or its connection, unless a later call was
-            answered. No agent can cause such a failure, so the episode's result gives no evidence
-            about the agent.
-        refusal: The last request that the gateway itself refused.
+        failure: The last failure of the provider or of the connection to it; None if a later call
+            was answered. No agent can cause such a failure, so the episode's result gives no
+            evidence about the agent.
+        refusal: The last refusal of a request by the gateway itself.
     """
 
     def __init__(
@@ -175,7 +177,7 @@ class GatewaySession(EpisodeCalls):
         super().__init__(budget, record, keep=keep)
         self.refusal: Refusal | None = None
         self._gateway, self._on_close, self._is_full = gateway, on_close, is_full
-        self._guard = Guard(self.token, pages=False)
+        self._guard = RequestGuard(self.token, pages=False)
         self._turns = threading.BoundedSemaphore(gateway.policy.at_once)
         self._counts = 0
         self._connections: set[socket.socket] = set()
@@ -187,41 +189,48 @@ class GatewaySession(EpisodeCalls):
         self.close()
 
     def close(self) -> None:
-        """Refuse all further requests, and abort the current ones. Idempotent."""
+        """Refuse all further requests, and abort the running ones. Idempotent."""
         with self._condition:
             self._closed = True
             for answer in self._open:
                 answer.abort()
             for connection in self._connections:
-                with suppress(OSError):  # the connection has already ended
+                with suppress(OSError):  # the connection may have already ended
                     connection.shutdown(socket.SHUT_RDWR)
             self._condition.wait_for(
-                lambda: not self._open and not any(p.is_answered for p in self._pending_calls),
+                lambda: (
+                    not self._open
+                    and not any(pending_call.is_answered for pending_call in self._pending_calls)
+                ),
                 _CLOSE_SECONDS,
             )
             unanswered_calls = tuple(self._pending_calls)
-        for call in unanswered_calls:  # calls that wait for a silent server, or for a retry
+        # The other pending calls wait for a silent server or for a retry. They get their record
+        # now, without an answer.
+        for call in unanswered_calls:
             call.cut()
         self._on_close(self)
 
-    def serve(self, connection: socket.socket, admit: Callable[[], None] = lambda: None) -> None:
-        """Serve one connection: an `intercode_sandbox.forwarding.Handler`.
+    def serve(
+        self, connection: socket.socket, on_admission: Callable[[], None] = lambda: None
+    ) -> None:
+        """Serve one client connection; the method is an `intercode_sandbox.forwarding.Handler`.
 
         Args:
-            connection: The socket.
-            admit: Called after a request with the valid token.
+            connection: The client's socket.
+            on_admission: A function to call after each request with the valid token.
         """
         with self._condition:
             if not self._closed:
                 self._connections.add(connection)
         try:
-            ClientConnection(connection, self._gateway.policy, admit).serve(self._handle)
+            ClientConnection(connection, self._gateway.policy, on_admission).serve(self._handle)
         finally:
             with self._condition:
                 self._connections.discard(connection)
 
     def _handle(self, request: RequestHead, client: ClientConnection) -> None:
-        """Answer one request, or retain the refusal."""
+        """Answer one request; keep a refusal in `refusal`, and raise it again."""
         try:
             self._answer(request, client)
         except Refusal as refusal:
@@ -229,33 +238,37 @@ class GatewaySession(EpisodeCalls):
             raise
 
     def _answer(self, request: RequestHead, client: ClientConnection) -> None:
-        """Answer one request."""
+        """Answer one request.
+
+        Raises:
+            Refusal: The gateway refuses the request.
+        """
         try:
-            parts = urlsplit(request.target) if request.target.startswith("/") else None
-        except ValueError:  # //[ starts a host
-            parts = None
-        if parts is None:
+            target = urlsplit(request.target) if request.target.startswith("/") else None
+        except ValueError:  # urlsplit takes //[ for the start of an invalid IPv6 host
+            target = None
+        if target is None:
             raise Refusal(400, "the target of a request is a path")
-        free = request.method in {"HEAD", "GET"} and parts.path == "/"
-        if denial := self._guard.refusal(_KeyHeaders(request), is_token_free=free):
+        is_free = request.method in {"HEAD", "GET"} and target.path == "/"
+        if denial := self._guard.refusal(_KeyHeaders(request), is_token_free=is_free):
             raise Refusal(denial[0].value, denial[1])
         if self._closed:
             raise Refusal(401, "this token is no longer served")
-        if not free:
-            client.admit()
-        query = dict(parse_qsl(parts.query, keep_blank_values=True))
-        if unknown := query.keys() - _QUERIES:
-            raise bad_request(f"?{'&'.join(sorted(unknown))}")
-        if free:
+        if not is_free:
+            client.on_admission()
+        query = dict(parse_qsl(target.query, keep_blank_values=True))
+        if unknown_names := query.keys() - _QUERIES:
+            raise bad_request(f"?{'&'.join(sorted(unknown_names))}")
+        if is_free:
             client.body()
             client.answer(200, b"" if request.method == "HEAD" else b"{}")
-        elif request.method == "GET" and (parts.path == MODELS or _is_model_path(parts.path)):
+        elif request.method == "GET" and (target.path == MODELS or _is_model_path(target.path)):
             client.body()
-            client.answer(200, json.dumps(self._models(parts.path)).encode())
-        elif request.method == "POST" and parts.path in {*_PATHS, COUNT}:
-            self._post(request, client, parts.path, "?beta=true" if query.get("beta") else "")
+            client.answer(200, json.dumps(self._models(target.path)).encode())
+        elif request.method == "POST" and target.path in {*_PATHS, COUNT}:
+            self._post(request, client, target.path, "?beta=true" if query.get("beta") else "")
         else:
-            raise Refusal(404, f"the gateway has no {request.method} {parts.path[:200]}")
+            raise Refusal(404, f"the gateway has no {request.method} {target.path[:200]}")
 
     def _models(self, path: str) -> dict[str, Any]:
         names = self._gateway.model_names()
@@ -298,7 +311,11 @@ class GatewaySession(EpisodeCalls):
             forwarded_call.run()
 
     def _body(self, request: RequestHead, client: ClientConnection, stack: ExitStack) -> bytes:
-        """Read a body; its reserved memory is released when `stack` exits."""
+        """Read a body, and reserve memory for a large one; the exit of `stack` frees the memory.
+
+        Raises:
+            Refusal: The body is too long, or memory was not free in time.
+        """
         policy, intake = self._gateway.policy, self._gateway.intake
         size = policy.max_body if request.length is None else request.length
         if size > policy.max_body:
@@ -310,7 +327,14 @@ class GatewaySession(EpisodeCalls):
         return client.body(policy.max_body, free_bytes=FREE_BODY_BYTES, reserve=reserve)
 
     def _read(self, name: Name, body: bytes) -> tuple[dict[str, Any], int]:
-        """Return the forwarded part of a request, and an upper bound of its tokens."""
+        """Parse and validate a body.
+
+        Returns:
+            The part of the body that is forwarded, and an upper bound of its tokens.
+
+        Raises:
+            Refusal: The body is invalid, or the policy forbids it.
+        """
         remaining_tokens = check_tokens(body)
         client_body = parse_body(body)
         check_embedded_tokens(client_body, remaining_tokens)
@@ -328,10 +352,10 @@ class GatewaySession(EpisodeCalls):
             self._started_calls += 1
 
     def _refuse_beyond_limits(self) -> None:
-        """Refuse a call over a limit, before its body is read and after it.
+        """Refuse a call over a limit. Called before the body is read, and again after it.
 
         Raises:
-            Refusal: The gateway ends, or all permitted calls have been made.
+            Refusal: The gateway is shutting down, or the session has used all its calls.
         """
         if self._draining:
             raise Refusal(503, "the gateway ends")
@@ -356,7 +380,11 @@ class GatewaySession(EpisodeCalls):
         headers: dict[str, str],
         size: int,
     ) -> None:
-        """Answer a request for a token count: with the server's count, or else an estimate."""
+        """Answer a request for a token count: with the server's count, or with an estimate.
+
+        Raises:
+            Refusal: The session has requested too many counts for its calls.
+        """
         with self._condition:
             if self._counts >= FREE_COUNTS + COUNTS_PER_CALL * self._started_calls:
                 raise Refusal(429, "tokens were counted too often for the calls that were made")
@@ -392,7 +420,7 @@ class GatewaySession(EpisodeCalls):
 
 
 class _KeyHeaders:
-    """The headers of a request; a key of Anthropic's form appears as a bearer token."""
+    """The headers of a request, with Anthropic's ``x-api-key`` presented as a bearer token."""
 
     def __init__(self, request: RequestHead) -> None:
         self._request = request

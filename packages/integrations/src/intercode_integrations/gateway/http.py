@@ -1,7 +1,8 @@
 """The gateway's HTTP server: requests parsed by h11, within limits of size and time, and responses.
 
-h11 handles garbage, chunked bodies, pipelined requests and HTTP/1.0 according to the standard. This
-module adds the limits: bytes of a head and of a body, and seconds for a whole request.
+The library h11 handles malformed input, chunked bodies, pipelined requests and HTTP/1.0 according
+to the standard. This module adds the limits: bytes of a head and of a body, and seconds for a whole
+request.
 """
 
 from __future__ import annotations
@@ -26,64 +27,64 @@ MAX_HEAD_BYTES = 32 * 1024
 _CHUNK = 65_536
 _FRAGMENT = 1024
 _MAX_FRAGMENTS = 10_000
-"""Maximum body parts shorter than a fragment: each chunk costs h11 20 microseconds."""
+"""Maximum number of body parts shorter than `_FRAGMENT` bytes: h11 needs 20 µs for each part."""
 _LINGER_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class RequestHead:
-    """A request without its body. `headers` has names in lower case."""
+    """A request without its body. The names in `headers` are in lower case."""
 
     method: str
     target: str
     headers: tuple[tuple[str, str], ...]
 
     def get_all(self, key: str) -> list[str]:
-        """Return all values of a header."""
+        """Return all values of a header; the name's case does not matter."""
         return [value for name, value in self.headers if name == key.lower()]
 
     @property
     def length(self) -> int | None:
-        """Length of the body, validated by h11; None: only its end reveals the length."""
+        """The value of ``Content-Length``, which h11 has validated; None for a chunked body."""
         values = self.get_all("content-length")
         return int(values[0]) if values else None
 
 
 class ClientDisconnect(Exception):  # noqa: N818 - clients may leave
-    """The client has left, or was too slow."""
+    """The client closed the connection, or was too slow."""
 
 
 class ClientConnection:
-    """One connection of a client.
+    """One HTTP connection of a client, for one or several requests.
 
     Args:
-        connection: The socket. The caller still owns it.
-        policy: Sizes and times.
-        admit: To be called after a request with the valid token.
+        connection: The socket. The caller closes it.
+        policy: The limits of sizes and times.
+        on_admission: The function that `handle` calls after a request with the valid token.
     """
 
     def __init__(
         self,
         connection: socket.socket,
         policy: GatewayPolicy,
-        admit: Callable[[], None] = lambda: None,
+        on_admission: Callable[[], None] = lambda: None,
     ) -> None:
-        self._socket, self._policy, self.admit = connection, policy, admit
+        self._socket, self._policy, self.on_admission = connection, policy, on_admission
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
         self._deadline = 0.0
         self._bodiless = False
         self._send_buffer = b""
         self.status = 0
-        """Status of the current response; 0: not started yet."""
+        """HTTP status of the current response; 0 if the response has not started."""
 
     def serve(self, handle: Callable[[RequestHead, ClientConnection], None]) -> None:
-        """Read requests, and have each handled, until the client or an error ends the connection.
+        """Read and handle requests until the client or an error ends the connection.
 
         Args:
-            handle: Answers a request; it may read the body first.
+            handle: A function that answers a request, and may read its body first.
         """
         try:
-            while (request := self._head()) is not None:
+            while (request := self._read_head()) is not None:
                 self.status = 0
                 try:
                     handle(request, self)
@@ -99,7 +100,7 @@ class ClientConnection:
             if not self.status and self._http.our_state is h11.IDLE:
                 self._refuse_malformed(error.error_status_hint)
         except h11.LocalProtocolError:
-            return  # the response is incomplete: the end of the connection shows that
+            return  # the response is incomplete; the closed connection shows that to the client
         finally:
             if self.status and self._http.their_state is not h11.DONE:
                 self._linger()
@@ -112,37 +113,38 @@ class ClientConnection:
         Args:
             limit: Maximum bytes of the body.
             free_bytes: The bytes that are read before `reserve` is called.
-            reserve: Returns when memory for the rest is reserved.
+            reserve: A function that waits until memory for the rest is reserved.
 
         Raises:
-            Refusal: The body is too long, or in too many parts.
+            ClientDisconnect: The client closed the connection, or was too slow.
+            Refusal: The body is too long, or consists of too many small parts.
         """
-        data, fragments = bytearray(), 0
+        content, fragments = bytearray(), 0
         self._deadline = time.monotonic() + self._policy.patience
         while True:
             event = self._read_event()
             if isinstance(event, h11.EndOfMessage):
-                return bytes(data)
+                return bytes(content)
             if not isinstance(event, h11.Data):
                 raise ClientDisconnect
-            if len(data) <= free_bytes < len(data) + len(event.data):
+            if len(content) <= free_bytes < len(content) + len(event.data):
                 reserve()
                 self._deadline = time.monotonic() + self._policy.patience
-            data += event.data
+            content += event.data
             fragments += len(event.data) < _FRAGMENT
-            if len(data) > limit:
+            if len(content) > limit:
                 raise Refusal(413, f"the body is longer than {limit} bytes")
             if fragments > _MAX_FRAGMENTS:
                 raise Refusal(413, "the body is in too many small parts: send longer chunks")
 
     def refuse(self, refusal: Refusal) -> None:
-        """Send the response to a refused request."""
+        """Send an error response for a refused request."""
         log.info("refused with status %d: %s", refusal.status, refusal)
         body = b"" if self._bodiless else error_body(refusal.status, str(refusal))
         self.answer(refusal.status, body, [("x-should-retry", "false")])
 
     def answer(self, status: int, body: bytes, headers: Iterable[tuple[str, str]] = ()) -> None:
-        """Send a whole response, of JSON unless its headers name another type."""
+        """Send a whole response. The body is JSON unless `headers` has a ``content-type``."""
         response_headers = list(headers)
         if not any(name == "content-type" for name, _ in response_headers):
             response_headers.append(("content-type", "application/json"))
@@ -151,7 +153,7 @@ class ClientConnection:
         self.end()
 
     def begin(self, status: int, headers: Iterable[tuple[str, str]]) -> None:
-        """Start a response."""
+        """Start a response. The head is sent together with the first part of the body."""
         self.status = status
         response_headers = [
             *headers,
@@ -161,22 +163,24 @@ class ClientConnection:
         self._send(h11.Response(status_code=status, headers=response_headers), has_more=True)
 
     def send_data(self, data: bytes) -> None:
-        """Send a part of a response's body; the first part carries the head."""
+        """Send a part of a response's body; the first call also sends the head."""
         if data:
             self._send(h11.Data(data=data))
 
     def end(self) -> None:
-        """End a response."""
+        """End the response's body."""
         self._send(h11.EndOfMessage())
 
-    def _head(self) -> RequestHead | None:
-        """Wait for a request and read its head."""
+    def _read_head(self) -> RequestHead | None:
+        """Wait for the next request, and return its head; None if the client sends no more."""
         self._deadline = 0.0
         event = self._read_event()
         if not isinstance(event, h11.Request):
             return None
         self._bodiless = event.method == b"HEAD"
-        headers = tuple((name.decode("latin-1"), v.decode("latin-1")) for name, v in event.headers)
+        headers = tuple(
+            (name.decode("latin-1"), value.decode("latin-1")) for name, value in event.headers
+        )
         return RequestHead(event.method.decode(), event.target.decode("latin-1"), headers)
 
     def _read_event(self) -> Any:
@@ -197,8 +201,8 @@ class ClientConnection:
         return event
 
     def _start_next_cycle(self) -> bool:
-        """Prepare for another request; False: the connection must end."""
-        # A response before the end of the body ends the connection: the rest is not read.
+        """Prepare the connection for another request; return False if the connection must end."""
+        # If the response was sent before the end of the request's body, the rest stays unread.
         if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
             return False
         self._http.start_next_cycle()
@@ -215,11 +219,15 @@ class ClientConnection:
                 raise ClientDisconnect from None
 
     def _linger(self) -> None:
-        """Discard remaining input: an early close would reset the connection, losing the answer."""
-        end, remaining_bytes = time.monotonic() + _LINGER_SECONDS, self._policy.max_body
-        with suppress(OSError):  # the connection has already ended
+        """Discard input that still arrives, for up to `_LINGER_SECONDS`.
+
+        If the gateway closed the socket with unread input, the kernel would reset the connection,
+        and the client could lose the response.
+        """
+        deadline, remaining_bytes = time.monotonic() + _LINGER_SECONDS, self._policy.max_body
+        with suppress(OSError):  # the connection may have already ended
             self._socket.shutdown(socket.SHUT_WR)
-            while remaining_bytes > 0 and (wait := end - time.monotonic()) > 0:
+            while remaining_bytes > 0 and (wait := deadline - time.monotonic()) > 0:
                 self._socket.settimeout(wait)
                 if not (data := self._socket.recv(_CHUNK)):
                     return
@@ -231,7 +239,7 @@ class ClientConnection:
 
 
 def error_body(status: int, message: str) -> bytes:
-    """Return the body of an error, in a form that clients of each protocol can read."""
+    """Return the JSON body of an error response, which clients of all three protocols can read."""
     kind = ERRORS.get(status, "api_error")
     error = {"type": kind, "message": message, "code": kind, "param": None}
     return json.dumps({"type": "error", "error": error}).encode()

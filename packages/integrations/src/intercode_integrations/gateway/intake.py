@@ -1,4 +1,4 @@
-"""Intake: a limit on the request bytes that a gateway holds at a time, before it parses them."""
+"""Intake: a limit on the bytes of large requests that a gateway holds in memory at a time."""
 
 from __future__ import annotations
 
@@ -13,19 +13,22 @@ from intercode.json_limits import MAX_TOKENS, count_tokens
 from intercode_integrations.gateway.policy import Refusal
 
 FREE_BODY_BYTES = 1024**2
-"""Bytes of a body that are free of the intake, so large bodies never delay small ones. A dialogue
-of a million bytes fills most models' context."""
+"""Bytes of each body that do not count against the intake. Small bodies therefore never wait for
+large ones. A dialogue of a million bytes fills most models' context."""
 MAX_TOTAL_BYTES = 128 * 1024**2
-"""Bytes of all larger bodies together: four of the largest that providers accept."""
+"""Total bytes of all larger bodies at a time: four of the largest that providers accept."""
 _EMBEDDED = ("arguments", "input")
-"""Fields of tool calls whose text is JSON, which the gateway parses as well."""
+"""Fields of tool calls whose text is itself JSON, which the gateway parses, too."""
 
 
 def check_tokens(body: bytes) -> int:
-    """Return the tokens that remain for the JSON within the texts of a body.
+    """Count the JSON tokens of a body; return how many more its embedded JSON may have.
+
+    Embedded JSON is a text within the body that is itself parsed: the arguments of a tool call. A
+    token is a unit of JSON syntax, not of a model.
 
     Raises:
-        Refusal: The body has too many tokens, or they nest too deep.
+        Refusal: The body has more than `MAX_TOKENS` tokens, or they nest too deep.
     """
     try:
         return MAX_TOKENS - count_tokens(body)
@@ -34,14 +37,14 @@ def check_tokens(body: bytes) -> int:
 
 
 def check_embedded_tokens(data: Mapping[str, Any], remaining_tokens: int) -> None:
-    """Count the tokens of JSON within the texts of a request: the arguments of tool calls.
+    """Count the JSON tokens of embedded JSON: the arguments of a request's tool calls.
 
     Args:
-        data: The request.
-        remaining_tokens: The maximum of these tokens.
+        data: The parsed body of the request.
+        remaining_tokens: The maximum number of tokens.
 
     Raises:
-        Refusal: There are more tokens, or they nest too deep.
+        Refusal: The arguments have more tokens, or the tokens nest too deep.
     """
     stack: list[Any] = [value for value in data.values() if not isinstance(value, str)]
     while stack:
@@ -62,11 +65,12 @@ def check_embedded_tokens(data: Mapping[str, Any], remaining_tokens: int) -> Non
 
 
 class Intake:
-    """A budget of bytes that limits each holder to a share.
+    """A quota of bytes that holders share, with a maximum for each holder.
 
     Args:
-        total: The bytes of all holders.
-        share: Maximum bytes of one holder at a time, at least as large as any single reservation.
+        total: The maximum number of bytes of all holders together.
+        share: The maximum number of bytes of one holder at a time. No single reservation may be
+            larger.
     """
 
     def __init__(self, total: int, share: int) -> None:
@@ -75,22 +79,22 @@ class Intake:
         self._bytes_by_holder: dict[object, int] = {}
         self._condition = threading.Condition()
         self.parsing_lock = threading.Lock()
-        """Held while a large body is parsed, which briefly takes several times its size."""
+        """Lock for parsing a large body, which briefly takes several times its size in memory."""
 
     @property
     def reserved_bytes(self) -> int:
-        """Number of reserved bytes."""
+        """The number of bytes that all holders have reserved now."""
         with self._condition:
             return self._reserved_bytes
 
     @contextmanager
     def reserve(self, holder: object, size: int, seconds: float) -> Iterator[None]:
-        """Reserve bytes while the block runs.
+        """Reserve bytes while the block runs; wait until they are free.
 
         Args:
-            holder: The holder whose share they count against.
+            holder: The object against whose share the bytes count.
             size: Number of bytes.
-            seconds: Maximum wait for them.
+            seconds: Maximum seconds to wait.
 
         Raises:
             Refusal: The bytes were not free in time.

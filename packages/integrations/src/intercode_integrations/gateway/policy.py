@@ -8,38 +8,38 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from intercode.errors import UsageError
-from intercode.models.protocols import BETAS, INCLUDES, TABLES, Name, Table
-from intercode_sandbox.suggestions import hint_text
+from intercode.models.protocols import BETAS, INCLUDES, TABLES, Name, ProtocolTable
+from intercode_sandbox.spelling_suggestions import hint_text
 
 _MAX_REPLY_TOKENS = 1_000_000
-"""Maximum reply limit: a larger one would use up the token rate that all clients share."""
+"""Maximum reply tokens that a client may request: a larger number would use up the shared rate."""
 IMAGE_BYTES = 8192
-"""Bytes of text that an image given as data counts for: whatever its size, providers charge at
-most a few thousand tokens for it."""
+"""Bytes that `context_size` counts for an image that is given as data. Providers charge at most a
+few thousand tokens for an image of any size."""
 
 
 @dataclass(frozen=True, slots=True)
 class GatewayPolicy:
-    """The policy that the operator of a gateway sets.
+    """The rules that the operator of a gateway sets for requests of clients.
 
     Attributes:
-        hosted: Tools that the provider runs: web search, code interpreter, remote MCP, computer,
-            file search. ``refuse`` rejects requests with them; ``drop`` removes them from requests;
-            ``pass`` forwards their fields, items and unknown tool types.
-        remote: Whether the provider may fetch URLs, and read files that it stores.
-        stored: Whether the provider may store responses, and work in the background.
+        hosted: The treatment of tools that the provider runs: web search, code interpreter, remote
+            MCP, computer, file search. ``refuse`` rejects requests with them; ``drop`` removes them
+            from requests; ``pass`` forwards their fields, items and unknown tool types.
+        remote: Whether a request may make the provider fetch URLs, or read files stored there.
+        stored: Whether a request may make the provider store responses, or work in the background.
         models: Client's model name → provider's model name. Other names are refused. None: every
             name selects the model of `Upstream`.
-        max_calls: Calls of one session.
-        max_body: Bytes of a request's body.
-        max_context: Bytes of the dialogue and its tools, without images: each token has at least
-            one byte.
-        reply_tokens: Maximum tokens of a reply; larger limits of clients are lowered to it.
+        max_calls: The maximum number of calls in one session.
+        max_body: The maximum bytes of a request's body.
+        max_context: The maximum bytes of the dialogue and its tools, without images. Bytes are an
+            upper bound of tokens, because each token has at least one byte.
+        reply_tokens: The maximum tokens of a reply; a higher limit in a request is lowered to it.
         cache_sampled: Whether to cache replies even if the client requests sampling. Equal requests
-            then have equal replies, and episodes that should differ may not.
+            then get equal replies, so episodes that should differ may be equal.
         at_once: Concurrent calls of one session. Further calls wait.
-        patience: Seconds that a client may take for a head, a body, or reading a part of a reply;
-            also the maximum wait of a request for memory.
+        patience: Seconds that a client may take to send a head, to send a body, or to read a part
+            of a reply. A request for memory waits no longer, either.
         idle: Seconds without a request after which a connection is closed.
     """
 
@@ -58,7 +58,7 @@ class GatewayPolicy:
 
     def __post_init__(self) -> None:
         if self.hosted not in {"refuse", "drop", "pass"}:
-            raise UsageError(f"hosted is refuse, drop or pass, not {self.hosted!r}")
+            raise UsageError(f"hosted must be refuse, drop or pass, not {self.hosted!r}")
         for name in ("max_calls", "max_body", "max_context", "reply_tokens", "at_once"):
             if (limit := getattr(self, name)) is not None and limit < 1:
                 raise UsageError(f"{name} must be at least 1, not {limit}")
@@ -67,7 +67,7 @@ class GatewayPolicy:
 
 
 class Refusal(Exception):  # noqa: N818 - it is the client's error
-    """A request that the gateway does not forward."""
+    """An HTTP error response to a request that the gateway does not forward."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
@@ -75,12 +75,12 @@ class Refusal(Exception):  # noqa: N818 - it is the client's error
 
 
 def bad_request(reason: str) -> Refusal:
-    """Return the refusal of an invalid request."""
+    """Return the refusal of an invalid request, with status 400."""
     return Refusal(400, f"the gateway refuses it: {reason}")
 
 
 def parse_body(body: bytes) -> dict[str, Any]:
-    """Parse the JSON object of a request.
+    """Parse the body of a request, which must be a JSON object.
 
     Raises:
         Refusal: The body is not a JSON object.
@@ -95,10 +95,10 @@ def parse_body(body: bytes) -> dict[str, Any]:
 
 
 def admit_body(name: Name, client_body: Mapping[str, Any], policy: GatewayPolicy) -> dict[str, Any]:
-    """Return the forwarded part of a request's body, without its model.
+    """Validate a request's body; return the part that is forwarded, without the model's name.
 
     Raises:
-        Refusal: The body has a field or value that neither table nor policy permits.
+        Refusal: The body has a field or value that the protocol's table or the policy forbids.
     """
     table = TABLES[name]
     fields = {
@@ -130,7 +130,7 @@ def admit_body(name: Name, client_body: Mapping[str, Any], policy: GatewayPolicy
         raise bad_request("stream is true or false")
     if name == "responses" and not policy.stored:
         request_body["store"] = False  # OpenAI stores responses by default
-    unknown = {*_texts(request_body.get("include"))} - INCLUDES
+    unknown = {*_check_strings(request_body.get("include"))} - INCLUDES
     if unknown and policy.hosted != "pass":
         raise bad_request(f"include: {', '.join(sorted(unknown))}")
     if "tools" in request_body:
@@ -153,29 +153,32 @@ def admit_body(name: Name, client_body: Mapping[str, Any], policy: GatewayPolicy
 
 
 def max_reply_tokens(name: Name, request_body: Mapping[str, Any]) -> int | None:
-    """Return the limit that a request sets for its reply; None without a limit."""
+    """Return the maximum of reply tokens that a request sets itself; None if it sets none."""
     limits = [request_body[key] for key in TABLES[name].limit if key in request_body]
     return max(limits, default=None)
 
 
 def betas(values: list[str], policy: GatewayPolicy) -> str:
-    """Return the permitted values of the header ``anthropic-beta``, joined by commas."""
+    """Filter the values of the header ``anthropic-beta`` by the policy, and join them by commas."""
     beta_names = [beta.strip() for value in values for beta in value.split(",")]
     return ",".join(b for b in beta_names if b.startswith(BETAS) or (b and policy.hosted == "pass"))
 
 
 def context_size(request_body: Mapping[str, Any]) -> int:
-    """Return an upper bound of a request's tokens: its bytes, and `IMAGE_BYTES` for each image."""
-    images = 0
+    """Return an upper bound of a request's tokens: the bytes of its JSON without images.
+
+    Each image counts as `IMAGE_BYTES`.
+    """
+    image_count = 0
 
     def strip_images(value: Any) -> Any:
-        nonlocal images
+        nonlocal image_count
         if isinstance(value, list):
             return [strip_images(item) for item in value]
         if not isinstance(value, dict) or value.get("type") == "tool_use":
-            return value  # arguments are arbitrary: an apparent image in them is text
+            return value  # tool arguments are arbitrary: what looks like an image there is text
         if value.get("type") in {"image_url", "input_image"} or value.get("type") == "base64":
-            images += 1
+            image_count += 1
             return {}
         return {key: strip_images(item) for key, item in value.items()}
 
@@ -184,7 +187,7 @@ def context_size(request_body: Mapping[str, Any]) -> int:
     }
     return (
         len(json.dumps(text_body, ensure_ascii=False).encode(errors="replace"))
-        + images * IMAGE_BYTES
+        + image_count * IMAGE_BYTES
     )
 
 
@@ -196,8 +199,10 @@ def _lower_limit(request_body: dict[str, Any], key: str, policy: GatewayPolicy) 
     request_body[key] = min(value, policy.reply_tokens or _MAX_REPLY_TOKENS)
 
 
-def _filter_tools(tools: Any, table: Table, policy: GatewayPolicy) -> Iterator[dict[str, Any]]:
-    for tool in _items(tools, "tools"):
+def _filter_tools(
+    tools: Any, table: ProtocolTable, policy: GatewayPolicy
+) -> Iterator[dict[str, Any]]:
+    for tool in _check_objects(tools, "tools"):
         kind = tool.get("type", table.tools[0])
         if kind == "namespace":
             tool = {**tool, "tools": [*_filter_tools(tool.get("tools", []), table, policy)]}
@@ -213,26 +218,32 @@ def _filter_tools(tools: Any, table: Table, policy: GatewayPolicy) -> Iterator[d
             )
 
 
-def _check_dialogue(request_body: Mapping[str, Any], table: Table, policy: GatewayPolicy) -> None:
+def _check_dialogue(
+    request_body: Mapping[str, Any], table: ProtocolTable, policy: GatewayPolicy
+) -> None:
     for key in table.dialogue:
         value = request_body.get(key)
         if value is None or isinstance(value, str):
             continue
-        for item in _items(value, key):
+        for item in _check_objects(value, key):
             _check_part(item, "text" if key == "system" else "message", table, policy)
 
 
 def _check_part(
-    part: dict[str, Any], default_type: str, table: Table, policy: GatewayPolicy
+    part: dict[str, Any], default_type: str, table: ProtocolTable, policy: GatewayPolicy
 ) -> None:
-    """Validate a message, or a part of a message, and its nested parts."""
+    """Validate a message, or a part of a message, and its nested parts.
+
+    Raises:
+        Refusal: A type or a field of a part is not permitted.
+    """
     kind = part.get("type", default_type)
     if not isinstance(kind, str) or kind not in table.parts:
         if policy.hosted == "pass" and policy.remote and kind in table.unsupported_parts:
             return
         raise bad_request(f"a part of type {kind!r} in the dialogue")
-    if unknown := part.keys() - table.parts[kind] - {"type"}:
-        present_fields = {key for key in unknown if part[key] is not None}
+    if unknown_keys := part.keys() - table.parts[kind] - {"type"}:
+        present_fields = {key for key in unknown_keys if part[key] is not None}
         if present_fields & {"file_id", "file_url"} and not policy.remote:
             raise bad_request("a file that the provider keeps, or fetches")
         if present_fields and not (present_fields <= {"file_id", "file_url"}):
@@ -240,12 +251,12 @@ def _check_part(
     _check_data_source(part, policy)
     for key in ("content", "output", "summary"):
         if isinstance(part.get(key), list):
-            for nested_part in _items(part[key], key):
+            for nested_part in _check_objects(part[key], key):
                 _check_part(nested_part, "text", table, policy)
 
 
 def _check_data_source(part: Mapping[str, Any], policy: GatewayPolicy) -> None:
-    """Refuse an image or a document that is not included as data."""
+    """Refuse an image or a document that the request gives by reference, not as data."""
     if policy.remote:
         return
     if "image_url" in part:
@@ -262,13 +273,13 @@ def _check_data_source(part: Mapping[str, Any], policy: GatewayPolicy) -> None:
             raise bad_request("a source of parts")
 
 
-def _items(value: Any, name: str) -> list[dict[str, Any]]:
+def _check_objects(value: Any, name: str) -> list[dict[str, Any]]:
     if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
         raise bad_request(f"{name} is not a list of objects")
     return value
 
 
-def _texts(value: Any) -> list[str]:
+def _check_strings(value: Any) -> list[str]:
     if value is None:
         return []
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):

@@ -1,4 +1,4 @@
-"""Records of a gateway's calls: a file with one line for each, and the totals of their usage."""
+"""Records of a gateway's calls: a file with one line per call, and the totals of their usage."""
 
 from __future__ import annotations
 
@@ -18,15 +18,18 @@ from intercode.redaction import Redactor
 from intercode_integrations.gateway.calls import Call
 
 
-class Journal:
-    """A file of calls, one per line. A crash loses at most the line being written.
+class CallLog:
+    """A file of recorded calls, one JSON object per line.
+
+    Each call is written at once, so a crash loses at most the line being written.
 
     Args:
-        path: The file. An existing file is continued; a new one is readable for its owner only.
-        key: The provider's key.
-        token: The clients' token; redacted, because an agent may print its environment.
-        limit: Bytes of the file after which no further call is permitted: each call repeats its
-            dialogue, so clients could fill a disk.
+        path: The file. New calls are appended to an existing file. A new file is readable only for
+            its owner.
+        key: The provider's key; redacted.
+        token: The clients' token; redacted, because an agent may print its environment variables.
+        limit: The bytes after which the file is full, and `is_full` is true. Each call repeats its
+            dialogue, so clients could otherwise fill the disk.
 
     Raises:
         UsageError: The file cannot be opened, or has reached its limit.
@@ -43,27 +46,27 @@ class Journal:
             self._file = os.fdopen(os.open(path, flags, 0o600), "a+b", buffering=0)
             end = self._file.seek(0, os.SEEK_END)
             if end and os.pread(self._file.fileno(), 1, end - 1) != b"\n":
-                self._file.write(b"\n")  # a crash cut the last line
+                self._file.write(b"\n")  # end the last line, which a crash cut off
         except OSError as error:
             raise UsageError(f"--record {path}: cannot be written: {error.strerror}") from None
         self._size = end
         if self.is_full:
             self.close()
             raise UsageError(
-                f"--record {path}: has {self._size} bytes, and may have {limit}: name another "
-                "file, or raise --record-limit"
+                f"--record {path}: the file has {self._size} bytes, above the limit of {limit}: "
+                "name another file, or raise --record-limit"
             )
 
     @property
     def is_full(self) -> bool:
-        """Whether the file has reached its limit. Calls under way are still written."""
+        """Whether the file has reached its limit. The calls already running are still written."""
         return self._size >= self._limit
 
     def write(self, call: Call) -> None:
-        """Append a call.
+        """Append a call, with the secrets redacted.
 
         Raises:
-            OSError: The disk is full.
+            OSError: The write failed, for example because the disk is full.
         """
         line = json.dumps(self._redactor.dialogue(_call_record(call)))
         for secret, name in self._replacements.items():
@@ -75,12 +78,12 @@ class Journal:
                 data = data[self._file.write(data) or 0 :]
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file of calls."""
         self._file.close()
 
 
 def _call_record(call: Call) -> dict[str, Any]:
-    """Return a call as JSON data, with the field names of an episode's record."""
+    """Return a call as JSON data, with the field names of an episode's record in a run folder."""
     has_reply = call.text or call.tool_calls
     token_data = {
         name: getattr(call, name) for name in ("token_ids", "prompt_token_ids", "logprobs")
@@ -109,14 +112,18 @@ def _call_record(call: Call) -> dict[str, Any]:
 
 
 class CallLedger:
-    """A counter of calls that also writes them to the record."""
+    """Totals of all calls, and the writer of the file of calls.
+
+    Args:
+        budget: The budget of the gateway, for the spending.
+    """
 
     def __init__(self, budget: Budget) -> None:
-        self.file: Journal | None = None
+        self.file: CallLog | None = None
         self.error: OSError | None = None
-        """Reason why a call could not be recorded: no later call is answered."""
+        """First error of writing a call. After this error, no call is answered any more."""
         self.failed: Callable[[], None] = lambda: None
-        """Called after each failure to record a call."""
+        """Function that runs after each failure to write a call."""
         self._budget = budget
         self._calls = self._cached_calls = self._errors = 0
         self._usage = Usage()
@@ -124,10 +131,10 @@ class CallLedger:
         self._lock = threading.Lock()
 
     def note(self, call: Call) -> None:
-        """Count and write a call; a token count is only written.
+        """Add a call to the totals, and write it; a token count is only written.
 
         Raises:
-            OSError: The call could not be written. Its client gets no answer.
+            OSError: The call could not be written. The caller then sends the client no answer.
         """
         with self._lock:
             self._calls += not call.is_count
@@ -146,13 +153,13 @@ class CallLedger:
                 raise
 
     def is_full(self) -> bool:
-        """Return whether the record of calls has reached its limit."""
+        """Return whether the file of calls has reached its limit."""
         return self.file is not None and self.file.is_full
 
     def spent(self) -> dict[str, Any]:
-        """Return the totals of all calls. The cost is None if a price is unknown."""
+        """Return the totals of all calls. A cost is None if the price of any call is unknown."""
         with self._lock:
-            presumed_spending = self._budget.presumed
+            presumed_spending = self._budget.reserved_amounts
             return {
                 "calls": self._calls,
                 "cached": self._cached_calls,

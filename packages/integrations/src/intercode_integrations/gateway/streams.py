@@ -1,8 +1,8 @@
 """Server-sent events: parsed from a stream, and assembled into the equivalent unstreamed answer.
 
-`StreamAssembly` accepts bytes in chunks that are cut anywhere; its answer depends only on their
-sequence. In every field that `intercode_integrations.gateway.calls` reads, the answer equals the
-body that the server sends without a stream.
+`StreamAssembly` accepts the stream's bytes in chunks of any size; the result does not depend on the
+chunks' boundaries. In every field that `intercode_integrations.gateway.calls` reads, the assembled
+answer equals the body that the server sends without streaming.
 """
 
 from __future__ import annotations
@@ -13,34 +13,35 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from intercode.models import wire
+from intercode.models import response_parsing
 from intercode.models.protocols import Name
 
 MAX_EVENT_BYTES = 32 * 1024**2
 _END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 _LINE = re.compile(rb"\r\n|\n|\r")
 _CONTINUED_FIELDS = ("content", "reasoning_content", "reasoning", "refusal")
-"""Text fields of a chat's delta that append; `_continue` also appends fields of tool calls."""
+"""Text fields of a ``chat`` delta whose values are appended to the message. `_extend_message` also
+appends the fields of tool calls."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event: its bytes including the blank line, and its data if that is an object."""
+    """One event: its bytes including the blank line, and its data if that is a JSON object."""
 
     raw_bytes: bytes
     data: dict[str, Any] | None
     is_last: bool = False
-    """Whether the event is ``[DONE]``."""
+    """Whether the event is ``[DONE]``, which ends a stream of the protocol ``chat``."""
 
 
 @dataclass(slots=True)
 class StreamAssembly:
-    """The answer of a stream, so far.
+    """The answer that the events of a stream have built so far.
 
     Attributes:
-        name: The protocol.
-        body: The answer, in its unstreamed form.
-        is_complete: Whether the stream has reached its end.
+        name: The API protocol of the stream.
+        body: The answer, in the form of a response without streaming.
+        is_complete: Whether the last event of the protocol has arrived.
         error: The error that the server reported within the stream.
     """
 
@@ -50,11 +51,11 @@ class StreamAssembly:
     error: dict[str, Any] | None = None
     _buffer: bytes = b""
     _partial: dict[int, str] = field(default_factory=dict)
-    """Incomplete JSON of tool arguments, by block (``messages``)."""
+    """Index of a content block → incomplete JSON of its tool arguments (``messages`` only)."""
     _items: list[Any] = field(default_factory=list)
 
     def feed(self, data: bytes) -> list[Event]:
-        """Add bytes; return the events that they complete.
+        """Add bytes of the stream; return the events that are now complete.
 
         Raises:
             ValueError: An event is too long, or malformed.
@@ -85,7 +86,7 @@ class StreamAssembly:
         try:
             _HANDLERS[self.name](self, data)
         except (TypeError, KeyError, IndexError, AttributeError) as error:
-            raise ValueError(f"an event of the stream makes no sense: {error!r}") from None
+            raise ValueError(f"an event of the stream is malformed: {error!r}") from None
 
 
 def _parse_event(raw_bytes: bytes) -> Event:
@@ -105,7 +106,7 @@ def _parse_event(raw_bytes: bytes) -> Event:
 
 
 def encode_event(raw_bytes: bytes, data: object) -> bytes:
-    """Return the bytes of an event with other data."""
+    """Return an event's bytes with its data replaced; its other lines stay."""
     other_lines = [
         line for line in _LINE.split(raw_bytes) if line and not line.startswith(b"data:")
     ]
@@ -119,38 +120,38 @@ def _add_chat(assembly: StreamAssembly, data: dict[str, Any]) -> None:
     for key, value in data.items():
         if key not in {"choices", "object"} and value is not None:
             body[key] = value
-    for part in data.get("choices") or ():
-        index = part.get("index", 0)
+    for choice_delta in data.get("choices") or ():
+        index = choice_delta.get("index", 0)
         choices = body["choices"]
         choice = next((candidate for candidate in choices if candidate["index"] == index), None)
         if choice is None:
             choice = {"index": index, "message": {"role": "assistant", "content": None}}
             choices.append(choice)
-        _continue(choice["message"], part.get("delta") or {})
+        _extend_message(choice["message"], choice_delta.get("delta") or {})
         for key in ("finish_reason", "stop_reason"):
-            if part.get(key) is not None:
-                choice[key] = part[key]
-        if part.get("token_ids"):
-            choice.setdefault("token_ids", []).extend(part["token_ids"])
-        for key, entries in (part.get("logprobs") or {}).items():
+            if choice_delta.get(key) is not None:
+                choice[key] = choice_delta[key]
+        if choice_delta.get("token_ids"):
+            choice.setdefault("token_ids", []).extend(choice_delta["token_ids"])
+        for key, entries in (choice_delta.get("logprobs") or {}).items():
             if isinstance(entries, list):
                 choice.setdefault("logprobs", {}).setdefault(key, []).extend(entries)
 
 
-def _continue(message: dict[str, Any], delta: dict[str, Any]) -> None:
+def _extend_message(message: dict[str, Any], delta: dict[str, Any]) -> None:
     for key in _CONTINUED_FIELDS:
         if delta.get(key) is not None:
             message[key] = (message.get(key) or "") + delta[key]
-    for part in delta.get("tool_calls") or ():
+    for call_delta in delta.get("tool_calls") or ():
         calls = message.setdefault("tool_calls", [])
-        index = part.get("index", len(calls))
+        index = call_delta.get("index", len(calls))
         call = next((candidate for candidate in calls if candidate["index"] == index), None)
         if call is None:
             call = {"index": index, "type": "function", "function": {"name": "", "arguments": ""}}
             calls.append(call)
-        if part.get("id"):
-            call["id"] = part["id"]
-        function = part.get("function") or {}
+        if call_delta.get("id"):
+            call["id"] = call_delta["id"]
+        function = call_delta.get("function") or {}
         call["function"]["name"] += function.get("name") or ""
         call["function"]["arguments"] += function.get("arguments") or ""
 
@@ -174,7 +175,7 @@ def _add_messages(assembly: StreamAssembly, data: dict[str, Any]) -> None:
         if "citation" in delta:
             block["citations"] = [*(block.get("citations") or []), delta["citation"]]
     elif kind == "content_block_stop" and (text := assembly._partial.pop(data["index"], "")):
-        assembly.body["content"][data["index"]]["input"] = wire.arguments(text)
+        assembly.body["content"][data["index"]]["input"] = response_parsing.arguments(text)
     elif kind == "message_delta":
         assembly.body |= data["delta"]
         usage = {k: v for k, v in (data.get("usage") or {}).items() if v is not None}

@@ -1,6 +1,7 @@
-"""Adapter for Harbor: runs of its task folders, and InterCode's sandboxes and tasks for its runner.
+"""An adapter for Harbor, a framework for agents' evaluation, in both directions.
 
-Only the latter need and import Harbor itself.
+InterCode's runner can run Harbor's task folders, without Harbor. Harbor's runner can use
+InterCode's sandboxes and tasks, and only that direction imports Harbor.
 """
 
 from __future__ import annotations

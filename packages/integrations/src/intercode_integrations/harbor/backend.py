@@ -1,8 +1,8 @@
-"""Environment back end and verifier for Harbor's runner; this module imports Harbor itself.
+"""InterCode's sandbox and verifier as plugins of Harbor's runner. This module imports Harbor.
 
-`InterCodeEnvironment` runs any task folder in an InterCode sandbox. With ``--ek tasks=NAME`` it
-opens the workspaces of an environment's own tasks, and `InterCodeVerifier` scores them from
-outside.
+`InterCodeEnvironment` runs any task folder in an InterCode sandbox. With the option ``--ek
+tasks=NAME``, the folders must be exported InterCode tasks. The environment NAME then opens their
+workspaces, and `InterCodeVerifier` computes its reward from outside the workspace.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from intercode_sandbox.network import Network
 from intercode_sandbox.units import MIB
 
 ROOT = ("chown", "dac_override", "fowner", "fsetid", "kill", "setgid", "setuid")
-"""Capabilities of root in containers, as far as a sandbox grants them."""
+"""Capabilities that root has in a container, except those that no sandbox grants."""
 _LIMITS = Limits(
     timeout=3600,
     memory=2048 * MIB,
@@ -54,12 +54,12 @@ _TIMEOUT_CODE, _CANNOT_RUN_CODE = 124, 126
 
 
 class InterCodeEnvironment(BaseEnvironment):
-    """A sandbox in which Harbor runs a task.
+    """An InterCode sandbox in which Harbor's runner runs a task.
 
     Args:
-        sandbox: The name of the provider of sandboxes.
-        tasks: An environment, a dataset or a benchmark folder, as in `intercode.make`: the stage of
-            its own task opens the workspace.
+        sandbox: The name of the sandbox provider.
+        tasks: An environment, a dataset or a benchmark folder, as for `intercode.make`. Its task
+            from which the folder was exported opens the workspace. Empty: any task folder.
         **keywords: See Harbor's class.
     """
 
@@ -75,12 +75,12 @@ class InterCodeEnvironment(BaseEnvironment):
 
     @staticmethod
     def type() -> str:
-        """Return the name of this back end."""
+        """Return the name of this kind of environment."""
         return "intercode"
 
     @property
     def capabilities(self) -> EnvironmentCapabilities:
-        """Abilities that Harbor queries."""
+        """The abilities of the sandbox that Harbor's runner asks for."""
         return EnvironmentCapabilities(
             disable_internet=True,
             network_allowlist=True,
@@ -90,7 +90,7 @@ class InterCodeEnvironment(BaseEnvironment):
 
     @classmethod
     def resource_capabilities(cls) -> EnvironmentResourceCapabilities:
-        """Return the limits that apply: memory is limited, processors are not."""
+        """Return the kinds of limits that the sandbox applies: memory, but not processors."""
         return EnvironmentResourceCapabilities(memory_limit=True)
 
     def _validate_definition(self) -> None:
@@ -99,8 +99,8 @@ class InterCodeEnvironment(BaseEnvironment):
         )
         if not self.task_env_config.docker_image and not self._dockerfile.exists():
             raise UsageError(
-                f"{self.environment_dir} has only a compose file: a sandbox is one machine, which "
-                "a Dockerfile or a docker_image makes"
+                f"{self.environment_dir} has only a compose file: a sandbox is a single machine, "
+                "and needs a Dockerfile or a docker_image"
             )
 
     @property
@@ -109,7 +109,7 @@ class InterCodeEnvironment(BaseEnvironment):
 
     @property
     def box(self) -> AsyncSandbox:
-        """The sandbox.
+        """The running sandbox.
 
         Raises:
             SandboxError: The sandbox was not started, or has been stopped.
@@ -119,7 +119,7 @@ class InterCodeEnvironment(BaseEnvironment):
         return self._box
 
     async def start(self, force_build: bool) -> None:
-        """Start the sandbox, with Harbor's folders in it."""
+        """Start the sandbox, and make the folders that Harbor requires in it."""
         start_future = run_on_thread(partial(self._open, force_build))
         try:
             self._box = AsyncSandbox.from_backend(await asyncio.shield(start_future))
@@ -147,20 +147,20 @@ class InterCodeEnvironment(BaseEnvironment):
             force_build=force_build,
         )
         image = f"docker://{self.task_env_config.docker_image}"
-        if not prebuilt:  # Harbor gives image builds a network, whatever the task's policy
+        if not prebuilt:  # as in Harbor, an image build has a network, whatever the task's policy
             image = f"dockerfile:{self._dockerfile.absolute()}[--network=default]"
         sizes = {"memory": self._effective_memory_mb, "disk": self._effective_storage_mb}
         limit_values = {name: size * MIB for name, size in sizes.items() if size is not None}
-        limits = Limits.of(_LIMITS, **limit_values)
-        return get_provider(self._provider).start(image, limits, self._reach())
+        limits = Limits.merge(_LIMITS, **limit_values)
+        return get_provider(self._provider).start(image, limits, self._resolve_network())
 
-    def _reach(self) -> Network:
+    def _resolve_network(self) -> Network:
         if self._network_is_allowlist:
             return list(self._network_policy.allowed_hosts)
         return bool(self._network_is_public)
 
     async def stop(self, delete: bool) -> None:
-        """End everything in the sandbox, and free it."""
+        """Close the sandbox with everything that runs in it."""
         if self._box is not None:
             await self._box.close()
         if self._source_task is not None:
@@ -174,7 +174,7 @@ class InterCodeEnvironment(BaseEnvironment):
         timeout_sec: float | None = None,
         user: str | int | None = None,
     ) -> ExecResult:
-        """Run a command. A time-out or cancellation kills its whole process group."""
+        """Run a command. A time-out or a cancellation kills the command's whole process group."""
         user = self._resolve_user(user)
         exec_options = {
             "cwd": cwd or self.task_env_config.workdir,
@@ -192,12 +192,12 @@ class InterCodeEnvironment(BaseEnvironment):
         return ExecResult(stdout=stdout, stderr=stderr, return_code=code)
 
     async def upload_file(self, source_path: Path | str, target_path: str) -> None:
-        """Copy a file into the sandbox, owned by root."""
+        """Copy a file into the sandbox; root owns the copy."""
         target = Path(target_path)
         await self._unpack({target.name: Path(source_path)}, str(target.parent))
 
     async def upload_dir(self, source_dir: Path | str, target_dir: str) -> None:
-        """Copy the content of a folder into the sandbox, owned by root."""
+        """Copy the content of a folder into the sandbox; root owns the copies."""
         files = {path.name: path for path in Path(source_dir).iterdir()}
         await self._unpack(files, target_dir)
 
@@ -208,14 +208,14 @@ class InterCodeEnvironment(BaseEnvironment):
         await self._run_checked(argv, stdin=data, user="0:0")
 
     async def download_file(self, source_path: str, target_path: Path | str) -> None:
-        """Copy a file out of the sandbox."""
+        """Copy a file from the sandbox to this machine."""
         data = await self.box.read_file(source_path, _TRANSFER)
         target = Path(target_path)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(data)
 
     async def download_dir(self, source_dir: str, target_dir: Path | str) -> None:
-        """Copy the content of a folder out of the sandbox."""
+        """Copy the content of a folder from the sandbox to this machine."""
         argv = ["tar", "-C", source_dir, "-cf", "-", "."]
         data = await self._run_checked(argv, user="0:0", output_limit=_TRANSFER)
         with tarfile.open(fileobj=io.BytesIO(data)) as archive:
@@ -229,31 +229,31 @@ class InterCodeEnvironment(BaseEnvironment):
         return result.stdout
 
     async def score(self) -> Score:
-        """Score the agent's final state, by the environment of the task.
+        """Score the final state of the workspace by the reward of the task's environment.
 
         Raises:
-            UsageError: The tasks were not named.
+            UsageError: The option ``--ek tasks=NAME`` is missing.
             RewardError: The state cannot be scored.
         """
         if self._source_task is None:
-            raise UsageError("name the tasks that the folders were exported from: --ek tasks=NAME")
+            raise UsageError("name the exported tasks: --ek tasks=NAME")
         score = await self._source_task.score(self.box, self._created_folders)
         await self.ensure_dirs([f"/logs/{name}" for name in _LOGS])
         return score
 
 
 class InterCodeVerifier(BaseVerifier):
-    """A verifier that scores exported tasks from outside, by the reward of their environment."""
+    """A verifier that scores exported InterCode tasks by the reward of their environment."""
 
     async def verify(self) -> VerifierResult:
-        """Return the reward.
+        """Return the reward of the agent's work.
 
         Raises:
-            UsageError: The sandbox is not InterCode's, or its tasks were not named.
+            UsageError: The sandbox is not InterCode's, or ``--ek tasks=NAME`` is missing.
         """
         if not isinstance(self.environment, InterCodeEnvironment):
             raise UsageError(
-                "InterCodeVerifier scores sandboxes of ours: harbor run -e "
+                "InterCodeVerifier scores only InterCode's sandboxes: harbor run -e "
                 "intercode_integrations.harbor:InterCodeEnvironment --ek tasks=NAME"
             )
         score = await self.environment.score()

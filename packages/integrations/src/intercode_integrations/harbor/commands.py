@@ -1,7 +1,7 @@
-"""Concurrent commands in a sandbox, each killed when it is no longer awaited.
+"""Concurrent commands in a sandbox; the cancellation of a waiting caller kills its command.
 
-Calls of `AsyncSandbox` run one after the other. Harbor's agents run commands concurrently, and the
-command of an agent that is out of time must not delay the tests.
+Calls of `AsyncSandbox` run one after the other. Harbor's agents, however, run commands
+concurrently. The last command of an agent that is out of time must not delay the tests.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ from intercode_sandbox import AsyncSandbox, Completed, Process, Sandbox
 from intercode_sandbox.async_sandbox import threads
 from intercode_sandbox.native.pipes import Channel
 from intercode_sandbox.native.process import run_to_end
-from intercode_sandbox.scripts import END, script
+from intercode_sandbox.script_arguments import END, script
 
 T = TypeVar("T")
 ProcessGroup = tuple[Process, int]
 
-# The shell prints its process group, by which all descendants can be killed, and execs the command.
+# The outer shell prints its process id, which is also the id of the process group of all
+# descendants. Then the shell replaces itself by the command.
 _SHELL = ("/bin/bash", "-c", 'echo $$ >&3; exec /bin/bash -c "$0" 3>&-')
 
 
 def run_on_thread(work: Callable[[], T]) -> asyncio.Future[T]:
-    """Run a function on a thread."""
+    """Run a function on a thread of the shared executor, and return a future of its result."""
     return asyncio.get_running_loop().run_in_executor(threads(os.getpid()), work)
 
 
@@ -41,18 +42,18 @@ async def run(
     output: int,
     **popen_options: Any,
 ) -> Completed:
-    """Run a Bash command. A time-out or cancellation kills its whole process group.
+    """Run a Bash command. A time-out or a cancellation kills the command's whole process group.
 
     Args:
         async_sandbox: The sandbox.
         command: The command.
-        seconds: The time limit; None: the sandbox's.
-        output: Retained bytes of each stream.
+        seconds: The time limit; None: that of the sandbox.
+        output: The maximum bytes of each stream that are kept.
         **popen_options: See `Sandbox.popen`.
 
     Raises:
-        OSError, LookupError: The command cannot be started in its working directory, or by its
-            user.
+        OSError, LookupError: The command cannot start: its working directory or its user is
+            invalid.
         SandboxError: The sandbox failed.
     """
     limit = async_sandbox.sandbox.limits.seconds(seconds)
@@ -80,7 +81,7 @@ def _start(command: str, sandbox: Sandbox, **popen_options: Any) -> ProcessGroup
     if text is not None:
         channels[0] = "r"
     process = sandbox.popen(argv, channels=channels, merge_stderr=False, **popen_options)
-    poll = select.poll()  # poll accepts any descriptor number
+    poll = select.poll()  # unlike select, poll accepts descriptor numbers of any size
     for fd in (process.fds[3], process.exit_fd):
         poll.register(fd, select.POLLIN)
     poll.poll()
@@ -96,7 +97,7 @@ async def _end(
     group: int,
     exit_future: asyncio.Future[Any] | None = None,
 ) -> None:
-    """Kill a process that still runs, and close it after its streams are read."""
+    """Kill a process if it still runs, wait until its output has been read, and close it."""
 
     def kill(sandbox: Sandbox) -> None:
         if group:

@@ -1,7 +1,8 @@
-"""Export to Harbor: each task as a folder whose scripts score an agent's final state.
+"""The export of InterCode tasks as task folders for Harbor.
 
-Gold runs once, and its outcome is stored as data. The scripts (`checks`) need only Bash and the
-usual tools of the image, or the Python that the task needs anyway.
+The scripts of a folder score an agent's final state. The exporter runs gold once, and stores the
+outcome as data. The scripts (`checks`) need only Bash and the common tools of the image, or the
+Python that the task needs anyway.
 """
 
 from __future__ import annotations
@@ -15,18 +16,18 @@ from typing import Any
 
 from intercode.databases.convert.build import as_sqlite
 from intercode.envs.base import InterCodeEnv
-from intercode.envs.dockerfile_export import Recipe, Start, Writer
+from intercode.envs.dockerfile_export import RecipeWriter, Start, WorkspaceRecipe
 from intercode.envs.stage import SandboxStage
 from intercode.episode import encode
 from intercode.errors import TaskError, UsageError
 from intercode.rewards.python_plan import has_tests, make_plan, stdio_cases
-from intercode.rewards.sql_run import Grader
+from intercode.rewards.sql_run import SqlGrader
 from intercode.task import Task
 from intercode_integrations.harbor.checks import query
 from intercode_integrations.harbor.files import FileChecks
 from intercode_integrations.harbor.writer import ANSWER, TaskChecks, folder_name, read_check, write
 from intercode_sandbox import Limits
-from intercode_sandbox.files import sha256
+from intercode_sandbox.host_files import sha256
 from intercode_sandbox.images.base import parse
 
 HOST = "host"
@@ -35,12 +36,13 @@ _SECONDS = 30.0
 
 
 class Exporter:
-    """An exporter of an environment's tasks.
+    """An exporter that writes an environment's tasks as Harbor's task folders.
 
     Args:
         env: The environment.
-        output_folder: The folder for the tasks' folders.
-        base: The image after ``FROM`` for tasks whose image is this machine's programs.
+        output_folder: The folder in which each task gets a folder.
+        base: The image for the line ``FROM``, for tasks whose image consists of this machine's own
+            programs.
     """
 
     def __init__(self, env: InterCodeEnv[Any], output_folder: Path, base: str = HOST) -> None:
@@ -50,32 +52,32 @@ class Exporter:
         self._files = FileChecks(env)
 
     def export(self, task: Task) -> Path:
-        """Write a task's folder; return its path.
+        """Write a task's folder, and return its path.
 
         Raises:
             UsageError: The folder already exists.
-            TaskError: The task has a property that no folder can carry.
+            TaskError: The task has a property that a task folder cannot express.
             RewardError: Gold could not be run.
         """
         if task.depends_on_clock:
             raise TaskError(
-                f"task {task.task_id!r} depends on the clock: its gold runs at each score, and a "
-                "folder carries the result of one run"
+                f"task {task.task_id!r} depends on the clock: its gold must run at each score, "
+                "but a folder contains the result of a single run"
             )
         folder = self._output_folder / folder_name(task)
         recipe = self._recipe(task)
         write(folder, self._env.name, task, recipe, self._make_checks(task, recipe))
         return folder
 
-    def _recipe(self, task: Task) -> Recipe:
+    def _recipe(self, task: Task) -> WorkspaceRecipe:
         if isinstance(stage := self._env.stage, SandboxStage):
             has_own_image = parse(stage.image(task)).scheme != HOST
             return stage.recipe(task, None if has_own_image else self._base)
-        writer = Writer(HOST, Start(workdir=_FOLDER), self._base)
+        writer = RecipeWriter(HOST, Start(workdir=_FOLDER), self._base)
         database_files = {f"{task.db}.sqlite": _database(self._env, task)}
         return writer.finish(".", database_files, None, Limits(), False, None)
 
-    def _make_checks(self, task: Task, recipe: Recipe) -> TaskChecks:
+    def _make_checks(self, task: Task, recipe: WorkspaceRecipe) -> TaskChecks:
         name = self._env.name
         if task.verification is not None and not (name == "python" and has_tests(task)):
             return _command_checks(self._env, task, recipe)
@@ -83,13 +85,13 @@ class Exporter:
             return self._files.make_checks(task)
         if name not in _CHECK_MAKERS:
             raise TaskError(
-                f"task {task.task_id!r} is judged by a reward of its environment's own: give it a "
-                "'verification', which a folder can carry"
+                f"task {task.task_id!r} is scored by its environment's own reward: give it a "
+                "'verification', which a folder can contain"
             )
         return _CHECK_MAKERS[name](self._env, task, recipe)
 
 
-def _command_checks(env: InterCodeEnv[Any], task: Task, recipe: Recipe) -> TaskChecks:
+def _command_checks(env: InterCodeEnv[Any], task: Task, recipe: WorkspaceRecipe) -> TaskChecks:
     solution_script = _steps(env, task)
     if env.name == "python":
         solution_script = (
@@ -103,7 +105,7 @@ def _command_checks(env: InterCodeEnv[Any], task: Task, recipe: Recipe) -> TaskC
     return TaskChecks(tests, solution_script)
 
 
-def _program_checks(env: InterCodeEnv[Any], task: Task, recipe: Recipe) -> TaskChecks:
+def _program_checks(env: InterCodeEnv[Any], task: Task, recipe: WorkspaceRecipe) -> TaskChecks:
     facts, cases = task.metadata, stdio_cases(task)
     if facts.get("cases"):
         raise TaskError(f"task {task.task_id!r}: only InterCode's own grader reads its 'cases'")
@@ -126,7 +128,7 @@ def _program_checks(env: InterCodeEnv[Any], task: Task, recipe: Recipe) -> TaskC
     return TaskChecks(tests, f"cat > {ANSWER} {_here_document(_steps(env, task))}", prompt)
 
 
-def _flag_checks(env: InterCodeEnv[Any], task: Task, recipe: Recipe) -> TaskChecks:
+def _flag_checks(env: InterCodeEnv[Any], task: Task, recipe: WorkspaceRecipe) -> TaskChecks:
     flags = [sha256("".join(flag.split())) for flag in task.gold]
     tests = {"test.sh": read_check("flag.sh"), "flags": "".join(f"{f}\n" for f in flags).encode()}
     answer_command = f"printf '%s\\n' {shlex.quote(task.gold[0])} > {ANSWER}"
@@ -134,9 +136,9 @@ def _flag_checks(env: InterCodeEnv[Any], task: Task, recipe: Recipe) -> TaskChec
     return TaskChecks(tests, f"{_steps(env, task)}\n{answer_command}", prompt)
 
 
-def _query_checks(env: InterCodeEnv[Any], task: Task, recipe: Recipe) -> TaskChecks:
+def _query_checks(env: InterCodeEnv[Any], task: Task, recipe: WorkspaceRecipe) -> TaskChecks:
     stage: Any = env.stage
-    grader, source = Grader(stage), stage.source(task)
+    grader, source = SqlGrader(stage), stage.source(task)
     golds: list[dict[str, Any]] = []
     for gold in task.gold:
         if grader.facts(task, gold).changes:
@@ -147,17 +149,17 @@ def _query_checks(env: InterCodeEnv[Any], task: Task, recipe: Recipe) -> TaskChe
             continue
         gold_result = grader.gold(task, gold, source)
         rows = gold_result.result.rows
-        groups = [(rows, len(rows))]
+        tie_groups = [(rows, len(rows))]
         if gold_result.groups is not None:
-            groups = [(group.rows, group.take) for group in gold_result.groups]
+            tie_groups = [(group.rows, group.take) for group in gold_result.groups]
         elif gold_result.ordered:
-            groups = [([row], 1) for row in rows]
+            tie_groups = [([row], 1) for row in rows]
         row_groups = [
             {
-                "take": take,
+                "take": row_count,
                 "rows": [[query.to_json_value(value) for value in row] for row in group_rows],
             }
-            for group_rows, take in groups
+            for group_rows, row_count in tie_groups
         ]
         golds.append({"columns": len(gold_result.result.columns), "groups": row_groups})
     tests = {
@@ -175,16 +177,21 @@ def _query_checks(env: InterCodeEnv[Any], task: Task, recipe: Recipe) -> TaskChe
 
 
 def _database(env: InterCodeEnv[Any], task: Task) -> bytes:
-    """Return a task's database as an SQLite file."""
+    """Return the database of a task as the bytes of an SQLite file.
+
+    Raises:
+        UsageError: The engine is not SQLite.
+        TaskError: The task has a setup, which no database file can express.
+    """
     stage: Any = env.stage
     if stage.engine.name != "sqlite":
         raise UsageError(f"only databases of SQLite are exported, not of {stage.engine.name}")
     if task.setup is not None:
-        raise TaskError(f"task {task.task_id!r}: its 'setup' runs in a session of its own")
+        raise TaskError(f"task {task.task_id!r}: its 'setup' runs in a separate session")
     return as_sqlite(stage.source(task)).read_bytes()
 
 
-def _repository_checks(env: InterCodeEnv[Any], task: Task, recipe: Recipe) -> TaskChecks:
+def _repository_checks(env: InterCodeEnv[Any], task: Task, recipe: WorkspaceRecipe) -> TaskChecks:
     stage: Any = env.stage
     plan = stage.plan(task)
     with closing(stage.open(task)) as workspace:
@@ -203,7 +210,8 @@ def _repository_checks(env: InterCodeEnv[Any], task: Task, recipe: Recipe) -> Ta
     run = {
         "unittest": f"exec {python} -m unittest {names}\n",
         "pytest": f"exec {python} -m pytest -q {names}\n",
-        # Each command starts with the same files, as it would in its own sandbox.
+        # The files are restored after each command, because InterCode runs each command in its
+        # own sandbox.
         "command": 'kept=$(mktemp -d) && cp -a . "$kept" || exit 1\n'
         + "".join(
             f'bash -c {shlex.quote(name)} && cp -a "$kept/." . || exit 1\n' for name in plan.tests
@@ -221,7 +229,7 @@ def _repository_checks(env: InterCodeEnv[Any], task: Task, recipe: Recipe) -> Ta
     return TaskChecks(tests, f"cd {shlex.quote(plan.directory)}\n{_steps(env, task)}")
 
 
-_CHECK_MAKERS: Mapping[str, Callable[[InterCodeEnv[Any], Task, Recipe], TaskChecks]] = {
+_CHECK_MAKERS: Mapping[str, Callable[[InterCodeEnv[Any], Task, WorkspaceRecipe], TaskChecks]] = {
     "python": _program_checks,
     "ctf": _flag_checks,
     "sql": _query_checks,
@@ -230,14 +238,14 @@ _CHECK_MAKERS: Mapping[str, Callable[[InterCodeEnv[Any], Task, Recipe], TaskChec
 
 
 def _steps(env: InterCodeEnv[Any], task: Task) -> str:
-    """Return the actions of a solution, without the final submit."""
+    """Return the actions of gold as a script, without the final ``submit``."""
     if not task.gold:
         return "false  # the task has no solution with it"
     return "\n".join(env.solution(task)[:-1])
 
 
 def _here_document(text: str) -> str:
-    """Return a here-document."""
+    """Return a text as a here-document of Bash, with an end marker that the text lacks."""
     end = "END"
     while end in text.split("\n"):
         end += "_"

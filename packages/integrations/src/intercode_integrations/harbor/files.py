@@ -1,8 +1,8 @@
-"""Checks of tasks that are scored by files and an output: a solution's result as a list of hashes.
+"""Checks of exported tasks that are scored by files and output, against a stored list of hashes.
 
-Everything that the task's image and setup created counts as a whole, including additions to it, and
-so does each path that gold touches. The rest of the system does not count, because Harbor's agents
-install themselves there.
+Two kinds of paths count for the score. The first are the folders and files that the task's image
+and setup have created, with all later additions. The second are the paths that gold touches. Other
+system files do not count, because Harbor's agents install themselves there.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from intercode.envs.base import InterCodeEnv
 from intercode.envs.gold_outcome import GoldOutcome
 from intercode.episode import decode, encode
 from intercode.errors import SandboxError, TaskError
-from intercode.rewards.answer_types import Answer, normalise
+from intercode.rewards.answer_types import AnswerType, normalise
 from intercode.task import Task
 from intercode_integrations.harbor.writer import ANSWER, TESTS, TaskChecks, read_check
 from intercode_sandbox.base import Change, SandboxBackend
-from intercode_sandbox.files import sha256
+from intercode_sandbox.host_files import sha256
 from intercode_sandbox.images.base import parse
 from intercode_sandbox.units import MIB
 
@@ -40,7 +40,7 @@ _TYPES = {
 
 
 class FileChecks:
-    """A factory of file checks.
+    """A factory of file checks for the tasks of an environment.
 
     Args:
         env: An environment whose tasks run in sandboxes.
@@ -51,14 +51,14 @@ class FileChecks:
         self._added_paths: dict[str, dict[str, bool]] = {}
 
     def make_checks(self, task: Task) -> TaskChecks:
-        """Return the check of a task.
+        """Run gold, and return the check that compares files and output with gold's result.
 
         Raises:
-            TaskError: A file name cannot be listed.
+            TaskError: A file name cannot be written as a line of the list.
             RewardError: Gold could not be run.
         """
         outcomes = [self._env.outcome(replace(task, gold=(gold,))) for gold in task.gold]
-        counts = [_is_output_counted(task, outcome) for outcome in outcomes]
+        output_flags = [_is_output_counted(task, outcome) for outcome in outcomes]
         tests = {"test.sh": read_check("files.sh"), "list.sh": read_check("list.sh")}
         with closing(self._env.stage.open(task)) as workspace:
             setup_paths = {
@@ -67,24 +67,24 @@ class FileChecks:
             scope = _scope(task, {**self._image_paths(task), **setup_paths}, outcomes)
             workspace.write_file(f"{TESTS}/list.sh", tests["list.sh"])
             listing = _list_files(task, workspace, scope)
-        for number, (outcome, answer) in enumerate(zip(outcomes, counts, strict=True)):
+        for number, (outcome, answer) in enumerate(zip(outcomes, output_flags, strict=True)):
             tests[f"gold-{number}/files"] = _gold_listing(task, listing, outcome)
             if answer:
                 tests[f"gold-{number}/answer"] = sha256(encode(normalise(outcome.output))).encode()
         tests |= scope
         *actions, _ = self._env.solution(task)
         solution_script, prompt = "\n".join(actions), ""
-        if any(counts):
+        if any(output_flags):
             prompt = (
                 "Write the answer, exactly as a command that finds it prints it, and nothing else, "
                 f"to {ANSWER}."
             )
-        if counts[0]:
+        if output_flags[0]:
             solution_script = f"{{\n{solution_script}\n}} 2>&1 | tee {ANSWER}"
         return TaskChecks(tests, solution_script, prompt)
 
     def _image_paths(self, task: Task) -> dict[str, bool]:
-        """Return the paths that were added to the image's base, and whether each is a folder."""
+        """Return the paths that an image's additions created; the value is True for a folder."""
         stage: Any = self._env.stage
         image = stage.image(task)
         if not (spec := parse(image)).additions:
@@ -92,14 +92,16 @@ class FileChecks:
         if image not in self._added_paths:
             base = str(replace(spec, additions=()))
             with closing(stage.provider.start(base)) as base_sandbox:
-                base_paths = _paths(base_sandbox)
+                base_paths = _list_paths(base_sandbox)
             with closing(stage.provider.start(image)) as full_sandbox:
-                paths = _paths(full_sandbox)
-            self._added_paths[image] = {path: paths[path] for path in paths.keys() - base_paths}
+                paths = _list_paths(full_sandbox)
+            self._added_paths[image] = {
+                added_path: paths[added_path] for added_path in paths.keys() - base_paths
+            }
         return self._added_paths[image]
 
 
-def _paths(sandbox: SandboxBackend) -> dict[str, bool]:
+def _list_paths(sandbox: SandboxBackend) -> dict[str, bool]:
     result = sandbox.exec(_LIST_COMMAND.split(), output_limit=_MAX_LISTING_BYTES, timeout=120)
     if result.timed_out or result.truncated or not result.stdout:
         raise SandboxError(
@@ -110,8 +112,8 @@ def _paths(sandbox: SandboxBackend) -> dict[str, bool]:
 
 
 def _is_output_counted(task: Task, outcome: GoldOutcome) -> bool:
-    """Return whether the output counts, by the rule of `intercode.rewards.bash`."""
-    if (answer := Answer.parse(task)) is not None:
+    """Return whether the output counts for the score, by the rule of `intercode.rewards.bash`."""
+    if (answer := AnswerType.parse(task)) is not None:
         return answer.is_printed
     return bool(normalise(outcome.output)) or not outcome.changes
 
@@ -119,11 +121,20 @@ def _is_output_counted(task: Task, outcome: GoldOutcome) -> bool:
 def _scope(
     task: Task, created_paths: Mapping[str, bool], outcomes: Iterable[GoldOutcome]
 ) -> dict[str, bytes]:
-    """Return the lists for ``list.sh``: counted trees, counted paths, and free patterns."""
+    """Return the input files of ``list.sh``: trees and paths that count, and patterns that do not.
+
+    Args:
+        task: The task.
+        created_paths: The paths of image and setup; the value is True for a folder.
+        outcomes: The outcomes of all golds.
+
+    Raises:
+        TaskError: A path cannot be written as a line.
+    """
     counted_paths = {
         path: folder for path, folder in created_paths.items() if not _scratch_folder(path)
     }
-    changes = [c for outcome in outcomes for c in outcome.changes if _is_asked_for(task, c.path)]
+    changes = [c for outcome in outcomes for c in outcome.changes if _is_requested(task, c.path)]
     counted_paths |= {c.path: c.type == "dir" for c in changes if c.kind == "added"}
     trees = _top_folders(path for path, folder in counted_paths.items() if folder)
     all_paths = counted_paths.keys() | {change.path for change in changes}
@@ -138,7 +149,7 @@ def _scope(
 def _list_files(
     task: Task, workspace: SandboxBackend, scope: Mapping[str, bytes]
 ) -> dict[str, set[str]]:
-    """Return the listing of the agent's initial state: path → its lines."""
+    """Return the output of ``list.sh`` in the workspace before any action: path → its lines."""
     for name, rows in scope.items():
         workspace.write_file(f"{TESTS}/{name}", rows)
     argv = ["/bin/bash", f"{TESTS}/list.sh", TESTS]
@@ -154,20 +165,22 @@ def _list_files(
 
 
 def _gold_listing(task: Task, listing: Mapping[str, set[str]], outcome: GoldOutcome) -> bytes:
-    """Return the listing after gold has run."""
+    """Return the output that ``list.sh`` would have after gold, as bytes."""
     lines = dict(listing)
     for change in outcome.changes:
-        if _is_asked_for(task, change.path) and not task.expects(change.path):
+        if _is_requested(task, change.path) and not task.expects(change.path):
             lines[change.path] = set(_lines(task, change, outcome))
     return b"".join(sorted(encode(f"{line}\n") for rows in lines.values() for line in rows))
 
 
 def _lines(task: Task, change: Change, outcome: GoldOutcome) -> list[str]:
-    """Return the lines of a path in the form of ``list.sh``."""
+    """Return the lines that ``list.sh`` would print for a path that gold has changed."""
     if change.kind == "deleted":
         return []
     if change.type not in _TYPES or "\n" in change.path or "\\" in change.path:
-        raise TaskError(f"task {task.task_id!r}: {change.path!r} ({change.type}) has no such line")
+        raise TaskError(
+            f"task {task.task_id!r}: {change.path!r} ({change.type}) cannot be written as a line"
+        )
     mode = _TYPES[change.type] | change.mode
     lines = [f"{mode:x} {change.uid} {change.gid} {change.path}"]
     if change.type == "file":
@@ -177,8 +190,11 @@ def _lines(task: Task, change: Change, outcome: GoldOutcome) -> list[str]:
     return lines
 
 
-def _is_asked_for(task: Task, path: str) -> bool:
-    """Return whether gold's change of a path counts; scratch does if the query names it."""
+def _is_requested(task: Task, path: str) -> bool:
+    """Return whether gold's change of a path counts.
+
+    A path in a folder for temporary files counts only if the query names it.
+    """
     if not (top := _scratch_folder(path)):
         return True
     return "/".join(path.split("/")[: top.count("/") + 2]) in task.query

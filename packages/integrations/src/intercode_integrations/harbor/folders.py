@@ -1,4 +1,4 @@
-"""Harbor's task folders as InterCode tasks: all facts that need no sandbox."""
+"""Harbor's task folders as InterCode tasks: everything that can be read without a sandbox."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ import msgspec
 
 from intercode.errors import TaskError, UsageError
 from intercode.task import CANNOT, Dataset, Task
-from intercode_sandbox.files import joint_digest
+from intercode_sandbox.host_files import joint_digest
 from intercode_sandbox.network import Policy
 from intercode_sandbox.units import MIB
 
 CONFIG = "task.toml"
 TESTS, SOLUTION = "tests", "solution"
 AGENT_SECONDS = 600.0
-"""Time limit of an agent's action without a limit in the task."""
+"""Seconds for an agent's action if the task sets no time limit."""
 _CANARY = re.compile(r"(<!--.*canary.*-->|#.*canary.*)", re.IGNORECASE)
 _TEMPLATE = re.compile(r"\$\{([^}:]+)(?::-(.*))?\}")
 _SIZES = {"G": 1024, "M": 1}
@@ -32,7 +32,7 @@ Mode = Literal["no-network", "public", "allowlist"]
 
 
 class Phase(msgspec.Struct):
-    """Configuration of a phase: the agent's, or the same fields of the verifier's."""
+    """The configuration of a phase of a task: the agent's work, or the verifier's tests."""
 
     timeout_sec: float | None = None
     user: str | int | None = None
@@ -41,12 +41,12 @@ class Phase(msgspec.Struct):
 
     @property
     def account(self) -> str | None:
-        """User name for a sandbox."""
+        """The name or number of the user, for a sandbox; None: the image's user."""
         return None if self.user is None else str(self.user)
 
 
 class Verifier(Phase):
-    """Configuration of the verifier."""
+    """The configuration of the verifier, which runs the tests."""
 
     env: dict[str, str] = {}
     environment_mode: str | None = None
@@ -66,7 +66,7 @@ class HealthCheck(msgspec.Struct):
 
 
 class EnvironmentConfig(msgspec.Struct):
-    """Configuration of a task's environment."""
+    """The configuration of a task's container: image, limits, variables and network."""
 
     docker_image: str | None = None
     os: str = "linux"
@@ -86,13 +86,13 @@ class EnvironmentConfig(msgspec.Struct):
 
 
 class Solution(msgspec.Struct):
-    """Configuration of the reference solution (gold)."""
+    """The configuration of the reference solution (gold)."""
 
     env: dict[str, str] = {}
 
 
 class Config(msgspec.Struct):
-    """The supported fields of a ``task.toml``."""
+    """The fields of a ``task.toml`` that InterCode supports."""
 
     task: dict[str, Any] = {}
     metadata: dict[str, Any] = {}
@@ -103,7 +103,10 @@ class Config(msgspec.Struct):
     steps: list[Any] = []
 
     def network(self, phase: Phase) -> tuple[Mode, list[str]]:
-        """Return the network policy of a phase: its own, or the environment's."""
+        """Return the network mode of a phase and its allowed hosts.
+
+        A phase without a mode has the policy of the task's environment.
+        """
         environment = self.environment
         if phase.network_mode is not None:
             return phase.network_mode, phase.allowed_hosts
@@ -112,7 +115,7 @@ class Config(msgspec.Struct):
 
 
 def read_config(folder: Path) -> Config:
-    """Read a folder's ``task.toml``.
+    """Read the ``task.toml`` of a task folder.
 
     Raises:
         TaskError: The file cannot be read, or is malformed.
@@ -125,12 +128,13 @@ def read_config(folder: Path) -> Config:
 
 
 def load(folder: Path) -> Dataset:
-    """Load a task folder, or a folder of task folders.
+    """Load a task folder, or a folder of task folders, as a dataset.
 
-    Unsupported tasks are kept, with the reason in their `metadata`: runs exclude them.
+    A task that InterCode cannot run stays in the dataset, with the reason in its `metadata`. Runs
+    exclude such a task.
 
     Raises:
-        TaskError: There are no tasks, or a task is malformed.
+        TaskError: The folder has no tasks, or a task is malformed.
     """
     folder = folder.expanduser().absolute()
     task_folders = [path.parent for path in sorted(folder.glob(f"*/{CONFIG}"))]
@@ -141,28 +145,32 @@ def load(folder: Path) -> Dataset:
 
 
 def find_folder(source: Path, task: Task) -> Path:
-    """Return a task's folder."""
+    """Return the folder of a task, from the folder that the dataset was loaded from."""
     return source if (source / CONFIG).is_file() else source / task.task_id
 
 
 def files(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the files below a folder: their paths relative to the folder, and their full paths.
+    """Yield all files below a folder: the path relative to the folder, and the full path.
 
     Raises:
-        TaskError: A link leads out of the folder, to files outside the task.
+        TaskError: A symbolic link points out of the folder, to files that are not the task's.
     """
     for path in sorted(folder.rglob("*")):
         if path.is_file():
             if not path.resolve().is_relative_to(folder.resolve()):
-                raise TaskError(f"{path}: a link that leads out of {folder}")
+                raise TaskError(f"{path}: a symbolic link that points out of {folder}")
             yield path.relative_to(folder).as_posix(), path
 
 
 def resolve_variables(env: Mapping[str, str], variables: Mapping[str, str]) -> dict[str, str]:
-    """Replace ``${NAME}`` and ``${NAME:-default}``, as whole values, by variables.
+    """Replace each value ``${NAME}`` or ``${NAME:-default}`` by the value of a variable.
+
+    Args:
+        env: The variables of a configuration; only whole values are replaced.
+        variables: The variables of this machine that the task may read.
 
     Raises:
-        TaskError: The variable does not exist, or is not on the task's allowlist.
+        TaskError: A variable without a default is not in `variables`.
     """
     values = {}
     for name, value in env.items():
@@ -170,8 +178,8 @@ def resolve_variables(env: Mapping[str, str], variables: Mapping[str, str]) -> d
         resolved_value = value if match is None else variables.get(match[1], match[2])
         if resolved_value is None:
             raise TaskError(
-                f"the variable {name!r} is to be {value}, which is not set here, or not named: a "
-                f"task has no variable of this machine's that the command does not give it "
+                f"the variable {name!r} needs {value}, which is not set here, or not "
+                "permitted: a task gets only the environment variables that the command names "
                 f"(variables: {match[1]!r})"
             )
         values[name] = resolved_value
@@ -181,24 +189,24 @@ def resolve_variables(env: Mapping[str, str], variables: Mapping[str, str]) -> d
 def _task(folder: Path) -> Task:
     config = read_config(folder)
     try:
-        text = (folder / "instruction.md").read_text(encoding="utf-8")
+        instruction = (folder / "instruction.md").read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        text, instruction_error = "", f"its instruction.md cannot be read: {error}"
+        instruction, instruction_error = "", f"its instruction.md cannot be read: {error}"
     else:
         instruction_error = ""
     environment, task_facts = config.environment, config.metadata
-    parts: list[str | bytes] = [(folder / CONFIG).read_bytes()]
-    for part in (TESTS, SOLUTION):
-        for name, path in files(folder / part):
-            parts += [f"{part}/{name}", path.read_bytes()]
+    digest_inputs: list[str | bytes] = [(folder / CONFIG).read_bytes()]
+    for subfolder in (TESTS, SOLUTION):
+        for name, path in files(folder / subfolder):
+            digest_inputs += [f"{subfolder}/{name}", path.read_bytes()]
     tags = [*config.task.get("keywords", ()), *task_facts.get("tags", ())]
     tags += [task_facts.get("category"), task_facts.get("difficulty")]
-    metadata = {"digest": joint_digest(*parts)}
+    metadata = {"digest": joint_digest(*digest_inputs)}
     if reason := instruction_error or _find_obstacle(folder, config):
         metadata[CANNOT] = reason
     return Task(
         folder.name,
-        _strip_canary(text) or "(no instruction)",
+        _strip_canary(instruction) or "(no instruction)",
         gold=_gold(folder, config),
         verification="/tests/test.sh",
         image=f"docker://{environment.docker_image}" if environment.docker_image else None,
@@ -211,7 +219,7 @@ def _task(folder: Path) -> Task:
 
 
 def _find_obstacle(folder: Path, config: Config) -> str:
-    """Return the reason why InterCode cannot run a task; empty if there is none."""
+    """Return the reason why InterCode cannot run a task; empty if InterCode can."""
     environment, verifier = config.environment, config.verifier
     environment_folder = folder / "environment"
     separate = verifier.environment_mode == "separate" or verifier.environment is not None
@@ -229,16 +237,17 @@ def _find_obstacle(folder: Path, config: Config) -> str:
     }
     try:
         for phase in (config.agent, verifier):
-            Policy.of(config.network(phase)[1])
+            Policy.parse(config.network(phase)[1])
     except UsageError as error:
         reasons[f"its allowed_hosts: {error}"] = True
     return next((reason for reason, holds in reasons.items() if holds), "")
 
 
 def _gold(folder: Path, config: Config) -> tuple[str, ...]:
-    """Return the command that unpacks and runs the reference solution (gold).
+    """Return a command that unpacks and runs the reference solution (gold).
 
-    Empty if the solution needs a variable of this machine, because no record should hold its value.
+    The result is empty if the task has no solution, or if its solution needs a variable of this
+    machine. No record should contain the value of such a variable.
     """
     if not (folder / SOLUTION / "solve.sh").is_file():
         return ()
@@ -262,7 +271,7 @@ def _gold(folder: Path, config: Config) -> tuple[str, ...]:
 
 
 def _strip_canary(text: str) -> str:
-    """Remove the leading lines of an instruction that mark a benchmark's data."""
+    """Remove the leading lines of an instruction that only mark it as data of a benchmark."""
     lines = text.split("\n")
     while lines and (not lines[0].strip() or _CANARY.fullmatch(lines[0].strip())):
         del lines[0]
@@ -270,7 +279,7 @@ def _strip_canary(text: str) -> str:
 
 
 def _bytes(folder: Path, megabytes: int | None, text: str | None) -> int | None:
-    """Return a size in bytes, from MiB or from the older form, such as ``2G``."""
+    """Return a size in bytes, from a number of MiB or from an older text, such as ``2G``."""
     if megabytes is None and text is not None:
         try:
             megabytes = int(float(text[:-1]) * _SIZES[text[-1].upper()])

@@ -1,4 +1,4 @@
-"""``harbor:FOLDER``: Harbor's task folders, run by InterCode's runner, agents and sandboxes."""
+"""The environment ``harbor:FOLDER``: Harbor's task folders, run by InterCode's runner."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ class HarborOptions(SandboxOptions, frozen=True, kw_only=True):
 
 
 class HarborEnv(InterCodeEnv[SandboxBackend]):
-    """One persistent Bash per episode, in the workspace that a task folder describes.
+    """An environment of Harbor's task folders, with one persistent Bash per episode.
 
-    The reward comes from the task's ``tests/test.sh``, which the agent never sees: see
-    `HarborReward`. The option `reward` replaces it.
+    The reward comes from the task's script ``tests/test.sh``, which the agent never sees: see
+    `HarborReward`. The option `reward` replaces the script.
 
     Args:
-        data: ``harbor:FOLDER``, or its tasks.
-        options: The options, as one value.
-        **changes: Single options by their names: see `HarborOptions`.
+        data: The address ``harbor:FOLDER``, or the dataset that `tasks` returns for it.
+        options: All options in one object.
+        **changes: Single options by name, which override `options`: see `HarborOptions`.
 
     Raises:
-        TaskError: There are no tasks, or a task is malformed.
+        TaskError: The folder has no tasks, or a task is malformed.
         UsageError: An option does not exist, or is invalid.
         SandboxUnavailableError: This machine does not permit the sandbox.
     """
@@ -62,7 +62,7 @@ class HarborEnv(InterCodeEnv[SandboxBackend]):
     def __init__(
         self, data: str | Dataset, *, options: HarborOptions | None = None, **changes: Any
     ) -> None:
-        options = HarborOptions.of(options, changes)
+        options = HarborOptions.merge(options, changes)
         tasks = data if isinstance(data, Dataset) else self.tasks(data.removeprefix("harbor:"))
         if tasks.source is None:
             raise UsageError(f"{tasks.name}: tasks of Harbor's need their folder: harbor:FOLDER")
@@ -83,10 +83,10 @@ class HarborEnv(InterCodeEnv[SandboxBackend]):
         """Load the tasks of an address ``harbor:FOLDER``.
 
         Args:
-            address: The folder of a task, or of tasks.
+            address: The folder of a task, or a folder of task folders.
 
         Raises:
-            TaskError: There are no tasks, or a task is malformed.
+            TaskError: The folder has no tasks, or a task is malformed.
         """
         return load(Path(address))
 
@@ -95,10 +95,10 @@ class HarborEnv(InterCodeEnv[SandboxBackend]):
         user = stage.config(task).agent.account
         try:
             shell = BashInterpreter(sandbox, user)
-            named = {**home_variables(sandbox, user), **stage.variables(task)}.items()
+            variables = {**home_variables(sandbox, user), **stage.variables(task)}.items()
         except LookupError as error:
             raise TaskError(f"task {task.task_id!r}: its agent's user: {error}") from error
-        lines = [f"export {name}={shlex.quote(value)}" for name, value in named]
+        lines = [f"export {name}={shlex.quote(value)}" for name, value in variables]
         lines += [f"cd -- {shlex.quote(stage.directory(task))}", "unset OLDPWD"]
         shell.execute("\n".join(lines))
         return shell

@@ -26,24 +26,24 @@ from intercode_integrations.harbor.folders import (
 )
 from intercode_sandbox import Limits, Provider, SandboxBackend
 from intercode_sandbox.accounts import MAX_TABLE_BYTES, resolve_account
-from intercode_sandbox.base import Completed, GrantsSome
-from intercode_sandbox.capabilities import CAPABILITIES
+from intercode_sandbox.base import Completed, SupportsCapabilityCheck
+from intercode_sandbox.linux_capabilities import CAPABILITIES
 from intercode_sandbox.network import Network, Policy
-from intercode_sandbox.scripts import script
+from intercode_sandbox.script_arguments import script
 
 LOGS = ("/logs/agent", "/logs/verifier", "/logs/artifacts")
-"""Folders of every workspace, writable by every user."""
+"""Folders that every workspace has, writable by every user."""
 _ROOTS = "/root"
 
 
 class HarborStage(SandboxStage):
-    """A stage that opens the workspaces of task folders.
+    """A stage that opens the workspaces of Harbor's task folders.
 
     Args:
-        source: The folder of a task, or of tasks.
-        provider, image, limits, network, default_image: As in `SandboxStage`. A task reaches the
-            hosts that it requests, as far as `network` permits them.
-        variables: Names of this machine's variables that tasks may have.
+        source: The folder of a task, or a folder of task folders.
+        provider, image, limits, network, default_image: As for `SandboxStage`. A task reaches only
+            the hosts that it requests and `network` permits.
+        variables: The names of this machine's environment variables that tasks may read.
     """
 
     def __init__(
@@ -62,30 +62,31 @@ class HarborStage(SandboxStage):
         self._read = lru_cache(read_config)
 
     def folder(self, task: Task) -> Path:
-        """Return the task's folder."""
+        """Return the folder of a task."""
         return find_folder(self._source, task)
 
     def config(self, task: Task) -> Config:
-        """Return the contents of its ``task.toml``."""
+        """Return the parsed ``task.toml`` of a task."""
         return self._read(self.folder(task))
 
     def image(self, task: Task) -> str:
-        """Return the name of the image: the task's own, or that of its Dockerfile."""
+        """Return the name of a task's image: the image that it names, or one of its Dockerfile."""
         if task.image is None:
+            # The build of an image may need a network, for instance to install packages.
             # As with Docker, a build reaches what it needs: but only if the caller allows it.
-            network = "[--network=default]" if Policy.of(self.network).shared else ""
+            network = "[--network=default]" if Policy.parse(self.network).shared else ""
             dockerfile = f"{self.folder(task)}/environment/Dockerfile{network}"
             task = replace(task, image=dockerfile, folder=self.folder(task))
         return super().image(task)
 
     def limits(self, task: Task) -> Limits:
-        """Return the limits of its sandbox, with root's capabilities in containers.
+        """Return the limits of a task's sandbox, with the capabilities that root has in containers.
 
         Args:
-            task: The task. The task or the caller may name other capabilities.
+            task: The task. If the task or the caller names capabilities, only these are granted.
         """
         limits, provider = super().limits(task), self.provider
-        if limits.capabilities or not isinstance(provider, GrantsSome):
+        if limits.capabilities or not isinstance(provider, SupportsCapabilityCheck):
             return limits
         granted_capabilities = [
             capability
@@ -95,26 +96,30 @@ class HarborStage(SandboxStage):
         return replace(limits, capabilities=tuple(granted_capabilities))
 
     def check(self, task: Task) -> None:
-        """Refuse an unsupported task.
+        """Refuse a task that InterCode cannot run.
 
         Raises:
             TaskError: The task is unsupported, or needs a variable that is not set.
-            ImageError: Its image's name is invalid, or names a missing file.
+            ImageError: The image's name is invalid, or names a missing file.
         """
         if (reason := task.metadata.get(CANNOT)) is not None:
-            raise TaskError(f"task {task.task_id!r} cannot be tried here: {reason}")
+            raise TaskError(f"task {task.task_id!r} cannot run here: {reason}")
         self.variables(task, self.config(task).verifier.env)
         super().check(task)
 
     def directory(self, task: Task) -> str:
-        """Return the agent's initial working directory."""
+        """Return the initial working directory of the agent."""
         return self.config(task).environment.workdir or "."
 
     def variables(self, task: Task, *extra_variables: dict[str, str]) -> dict[str, str]:
-        """Return the task's environment variables.
+        """Return the environment variables of a task, and those of further tables.
+
+        Args:
+            task: The task.
+            *extra_variables: Further variables of the ``task.toml``, such as the verifier's.
 
         Raises:
-            TaskError: A variable of this machine is not set, or not on the allowlist.
+            TaskError: A variable of this machine is not set, or the allowlist lacks it.
         """
         machine_variables = {
             name: os.environ[name] for name in self._variable_names & os.environ.keys()
@@ -130,7 +135,12 @@ class HarborStage(SandboxStage):
             raise TaskError(f"task {task.task_id!r}: {error}") from None
 
     def reach(self, task: Task, phase: Phase | None = None) -> Network:
-        """Return the network that a phase may reach; default: the agent's."""
+        """Return the network that a phase of a task may reach.
+
+        Args:
+            task: The task.
+            phase: The phase; None: the agent's.
+        """
         config = self.config(task)
         mode, hosts = config.network(phase or config.agent)
         if mode == "no-network":
@@ -139,7 +149,7 @@ class HarborStage(SandboxStage):
             return self.network
         if self.network is True:
             return hosts
-        allowed_hosts = Policy.of(self.network).hosts
+        allowed_hosts = Policy.parse(self.network).hosts
         return [host for host in hosts if any(rule.admits(host, 443) for rule in allowed_hosts)]
 
     def _lay(self, sandbox: SandboxBackend, task: Task) -> None:
@@ -162,7 +172,11 @@ class HarborStage(SandboxStage):
             self._await(sandbox, task, health)
 
     def _await(self, sandbox: SandboxBackend, task: Task, health: HealthCheck) -> None:
-        """Wait until a workspace is healthy, with Docker's rules."""
+        """Wait until the task's health check succeeds, by Docker's rules for retries.
+
+        Raises:
+            TaskError: The health check failed too often.
+        """
         start_time, failures = time.monotonic(), 0
         argv, stdin = script(health.command)
         env, seconds = self.variables(task), health.timeout_sec
@@ -176,7 +190,7 @@ class HarborStage(SandboxStage):
 
 
 def home_variables(sandbox: SandboxBackend, user: str | None) -> dict[str, str]:
-    """Return the variables for a user's name and home, with the rules of container engines.
+    """Return ``USER`` and ``HOME`` for a user, by the rules of container engines.
 
     Raises:
         LookupError: The user does not exist.
@@ -190,12 +204,13 @@ def home_variables(sandbox: SandboxBackend, user: str | None) -> dict[str, str]:
     if user is None:
         return {}
     account = resolve_account(user, read)
-    is_set = sandbox.env.get("HOME", _ROOTS) != _ROOTS  # the image's value takes precedence
+    # A value of HOME that the image sets takes precedence over the account's home.
+    is_set = sandbox.env.get("HOME", _ROOTS) != _ROOTS
     return {"USER": account.name, **({} if is_set else {"HOME": account.home})}
 
 
 def run_as_root(sandbox: SandboxBackend, argv: list[str], **options: Any) -> Completed:
-    """Run a program as root, if the sandbox has several users."""
+    """Run a program as root, or as the sandbox's only user."""
     try:
         return sandbox.exec(argv, cwd="/", user="0", **options)
     except LookupError:

@@ -1,10 +1,10 @@
-"""Restoration of the files that decide how any program runs, to their state before the agent.
+"""Protection of tests against an agent that replaces the programs that the tests use.
 
-Tests run in the workspace that an agent has left. The agent may have installed programs, which
-stay. But programs and libraries of the image are restored, and new files that would be found in
-their place are removed: otherwise an agent's own ``bash`` could claim that all tests pass. Programs
-are in the system's folders, and in the folders of the image's ``PATH``. Paths that the task's own
-solution changes are left unchanged.
+Tests run in the workspace that an agent has left. Programs that the agent has installed stay.
+Programs and libraries of the image are restored to their state before the agent. New files that
+would be found in their place are removed. Otherwise an agent's own ``bash`` could claim that all
+tests pass. Programs are in the system's folders, and in the folders of the image's ``PATH``. Paths
+that the task's own solution changes are left unchanged.
 """
 
 from __future__ import annotations
@@ -36,10 +36,12 @@ _NAMES_BYTES = 1 << 24
 
 
 class TamperedError(Exception):
-    """The files cannot be restored: no result of a program in the workspace is trustworthy.
+    """The files that decide how programs run cannot be restored.
+
+    Therefore no result of a program in the workspace is trustworthy.
 
     Attributes:
-        paths: The first `_MAX_SHOWN_PATHS` paths, sorted.
+        paths: The first `_MAX_SHOWN_PATHS` paths of these files, sorted.
     """
 
     def __init__(self, paths: Collection[str]) -> None:
@@ -53,13 +55,13 @@ def restore_system_files(
     start: Callable[[], SandboxBackend],
     expected_paths: Callable[[], Collection[str]],
 ) -> None:
-    """Restore the files that decide how programs run.
+    """Restore the programs, libraries and loader files that an agent has changed or replaced.
 
     Args:
         workspace: The workspace that the agent has left, without running processes.
         changes: All differences of the workspace from the image.
-        start: Starts a workspace in its initial state.
-        expected_paths: Returns the paths that an honest solution changes.
+        start: A function that starts a workspace of the same task in its initial state.
+        expected_paths: A function that returns the paths that the task's own solution changes.
 
     Raises:
         TamperedError: The files cannot be restored.
@@ -93,7 +95,8 @@ def restore_system_files(
             for path, suspect in changes_by_path.items()
         ):
             raise TamperedError(changes_by_path)
-        # First without any program: programs that restore the rest may be among the suspects.
+        # First restore without any program, because the programs that restore the rest may
+        # themselves be among the changed files.
         for path, suspect in changes_by_path.items():
             if suspect.kind != "added" or _LOADER.fullmatch(path):
                 data = b""
@@ -105,17 +108,18 @@ def restore_system_files(
         ):
             raise TamperedError(changes_by_path)
     if any(map(_LOADER.fullmatch, changes_by_path)):
-        workspace.exec(["ldconfig"], cwd="/", env=env)  # keeps new libraries findable
+        # A new cache lets programs find the libraries that the agent has installed.
+        workspace.exec(["ldconfig"], cwd="/", env=env)
 
 
 def _search_folders(workspace: SandboxBackend) -> frozenset[str]:
-    """Return the folders of the search path."""
+    """Return the folders in ``PATH`` of the workspace's image."""
     entries = workspace.env.get("PATH", "").split(":")
     return frozenset(normpath(folder) for folder in entries if folder.startswith("/"))
 
 
 def _is_suspect(change: Change, folders: Collection[str]) -> bool:
-    """Return whether a change may affect programs that the agent did not make."""
+    """Return whether a change may affect programs of the image, which the tests may use."""
     path = change.path
     if _LOADER.fullmatch(path):
         return change.type != "dir"
@@ -130,7 +134,7 @@ def _is_suspect(change: Change, folders: Collection[str]) -> bool:
 
 
 def _names(original: SandboxBackend, folders: Collection[str]) -> frozenset[str]:
-    """Return the names of the image's programs and libraries."""
+    """Return the names of all programs and libraries in the initial workspace."""
     argv = ["/bin/sh", "-c", _NAMES, "sh", *sorted(folders)]
     env = variables(original)
     result = original.exec(argv, cwd="/", env=env, output_limit=_NAMES_BYTES)
@@ -138,12 +142,12 @@ def _names(original: SandboxBackend, folders: Collection[str]) -> frozenset[str]
 
 
 def _hides(change: Change, names: Collection[str]) -> bool:
-    """Return whether a new file would be found instead of a file of the image."""
+    """Return whether a new file would be found in place of a file of the image."""
     return _name(change.path) in names or bool(_LOADER.fullmatch(change.path))
 
 
 def _replaces(change: Change, folders: Collection[str]) -> bool:
-    """Return whether a symbolic link replaces a folder of programs, and therefore its programs."""
+    """Return whether a symbolic link replaces a folder of programs, and thereby its programs."""
     path = f"{change.path}/"
     return change.type == "symlink" and any(f"{folder}/".startswith(path) for folder in folders)
 

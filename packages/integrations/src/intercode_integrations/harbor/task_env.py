@@ -1,4 +1,4 @@
-"""InterCode's tasks under Harbor's runner: their workspaces, and their scores from outside."""
+"""InterCode tasks under Harbor's runner: their workspaces, and their scores from outside."""
 
 from __future__ import annotations
 
@@ -21,37 +21,38 @@ from intercode_sandbox import AsyncSandbox, SandboxBackend
 
 
 class SourceTask:
-    """The task from which a folder was exported, with its own environment.
+    """The InterCode task from which a Harbor folder was exported, with the task's environment.
 
     Args:
         folder: The exported folder.
-        tasks: The environment, dataset or benchmark folder of the task.
+        tasks: The environment, dataset or benchmark folder that contains the task.
 
     Raises:
-        UsageError: The folder does not name its task.
+        UsageError: The ``task.toml`` does not name an InterCode task, or not a valid one.
         TaskNotFoundError: The task does not exist.
     """
 
     def __init__(self, folder: Path, tasks: str) -> None:
         file = folder / "task.toml"
         name, source_id = task_id(TaskConfig.model_validate_toml(file.read_text()).metadata, file)
-        if not is_project(tasks) and name not in ENVS:  # a stranger's folder must not name code
+        # The folder may come from a stranger, so a name in it must not make InterCode load code.
+        if not is_project(tasks) and name not in ENVS:
             raise UsageError(f"{file}: there is no environment {name!r}")
         environment: Any = create(tasks) if is_project(tasks) else create(name, data=tasks)
         self._env: InterCodeEnv[Any] = environment
         self._task = self._env.dataset.by_id(source_id)
 
     def open(self) -> SandboxBackend | None:
-        """Open the task's workspace; None if the workspace is a database session, not a sandbox."""
+        """Open the task's workspace; return None if it is a database session, not a sandbox."""
         stage = self._env.stage
         return stage.open(self._task) if isinstance(stage, SandboxStage) else None
 
     async def score(self, async_sandbox: AsyncSandbox, created_folders: list[str]) -> Score:
-        """Score the agent's final state, like at the end of an InterCode episode.
+        """Score the agent's final state as at the end of an InterCode episode.
 
         Args:
-            async_sandbox: The sandbox of the agent.
-            created_folders: Folders that are not part of the agent's work.
+            async_sandbox: The sandbox in which the agent has worked.
+            created_folders: Folders that Harbor's runner has made, which are not the agent's work.
 
         Raises:
             RewardError: The state cannot be scored.
@@ -59,13 +60,14 @@ class SourceTask:
         await async_sandbox.kill()
         try:
             answer = decode(await async_sandbox.read_file(ANSWER))
-        except (OSError, OutputLimitError) as error:  # no answer, or none that could be right
+        except (OSError, OutputLimitError) as error:
+            # The file of the answer is missing, is not a regular file, or is too large to be right.
             if isinstance(error, SandboxError) and not isinstance(error, CausedInsideError):
                 raise
             answer = None
         if not isinstance(self._env.stage, SandboxStage):
             return await run_on_thread(partial(self._score_answer, answer))
-        # If folders remain, the agent has broken rm, and they count as its changes.
+        # If the agent has broken rm, the folders remain and count as changes by the agent.
         await async_sandbox.exec(["rm", "-rf", *created_folders], user="0:0")
         return await async_sandbox.run(
             lambda workspace: self._env.score(self._task, workspace.backend, output=answer)
@@ -76,5 +78,5 @@ class SourceTask:
             return self._env.score(self._task, workspace, output=answer)
 
     def close(self) -> None:
-        """Free the environment. Idempotent."""
+        """Close the environment of the task. Idempotent."""
         self._env.close()

@@ -1,12 +1,13 @@
-"""The reward of a task folder: its tests, run in the workspace that the agent has left.
+"""The reward of a Harbor task: its tests, run in the workspace that the agent has left.
 
-The agent has never seen the tests, and none of its processes is still alive. Earlier tests and
+The agent has never seen the tests, and none of its processes is still running. Earlier tests and
 rewards are removed, and files that decide how any program runs are restored from the image (see
-`system_files`). Then the tests are written to ``/tests``, run with the verifier's user, network and
-time limit, and write the reward to ``/logs/verifier``.
+`system_files`). Then the tests are copied to ``/tests``. They run with the verifier's user, network
+and time limit, and write the reward to ``/logs/verifier``.
 
-Tests without a reward are an error, like in Harbor, unless the agent's work prevented the reward:
-tests in a workspace that no agent has used write one. The reward is then 0.
+As in Harbor, tests that write no reward are an error, unless the agent's work prevented the reward.
+To decide this, the tests run again in a workspace that no agent has used. If they write a reward
+there, the agent's reward is 0.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from intercode_integrations.harbor.folders import TESTS, files
 from intercode_integrations.harbor.stage import HarborStage, home_variables, run_as_root
 from intercode_integrations.harbor.system_files import TamperedError, restore_system_files
 from intercode_sandbox.base import Change, SandboxBackend
-from intercode_sandbox.scripts import SHELL, script
+from intercode_sandbox.script_arguments import SHELL, script
 from intercode_sandbox.units import MIB
 
 VERIFIER_SECONDS = 600.0
@@ -38,29 +39,29 @@ _MAX_OUTPUT_CHARACTERS = 2000
 
 
 class NoRewardError(Exception):
-    """The tests have written no reward. The text is the reason."""
+    """The tests have written no reward; the text gives the reason."""
 
 
 class HarborReward:
     """A reward function that runs a task's tests and returns the reward that they write.
 
     Args:
-        stage: Opens the workspaces, and knows the folders.
+        stage: The stage that opens the workspaces and knows the task folders.
     """
 
     VERSION = 1
-    """Increase on any change that can alter a score."""
+    """Number to increase at any change that can alter a score."""
 
     def __init__(self, stage: HarborStage) -> None:
         self._stage = stage
         self._gold_paths: dict[str, frozenset[str]] = {}
 
     def __call__(self, task: Task, episode: Episode, sandbox: SandboxBackend) -> Score:
-        """Return the score: the reward named ``reward``, else the mean of all rewards.
+        """Return the score: the reward named ``reward``, or without that name the mean of all.
 
         Raises:
             RewardError: The tests write no reward, even in a workspace that no agent has used.
-            SandboxError: The sandbox died.
+            SandboxError: The infrastructure, not the agent's work, ended the sandbox.
         """
         changes: list[Change] = []
         network = self._stage.reach(task, self._stage.config(task).verifier)
@@ -91,7 +92,15 @@ class HarborReward:
     def _verifier_workspace(
         self, task: Task, workspace: SandboxBackend, agents: bool = True
     ) -> Iterator[SandboxBackend]:
-        """Yield a workspace with the verifier's network: a copy if the agent's network differs."""
+        """Yield a workspace with the verifier's network.
+
+        The result is a copy if an agent has used the workspace with another network.
+
+        Args:
+            task: The task.
+            workspace: The workspace.
+            agents: Whether `workspace` has the agent's network; False: the verifier's.
+        """
         stage = self._stage
         network = stage.reach(task, stage.config(task).verifier)
         if not agents or network == stage.reach(task):
@@ -101,15 +110,15 @@ class HarborReward:
             yield copy
 
     def _gold_path_finder(self, task: Task) -> Callable[[], frozenset[str]]:
-        """Return a function that returns the paths that the task's own solution changes."""
+        """Return a function that runs the task's solution and returns the paths that it changes."""
 
         def paths() -> frozenset[str]:
             if task.task_id not in self._gold_paths:
                 with closing(self._stage.open(task)) as workspace:
-                    for command in task.gold[:1]:
+                    for gold_command in task.gold[:1]:
                         user = self._stage.config(task).agent.account
                         env = {**home_variables(workspace, user), **self._stage.variables(task)}
-                        argv, stdin = script(command)
+                        argv, stdin = script(gold_command)
                         seconds = task.timeout
                         workspace.exec(argv, stdin=stdin, env=env, user=user, timeout=seconds)
                     self._gold_paths[task.task_id] = frozenset(c.path for c in workspace.changes())
@@ -118,10 +127,10 @@ class HarborReward:
         return paths
 
     def _test(self, task: Task, workspace: SandboxBackend) -> Score:
-        """Run the tests.
+        """Run the tests in a workspace, and return the score that they write.
 
         Raises:
-            NoRewardError: The tests write no reward.
+            NoRewardError: The tests write no valid reward.
         """
         stage, verifier = self._stage, self._stage.config(task).verifier
         seconds = verifier.timeout_sec or VERIFIER_SECONDS
@@ -146,29 +155,29 @@ class HarborReward:
                 merge_stderr=True,
             )
             if result.timed_out:
-                raise NoRewardError(f"they ran into their time limit of {seconds:g} s")
-            parts = _rewards(workspace)
-        except CausedInsideError as error:  # no agent's program runs here: the tests caused it
+                raise NoRewardError(f"the tests exceeded their time limit of {seconds:g} s")
+            rewards = _read_rewards(workspace)
+        except CausedInsideError as error:  # no process of the agent runs now: the tests caused it
             raise NoRewardError(str(error)) from error
-        except (OSError, LookupError, ValueError) as error:  # for instance, the user has gone
+        except (OSError, LookupError, ValueError) as error:  # such as a user that no longer exists
             if isinstance(error, InterCodeError):
                 raise
             raise NoRewardError(str(error)) from error
-        value = parts["reward"] if "reward" in parts else sum(parts.values()) / len(parts)
-        return Score(value, parts, {"output": decode(result.stdout[-_MAX_OUTPUT_CHARACTERS:])})
+        reward = rewards["reward"] if "reward" in rewards else sum(rewards.values()) / len(rewards)
+        return Score(reward, rewards, {"output": decode(result.stdout[-_MAX_OUTPUT_CHARACTERS:])})
 
     def _refuse_broken(self, task: Task, error: NoRewardError) -> None:
-        """Refuse tests that write no reward even in a workspace that no agent has used.
+        """Raise an error if the tests write no reward even in a workspace that no agent has used.
 
-        The tests run again each time, because a server that they need may have gone since.
+        The result is not cached, because a server that the tests need may have stopped since.
 
         Raises:
             RewardError: The tests write no reward in a fresh workspace.
         """
         try:
             with (
-                closing(self._stage.open(task)) as fresh_place,
-                self._verifier_workspace(task, fresh_place) as workspace,
+                closing(self._stage.open(task)) as fresh_workspace,
+                self._verifier_workspace(task, fresh_workspace) as workspace,
             ):
                 self._test(task, workspace)
         except NoRewardError:
@@ -177,33 +186,37 @@ class HarborReward:
             ) from error
 
 
-def _rewards(workspace: SandboxBackend) -> dict[str, float]:
-    """Read the rewards that tests have written.
+def _read_rewards(workspace: SandboxBackend) -> dict[str, float]:
+    """Read the rewards that the tests have written to ``/logs/verifier``.
 
     Raises:
-        NoRewardError: There are no rewards, or values other than finite numbers.
+        NoRewardError: The files are missing, or contain other values than finite numbers.
     """
-    for name in ("reward.json", "reward.txt"):
-        path = f"/logs/verifier/{name}"
+    for file_name in ("reward.json", "reward.txt"):
+        path = f"/logs/verifier/{file_name}"
         try:
-            text = workspace.read_file(path, MIB).decode()
-            reward_value: Any = load_record(text) if name.endswith("json") else float(text)
+            content = workspace.read_file(path, MIB).decode()
+            reward_value: Any = (
+                load_record(content) if file_name.endswith("json") else float(content)
+            )
         except FileNotFoundError:
             continue
         except ValueError as error:
             raise NoRewardError(f"{path}: {error}") from error
-        parts = reward_value if isinstance(reward_value, dict) else {"reward": reward_value}
+        raw_rewards = reward_value if isinstance(reward_value, dict) else {"reward": reward_value}
         try:
-            numbers = {
-                key: float(value) for key, value in parts.items() if isinstance(value, int | float)
+            rewards = {
+                key: float(value)
+                for key, value in raw_rewards.items()
+                if isinstance(value, int | float)
             }
         except OverflowError:
-            numbers = {}
+            rewards = {}
         if (
-            not numbers
-            or len(numbers) < len(parts)
-            or not all(map(math.isfinite, numbers.values()))
+            not rewards
+            or len(rewards) < len(raw_rewards)
+            or not all(map(math.isfinite, rewards.values()))
         ):
-            raise NoRewardError(f"{path} must have finite numbers, not {text[:100]!r}")
-        return numbers
+            raise NoRewardError(f"{path} must have finite numbers, not {content[:100]!r}")
+        return rewards
     raise NoRewardError("there is no /logs/verifier/reward.json or reward.txt")

@@ -1,7 +1,7 @@
 """The writer of Harbor's task folders: their files, and the facts in their ``task.toml``.
 
-A solution is only in ``solution`` and in ``tests``, which Harbor copies into a sandbox after the
-agent's end (or for its oracle).
+Gold is only in the folders ``solution`` and ``tests``. Harbor copies these folders into the sandbox
+only after the agent has ended, or for its oracle.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from intercode.envs.dockerfile_export import Recipe
+from intercode.envs.dockerfile_export import WorkspaceRecipe
 from intercode.errors import TaskError, UsageError
 from intercode.task import Task
-from intercode_sandbox.files import sha256
+from intercode_sandbox.host_files import sha256
 from intercode_sandbox.units import MIB
 
 ANSWER = "/logs/agent/answer.txt"
-"""File for the answer of a task that requires one."""
+"""Path in the sandbox of the answer, for a task that requires an answer."""
 HARBOR_FOLDERS = ("/tests", "/solution")
-"""Folders of a sandbox that belong to Harbor."""
+"""Folders of a sandbox that Harbor's runner uses."""
 TESTS, SOLUTION = HARBOR_FOLDERS
 _ORGANISATION = "intercode"
 _CHECKS = Path(__file__).parent / "checks"
@@ -31,59 +31,64 @@ _AGENT_SECONDS, _VERIFIER_SECONDS = 900.0, 600.0
 
 @dataclass(frozen=True, slots=True)
 class TaskChecks:
-    """The part of a folder that depends on the environment's reward."""
+    """The files of a task folder that depend on the environment's reward."""
 
     tests: Mapping[str, bytes]
-    """Files of ``tests``, including ``test.sh``."""
+    """File name in the folder ``tests`` → content, including ``test.sh``."""
     solution_script: str
-    """Commands of the oracle."""
+    """Shell commands of the oracle, without the line ``#!/bin/bash``."""
     prompt: str = ""
-    """Request for an answer, if the task requires one."""
+    """Sentence that asks for an answer; empty if the task requires none."""
     data: Mapping[str, bytes] = field(default_factory=dict)
 
 
 def read_check(name: str) -> bytes:
-    """Return a script that scores in the sandbox."""
+    """Return the content of a script of the folder ``checks``, which scores in the sandbox."""
     return (_CHECKS / name).read_bytes()
 
 
 def folder_name(task: Task) -> str:
-    """Return a folder name that is valid in Harbor, and unique for each task."""
+    """Return a name for a task's folder that is valid in Harbor and differs for each task."""
     slug = re.sub(r"[^A-Za-z0-9_-]+", "-", task.task_id).strip("-_")
     return slug if slug == task.task_id else f"{slug or 'task'}-{sha256(task.task_id)[:8]}"
 
 
 def task_id(metadata: Mapping[str, Any], file: Path) -> tuple[str, str]:
-    """Return the InterCode environment and task from which a folder was exported.
+    """Return the names of the environment and the task from which a folder was exported.
 
     Args:
-        metadata: The metadata of its ``task.toml``.
-        file: The path of that file, for messages.
+        metadata: The metadata in the folder's ``task.toml``.
+        file: The path of the ``task.toml``, for messages.
 
     Raises:
-        UsageError: The folder was not exported from a task, or its environment name could load
-            code: the folder may be a stranger's.
+        UsageError: The folder was not exported from a task. Another reason is an environment name
+            that could load code, because the folder may come from a stranger.
     """
     origin = metadata.get(_ORGANISATION)
     if not isinstance(origin, Mapping) or not {"environment", "task_id"} <= origin.keys():
-        raise UsageError(f"{file} does not name a task of InterCode's: export it with 'intercode "
-                         "datasets export', or leave out --ek tasks=…")  # fmt: skip
-    if not re.fullmatch(r"[\w-]+", name := str(origin["environment"])):  # a file, or a folder
-        raise UsageError(f"{file} names no environment, but {name!r}")
+        raise UsageError(
+            f"{file} does not name an InterCode task: export it with 'intercode datasets export', "
+            "or omit --ek tasks=…"
+        )
+    # A path could name a file or a folder with code.
+    if not re.fullmatch(r"[\w-]+", name := str(origin["environment"])):
+        raise UsageError(f"{file} must name an environment, not {name!r}")
     return name, str(origin["task_id"])
 
 
-def write(folder: Path, environment: str, task: Task, recipe: Recipe, checks: TaskChecks) -> None:
-    """Write a task folder.
+def write(
+    folder: Path, environment: str, task: Task, recipe: WorkspaceRecipe, checks: TaskChecks
+) -> None:
+    """Write the folder of a task.
 
     Raises:
         UsageError: The folder already exists.
-        TaskError: The task has a property that no folder can carry.
+        TaskError: The task has a property that a task folder cannot express.
     """
     if recipe.service is not None:
         raise TaskError(
-            f"task {task.task_id!r} has a program that runs beside the agent and keeps a secret "
-            "from it: a folder of Harbor's with a Dockerfile cannot carry it"
+            f"task {task.task_id!r} has a service with a secret beside the agent: a Harbor folder "
+            "with a Dockerfile cannot contain it"
         )
     if folder.exists():
         raise UsageError(f"{folder} exists already: export to another folder, or remove it")
@@ -102,7 +107,7 @@ def write(folder: Path, environment: str, task: Task, recipe: Recipe, checks: Ta
     recipe.write(folder / "environment")
 
 
-def _toml(environment: str, task: Task, recipe: Recipe) -> str:
+def _toml(environment: str, task: Task, recipe: WorkspaceRecipe) -> str:
     """Return the text of ``task.toml``; JSON strings, numbers and lists are valid TOML."""
     sections: dict[str, dict[str, Any]] = {
         "task": {"name": f"{_ORGANISATION}/{folder_name(task)}", "keywords": list(task.tags)},

@@ -1,7 +1,7 @@
-"""Adapter for Inspect AI: sandboxes and tasks for Inspect, and runs of Inspect's tasks.
+"""An adapter for Inspect AI: sandboxes and tasks for Inspect, and runs of Inspect's own tasks.
 
-Inspect imports this package by its entry point, on every machine that has both. The import only
-registers names. Only InterCode's runs import `intercode_integrations.inspect.runs`.
+If both are installed, Inspect imports this package by an entry point at each start. The import only
+registers names with Inspect. `intercode_integrations.inspect.runs` is imported only by InterCode.
 """
 
 from intercode_integrations import require_framework

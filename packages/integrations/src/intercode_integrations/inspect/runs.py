@@ -1,4 +1,4 @@
-"""``inspect:TASK``: samples of an Inspect task, run by InterCode's runner, agents and sandboxes."""
+"""The environment ``inspect:TASK``: samples of an Inspect task, run by InterCode's runner."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ from intercode_sandbox import SandboxBackend
 
 _SETUP = "/tmp/.inspect-setup"
 _ZEROS = {"i", "n", "no", "false"}
-"""Values of Inspect's scores that are words for 0, in lower case."""
+"""Texts that Inspect converts to the score 0, in lower case."""
 
 
 class InspectEnv(InterCodeEnv[SandboxBackend]):
-    """One persistent Bash per episode, in the sandbox that a sample describes.
+    """An environment of an Inspect task's samples, with one persistent Bash per episode.
 
-    The reward is the task's first scorer, applied to the submitted answer and the sandbox. The
-    task's solver and tools are ignored.
+    The sample describes the sandbox. The reward is the value of the Inspect task's first scorer for
+    the submitted answer and the sandbox. The Inspect task's own solver and tools are not used.
 
     Args:
-        data: ``inspect:TASK``, or its tasks.
-        options: The options, as one value.
-        **changes: Single options by their names: see `SandboxOptions`.
+        data: The address ``inspect:TASK``, or the dataset that `tasks` returns for it.
+        options: All options in one object.
+        **changes: Single options by name, which override `options`: see `SandboxOptions`.
 
     Raises:
-        TaskError: A sample needs more than a request and a sandbox.
+        TaskError: A sample needs more than an input text and a sandbox.
         UsageError: The task or option does not exist.
     """
 
@@ -67,14 +67,14 @@ class InspectEnv(InterCodeEnv[SandboxBackend]):
 
     @classmethod
     def tasks(cls, address: str) -> Dataset:
-        """Load the samples of a task.
+        """Load the samples of an Inspect task as InterCode's tasks.
 
         Args:
             address: The task's address for ``inspect eval``: ``FILE.py@TASK``, or ``PACKAGE/TASK``.
 
         Raises:
-            TaskError: A sample needs more than a request and a sandbox.
-            UsageError: The address matches no task, or several.
+            TaskError: A sample needs more than an input text and a sandbox.
+            UsageError: The address matches no task, or several tasks.
         """
         task = _load_task(address)
         with chdir(task_run_dir(task)):
@@ -89,11 +89,9 @@ def _load_task(address: str) -> InspectTask:
     except (OSError, PrerequisiteError) as error:
         raise UsageError(f"inspect:{address}: there is no such task: {error}") from None
     if len(tasks) != 1:
-        raise UsageError(
-            f"inspect:{address}: {len(tasks)} tasks are found there: name one, FILE@TASK"
-        )
+        raise UsageError(f"inspect:{address}: {len(tasks)} tasks match: name one, FILE@TASK")
     if not tasks[0].scorer:
-        raise UsageError(f"inspect:{address}: the task has no scorer, which would give the reward")
+        raise UsageError(f"inspect:{address}: the task has no scorer, so it has no reward")
     return tasks[0]
 
 
@@ -102,10 +100,11 @@ def _task(address: str, inspect_task: InspectTask, index: int) -> Task:
     task_id = str(index + 1 if sample.id is None else sample.id)
     if sample.choices:
         raise TaskError(
-            f"inspect:{address}: sample {task_id!r}: choices are for a solver of its own"
+            f"inspect:{address}: sample {task_id!r}: multiple choice needs the task's own solver, "
+            "which is not supported"
         )
     sources = resolve_sample_files(sample.files or {})
-    files = {path: _content(text) for path, text in sources.items()}
+    files = {path: _content(source) for path, source in sources.items()}
     setup = None
     if sample.setup:
         script = _content(sample.setup)
@@ -122,7 +121,10 @@ def _task(address: str, inspect_task: InspectTask, index: int) -> Task:
 
 
 def _content(source: str) -> str:
-    """Read a text, a file, a URL or a data URL, with Inspect's rules."""
+    """Return the content of a file of a sample: a literal text, a path, a URL or a data URL.
+
+    Inspect's rules decide which of these the source is.
+    """
     return decode(_run_coroutine(partial(read_sandboxenv_file, source)))
 
 
@@ -131,19 +133,27 @@ def _texts(sample: Sample) -> list[str]:
 
 
 def _image(spec: SandboxEnvironmentSpec | None) -> str | None:
-    """Return the image that a sandbox's configuration names; None: the environment's default."""
+    """Return the image that a sample's sandbox names; None: the environment's default.
+
+    Raises:
+        TaskError: The sandbox is neither InterCode's nor a Dockerfile.
+    """
     config = spec.config if spec is not None else None
     if spec is None or config is None:
         return None
     if spec.type == "intercode":
-        return SandboxConfig.of(config).image
+        return SandboxConfig.parse(config).image
     if isinstance(config, str) and Path(config).name.endswith("Dockerfile"):
         return str(Path(config).absolute())
-    raise TaskError(f"a sandbox {spec.type!r} with {config!r}: only a Dockerfile is understood")
+    raise TaskError(f"a sandbox {spec.type!r} with {config!r}: only a Dockerfile is supported")
 
 
 def _reward(task: Task, episode: Episode, workspace: SandboxBackend) -> Score:
-    """Score an episode by the task's first scorer."""
+    """Score an episode by the first scorer of its Inspect task.
+
+    Raises:
+        RewardError: The scorer gives no finite number.
+    """
     address, index = task.metadata["inspect"]
     inspect_task = _load_task(address)
     sample, answer = inspect_task.dataset[index], episode.answer or ""
@@ -167,16 +177,16 @@ def _reward(task: Task, episode: Episode, workspace: SandboxBackend) -> Score:
         return await inspect_task.scorer[0](state, Target(sample.target))
 
     result = _run_coroutine(score)
-    value = math.nan if result is None else _number(result.value)
+    value = math.nan if result is None else _convert_number(result.value)
     if not math.isfinite(value):
         raise RewardError(f"task {task.task_id!r}: its scorer gives {result!r}, not one value")
     return Score(value, detail={"explanation": result.explanation or ""})
 
 
-def _number(value: Any) -> float:
-    """Return the number that Inspect reads in a score's value; NaN if it has none.
+def _convert_number(value: Any) -> float:
+    """Return the number that Inspect reads in the value of a score; NaN if it contains none.
 
-    Inspect itself converts an unknown text to 0.
+    Inspect itself converts an unknown text to 0, which would hide that the score is not a number.
     """
     if isinstance(value, (dict, list)):
         return math.nan
@@ -190,6 +200,6 @@ def _number(value: Any) -> float:
 
 
 def _run_coroutine(call: Any) -> Any:
-    """Call a coroutine function on a thread without an event loop, and return its result."""
+    """Run a coroutine function on a new thread, which has no event loop yet; return its result."""
     with ThreadPoolExecutor(1) as executor:
         return executor.submit(lambda: asyncio.run(call())).result()

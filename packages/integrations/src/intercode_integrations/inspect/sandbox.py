@@ -1,4 +1,4 @@
-"""Sandboxes for Inspect's tasks: ``sandbox="intercode"``, or ``("intercode", IMAGE)``."""
+"""InterCode's sandboxes for Inspect: ``sandbox="intercode"``, or ``("intercode", IMAGE)``."""
 
 from __future__ import annotations
 
@@ -38,33 +38,33 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 FILE = "intercode-sandbox.toml"
-"""Name of the file next to a task that may hold a `SandboxConfig`."""
+"""Name of a file next to an Inspect task that may contain a `SandboxConfig` as TOML."""
 _NOT_RUN = (126, 127)
 _SHELLS = ("bash", "sh")
 
 
 class SandboxConfig(BaseModel, frozen=True, extra="forbid"):
-    """The image, the privileges and the limits of a sample's sandbox; in a file, keys of TOML."""
+    """The configuration of a sample's sandbox. Its fields are also the keys of a TOML file."""
 
     image: str = "host"
     network: bool | str | list[str] = False
-    """Value of the environments' option ``network``."""
+    """Network that the sandbox reaches, as for the option ``network`` of environments."""
     sandbox: str = "native"
-    """Name of the provider: ``native`` or ``docker``."""
+    """Name of the sandbox provider: ``native`` or ``docker``."""
     limits: dict[str, Any] = {}
-    """Fields of `intercode.Limits`, except ``timeout`` and ``output``, which Inspect sets."""
+    """Fields of `intercode.Limits`. Inspect itself sets ``timeout`` and ``output``."""
 
     def __hash__(self) -> int:
-        """Return a hash of the serialised configuration: Inspect keeps configurations in a set."""
+        """Return a hash of the serialised configuration, because Inspect keeps them in a set."""
         return hash(self.model_dump_json())
 
     @classmethod
-    def of(cls, config: BaseModel | str | None) -> SandboxConfig:
-        """Return the configuration that a task names.
+    def parse(cls, config: BaseModel | str | None) -> SandboxConfig:
+        """Return the configuration that a task gives to Inspect.
 
         Args:
-            config: A configuration, the path of a TOML file with one, or an image: its name, or the
-                path of a Dockerfile or of an archive.
+            config: A configuration, the path of a TOML file with a configuration, or an image. An
+                image is given by its name, or by the path of a Dockerfile or an archive.
 
         Raises:
             UsageError: The configuration belongs to another provider, or the file is malformed.
@@ -90,10 +90,11 @@ class SandboxConfig(BaseModel, frozen=True, extra="forbid"):
         )
 
     def start(self) -> SandboxBackend:
-        """Start a sandbox."""
-        from intercode_sandbox import Limits, get_provider  # imported late, to keep other uses fast
+        """Start a sandbox of this configuration."""
+        # A late import keeps other uses of this module fast.
+        from intercode_sandbox import Limits, get_provider
 
-        limits = Limits.of(self.limits)
+        limits = Limits.merge(self.limits)
         return get_provider(self.sandbox).start(self.image, limits, self.network)
 
     def build(self) -> None:
@@ -104,11 +105,11 @@ class SandboxConfig(BaseModel, frozen=True, extra="forbid"):
 
 
 async def run_in_thread(call: Callable[[], T], *, abandon: bool = False) -> T:
-    """Call a function on its own thread, so no call waits for another.
+    """Call a function on a separate thread, so no call waits for the end of another.
 
     Args:
         call: The function.
-        abandon: Whether a cancelled wait ends at once, while the call runs to its end.
+        abandon: Whether a cancelled caller continues at once, while the call runs to its end.
     """
     limiter = anyio.CapacityLimiter(1)
     return await anyio.to_thread.run_sync(call, abandon_on_cancel=abandon, limiter=limiter)
@@ -116,39 +117,39 @@ async def run_in_thread(call: Callable[[], T], *, abandon: bool = False) -> T:
 
 @sandboxenv(name="intercode")
 class InterCodeSandbox(SandboxEnvironment):
-    """An InterCode sandbox with the interface of Inspect's tools, solvers and scorers.
+    """An InterCode sandbox with the interface that Inspect's tools, solvers and scorers use.
 
-    Commands run concurrently: an agent's program waits for answers of a model, which Inspect
-    delivers by other commands.
+    Commands run concurrently, because an agent's program may wait for a model's answer, which
+    Inspect delivers by another command.
     """
 
     def __init__(self, box: Any) -> None:
         super().__init__()
         self.box = box
-        """The sandbox."""
+        """The InterCode sandbox."""
         self._had_shell: bool | None = None
 
     @classmethod
     def config_files(cls) -> list[str]:
-        """Return the names of files next to a task that configure the sandbox."""
+        """Return the names of the files next to a task that can configure a sandbox."""
         return [FILE, "Dockerfile"]
 
     @classmethod
     def config_deserialize(cls, config: dict[str, Any]) -> BaseModel:
-        """Validate a configuration from a log."""
+        """Validate a configuration that was read from an Inspect log."""
         return SandboxConfig.model_validate(config)
 
     @classmethod
     async def task_init(cls, task_name: str, config: BaseModel | str | None) -> None:
-        """Build the image before the first sample."""
-        await run_in_thread(SandboxConfig.of(config).build)
+        """Build the image of a task before the first sample starts."""
+        await run_in_thread(SandboxConfig.parse(config).build)
 
     @classmethod
     async def sample_init(
         cls, task_name: str, config: BaseModel | str | None, metadata: dict[str, str]
     ) -> dict[str, SandboxEnvironment]:
-        """Start a sample's sandbox."""
-        return {"default": cls(await run_in_thread(SandboxConfig.of(config).start))}
+        """Start the sandbox of a sample."""
+        return {"default": cls(await run_in_thread(SandboxConfig.parse(config).start))}
 
     @classmethod
     async def sample_cleanup(
@@ -158,17 +159,17 @@ class InterCodeSandbox(SandboxEnvironment):
         environments: dict[str, SandboxEnvironment],
         interrupted: bool,
     ) -> None:
-        """End a sample's sandbox and everything that runs in it."""
+        """End the sandbox of a sample and everything that runs in it."""
         with anyio.CancelScope(shield=True):
             for environment in environments.values():
                 await run_in_thread(environment.as_type(InterCodeSandbox).close)
 
     def close(self) -> None:
-        """End the sandbox."""
+        """End the sandbox and everything that runs in it."""
         self.box.close()
 
     def default_polling_interval(self) -> float:
-        """Return Inspect's polling interval for its services, in seconds: a poll takes ms."""
+        """Return the seconds between two polls by Inspect's services; a poll takes milliseconds."""
         return 0.1
 
     async def exec(
@@ -182,11 +183,11 @@ class InterCodeSandbox(SandboxEnvironment):
         timeout_retry: bool = True,
         concurrency: bool = True,
     ) -> ExecResult[str]:
-        """Run a command; see `SandboxEnvironment.exec`. No time-out repeats the command.
+        """Run a command; see `SandboxEnvironment.exec`. A time-out never repeats the command.
 
         Raises:
-            TerminateSampleError: The agent has removed every shell, or ended the sandbox: the
-                sample ends, and is scored.
+            TerminateSampleError: The agent has removed every shell, or has ended the sandbox.
+                Inspect then ends the sample, and scores it.
         """
         limits = SandboxEnvironmentLimits
         stdin = input.encode() if isinstance(input, str) else input
@@ -198,7 +199,7 @@ class InterCodeSandbox(SandboxEnvironment):
             result = await self._call(
                 "exec", cmd, **options, output_limit=limits.MAX_EXEC_OUTPUT_SIZE
             )
-        except ActionError as error:  # with this text Inspect reports the error to the model
+        except ActionError as error:  # Inspect reports an error with this text to the model
             raise ValueError(f"embedded null byte: {error}") from error
         except LookupError as error:
             raise SandboxUserUnsupportedError(str(error)) from error
@@ -235,7 +236,7 @@ class InterCodeSandbox(SandboxEnvironment):
         return data.decode() if text else data
 
     async def connection(self, *, user: str | None = None) -> SandboxConnection:
-        """Return the command that opens a shell in the sandbox; only containers permit this.
+        """Return the command with which a user opens a shell in the sandbox, if it is a container.
 
         Raises:
             NotImplementedError: The sandbox is not a container.
@@ -248,17 +249,20 @@ class InterCodeSandbox(SandboxEnvironment):
         return SandboxConnection(type="intercode", command=command, container=container.id)
 
     async def _end_without_shell(self) -> None:
-        """End the sample if no shell starts any more. An image that never had a shell is valid."""
+        """End the sample if no shell can start any more, and one could before.
+
+        An image without any shell is valid.
+        """
         if self._had_shell and not await self._has_shell():
             _end_sample("there is no shell left in this sandbox: no command can run any more")
 
     async def _has_shell(self) -> bool:
-        """Return whether a shell starts, as far as the sandbox's files decide."""
+        """Return whether a shell can start; a temporary lack of resources counts as yes."""
         for shell in _SHELLS:
             try:
                 result = await self._call("exec", [shell, "-c", ":"], cwd="/")
             except OSError as error:
-                if error.errno in (errno.EAGAIN, errno.ENOMEM):  # temporary: it may start later
+                if error.errno in (errno.EAGAIN, errno.ENOMEM):  # temporary lack of resources
                     return True
             else:
                 if result.exit_code not in _NOT_RUN:
@@ -268,8 +272,11 @@ class InterCodeSandbox(SandboxEnvironment):
     async def _call(self, method: str, *arguments: Any, **options: Any) -> Any:
         call = getattr(self.box, method, None)
         if call is None:
-            raise SandboxUnavailableError("there are no commands here, only a database: see `sql`")
-        try:  # a sandbox serialises requests, but runs programs concurrently
+            raise SandboxUnavailableError(
+                "this sandbox has no commands, only a database: use `sql`"
+            )
+        # A sandbox handles requests one after the other, but the programs run concurrently.
+        try:
             return await run_in_thread(partial(call, *arguments, **options), abandon=True)
         except OutputLimitError:
             raise
@@ -281,13 +288,13 @@ class InterCodeSandbox(SandboxEnvironment):
 
 
 def _end_sample(reason: str) -> None:
-    """End the running sample because of its agent's action; a later scorer continues.
+    """End the running sample because of an action of its agent, unless the sample is complete.
 
-    Inspect reports any other error, even a limit, to the model and continues, or gives the sample
-    no score.
+    Inspect handles other exceptions differently, even those for limits: it reports them to the
+    model and continues, or gives the sample no score.
 
     Raises:
-        TerminateSampleError: Inspect ends a sample on this error, and scores its current state.
+        TerminateSampleError: The sample is still running. Inspect then scores its current state.
     """
     state = sample_state()
     if state is not None and not state.completed:

@@ -36,12 +36,13 @@ if TYPE_CHECKING:
 Tools = Literal["intercode", "inspect"]
 Function = TypeVar("Function", bound=Callable[..., Any])
 TIMEOUT = 60
-"""Seconds for a command of Inspect's tool."""
-ONLY_ANSWER = AgentSubmit(answer_only=True)  # otherwise the whole transcript counts as the answer
+"""Maximum seconds for a command of Inspect's tool ``bash``."""
+# Without `answer_only`, the whole transcript would count as the answer.
+ONLY_ANSWER = AgentSubmit(answer_only=True)
 
 
 class TaskConfig(BaseModel, frozen=True, extra="forbid"):
-    """The environment of a sample."""
+    """The configuration of a sample: the environment, its options, and the tools of the model."""
 
     env: str
     tools: Tools
@@ -49,27 +50,27 @@ class TaskConfig(BaseModel, frozen=True, extra="forbid"):
     options: dict[str, Any] = {}
 
     def __hash__(self) -> int:
-        """Return a hash of the serialised configuration: Inspect keeps configurations in a set."""
+        """Return a hash of the serialised configuration, because Inspect keeps them in a set."""
         return hash(self.model_dump_json())
 
 
 @cache
 def _environment(config: TaskConfig) -> InterCodeEnv[Any]:
-    """Make the environment with all tasks, the template of each sample's own."""
+    """Make the environment with all tasks, from which each sample's own environment is made."""
     env_options: dict[str, Any] = {"observations": "utf-8", "errors": "value", **config.options}
     environment: Any = intercode.make(config.env, split=config.split, **env_options).unwrapped
     if not isinstance(environment, intercode.InterCodeEnv):
-        raise UsageError(f"{config.env!r}: its tasks are tried elsewhere, and not by Inspect")
+        raise UsageError(f"{config.env!r}: its tasks run in another framework, not in Inspect")
     return environment
 
 
 @sandboxenv(name="intercode-task")
 class TaskSandbox(InterCodeSandbox):
-    """The workspace of an InterCode task: an episode or, for Inspect's tools, a sandbox.
+    """The workspace of an InterCode task: an episode or, with Inspect's tools, only a sandbox.
 
     Args:
-        config: The environment.
-        task_id: The task.
+        config: The configuration of the sample.
+        task_id: The id of the task.
 
     Raises:
         TaskError, ImageError, SandboxError: The workspace cannot be prepared.
@@ -91,29 +92,29 @@ class TaskSandbox(InterCodeSandbox):
 
     @classmethod
     def config_files(cls) -> list[str]:
-        """Return no names: an InterCode task is complete without files."""
+        """Return no file names, because an InterCode task needs no configuration by files."""
         return []
 
     @classmethod
     def config_deserialize(cls, config: dict[str, Any]) -> BaseModel:
-        """Validate a configuration from a log."""
+        """Validate a configuration that was read from an Inspect log."""
         return TaskConfig.model_validate(config)
 
     @classmethod
     async def task_init(cls, task_name: str, config: BaseModel | str | None) -> None:
-        """Make the environment before the first sample."""
+        """Make the environment of a task before the first sample starts."""
         await run_in_thread(partial(_environment, TaskConfig.model_validate(config)))
 
     @classmethod
     async def sample_init(
         cls, task_name: str, config: BaseModel | str | None, metadata: dict[str, str]
     ) -> dict[str, SandboxEnvironment]:
-        """Start a sample's episode, or open its workspace."""
+        """Start the episode of a sample or, with Inspect's tools, open its workspace."""
         begin = partial(cls, TaskConfig.model_validate(config), metadata["task_id"])
         return {"default": await run_in_thread(begin)}
 
     def close(self) -> None:
-        """Close the workspace, even during a call."""
+        """Close the workspace, even while a call runs."""
         self.env.stop()
         self.env.close()
         self.box.close()
@@ -124,19 +125,19 @@ class TaskSandbox(InterCodeSandbox):
         return self.env.episode.status != "running"
 
     def tools(self) -> list[Tool]:
-        """Make the environment's tools, which act in the episode."""
+        """Return the environment's tools as Inspect's tools, which act in the episode."""
         return [
             _tool(*pair) for pair in zip(self.env.tools, intercode.tools(self.env), strict=True)
         ]
 
     def score(self, answer: str) -> intercode.Score:
-        """Score the episode, ending it if it still runs; without an episode, the workspace.
+        """End the episode if it still runs, and score it; without an episode, score the workspace.
 
         Args:
-            answer: The agent's last message: its answer if there is no episode.
+            answer: The agent's last message, which is its answer if there is no episode.
 
         Raises:
-            RewardError, SandboxError: There is no score, for a reason that the agent did not cause.
+            RewardError, SandboxError: A failure that the agent did not cause prevents the score.
         """
         if not self.plays:
             return self.env.score(self.task, self.box, output=answer)
@@ -153,7 +154,7 @@ class TaskSandbox(InterCodeSandbox):
 
 
 def _tool(tool: ToolDescription, function: Callable[..., str]) -> Tool:
-    """Convert an InterCode tool into an Inspect tool."""
+    """Convert an InterCode tool and its function into an Inspect tool."""
 
     async def execute(**kwargs: Any) -> str:
         return await run_in_thread(partial(function, **kwargs), abandon=True)
@@ -163,7 +164,7 @@ def _tool(tool: ToolDescription, function: Callable[..., str]) -> Tool:
 
 
 def _name_as_intercode(function: Function) -> Function:
-    """Make Inspect name the function's object ``intercode/…``, by the first part of its module."""
+    """Set a function's module to ``intercode``, so Inspect names its object ``intercode/…``."""
     function.__module__ = intercode.__name__
     return function
 
@@ -171,10 +172,11 @@ def _name_as_intercode(function: Function) -> Function:
 @solver
 @_name_as_intercode
 def play() -> Solver:
-    """Make the solver in which the model plays the episode, with InterCode's tools and prompts."""
+    """Return the solver in which the model plays the episode with InterCode's tools and prompts."""
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:
-        from intercode.agents.strategies import NO_CALL  # late: scoring alone needs no agents
+        # The import is late, because scoring alone needs no agents.
+        from intercode.agents.strategies import NO_CALL
 
         workspace = sandbox().as_type(TaskSandbox)
         system, user_message = workspace.env.messages("tools")
@@ -185,7 +187,8 @@ def play() -> Solver:
         state.tools = workspace.tools()
         while not workspace.done and not state.completed:
             state = await generate(state, tool_calls="single")
-            if not state.output.message.tool_calls:  # counts as a turn, like for InterCode's agents
+            # As for InterCode's agents, a reply without a tool call counts as a turn.
+            if not state.output.message.tool_calls:
                 note, *_ = await run_in_thread(
                     partial(workspace.env.step, NoAction(NO_CALL)), abandon=True
                 )
@@ -198,7 +201,10 @@ def play() -> Solver:
 @scorer(metrics=[mean(), stderr()])
 @_name_as_intercode
 def reward() -> Scorer:
-    """Make the scorer by the environment's reward. An infrastructure failure is a sample error."""
+    """Return the scorer that uses the environment's reward.
+
+    If the infrastructure fails, the sample has an error and no score.
+    """
 
     async def score(state: TaskState, target: Target) -> Score:
         answer = state.output.completion
@@ -237,7 +243,11 @@ def _task(env: str, tools: Tools, split: str | None, options: dict[str, Any]) ->
 
 
 def _register_task(name: str, make: Callable[..., Task]) -> Callable[..., Task]:
-    """Register a task as ``intercode/NAME``: Inspect omits the prefix in a package's checkout."""
+    """Register a task as ``intercode/NAME`` with Inspect.
+
+    If this package is imported from its checkout, Inspect omits the prefix ``intercode/``. The
+    function then registers the task again with the prefix in the name.
+    """
     factory: Callable[..., Task] = task(name=name)(_name_as_intercode(make))
     if "/" not in registry_info(factory).name:
         factory = task(name=f"intercode/{name}")(make)
@@ -258,12 +268,12 @@ def _benchmark(
 
 
 benchmark = _register_task("benchmark", _benchmark)
-"""Tasks of an environment or of a benchmark's folder.
+"""Task of Inspect with the tasks of an environment or of a benchmark's folder.
 
 Args:
-    env: The environment's name, or the folder.
-    tools: The acting tools: ``intercode``, in an episode, or ``inspect``: Inspect's ``bash``, a new
-        shell for each command.
-    split: A split of the data.
+    env: The name of the environment, or the folder of the benchmark.
+    tools: The tools of the model. ``intercode``: the environment's own, in an episode. ``inspect``:
+        Inspect's ``bash``, with a new shell for each command.
+    split: The split of the data; None: the default.
     **options: Options of the environment."""
 bash, ctf, python, sql, swe = map(_task_factory, ("bash", "ctf", "python", "sql", "swe"))

@@ -1,5 +1,6 @@
 """Episodes whose agents are clients of the Model Context Protocol: Claude Code, Codex and others.
 
-A client's tool calls are its actions. ``sessions`` makes agents of clients; ``server`` accepts
-clients over either transport and in either era of the protocol.
+Each tool call of a client is an action of its episode. `sessions` makes an agent from each client.
+`server` accepts clients over stdio and HTTP, in both versions of the protocol: with connections,
+and without (2026).
 """

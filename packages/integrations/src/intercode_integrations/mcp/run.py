@@ -15,8 +15,8 @@ from queue import SimpleQueue
 from types import FrameType
 from typing import TYPE_CHECKING, TypeVar
 
-from intercode.cli.results import Watcher
 from intercode.cli.run import assign_folder
+from intercode.cli.run_output import Watcher
 from intercode.cli.terminal import output, print_message, safe
 from intercode.episode import Episode
 from intercode.errors import UsageError
@@ -33,7 +33,11 @@ T = TypeVar("T")
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Serve until every episode has ended, or the client has left."""
+    """Run the command: serve until every episode has ended, or the client has left.
+
+    Returns:
+        The exit code: 0 if every episode has a result, else 1.
+    """
     try:
         from intercode_integrations.mcp.server import Http, Stdio
         from intercode_integrations.mcp.sessions import EpisodeSessions
@@ -41,11 +45,11 @@ def execute(args: argparse.Namespace) -> int:
         raise UsageError(
             f"MCP needs version 2 of its SDK: pip install 'intercode-gym[mcp]' ({error})"
         ) from None
-    spec = assign_folder(RunSpec.of(read_arguments(args)).merge(agent="mcp", retries=0))
+    spec = assign_folder(RunSpec.from_layers(read_arguments(args)).merge(agent="mcp", retries=0))
     sessions = EpisodeSessions(idle_seconds=args.idle, show_score=args.show_score)
-    watcher = _Watcher(sessions, quiet=spec.how.quiet)
+    watcher = _Watcher(sessions, quiet=spec.run_options.quiet)
     run_plan = plan(spec, watcher)
-    output_folder = Path(str(spec.how.out))
+    output_folder = Path(str(spec.run_options.out))
     fresh = not output_folder.exists()
     with ExitStack() as stack:
         if args.http:
@@ -61,56 +65,56 @@ def execute(args: argparse.Namespace) -> int:
         stack.enter_context(_signals(sessions.leave))
         result = _run_in_thread(lambda: _run_episodes(run_plan, sessions, watcher))
         if not args.http and result.ran:
-            sessions.leave_event.wait()  # the client may list its tools once more
+            sessions.leave_event.wait()  # the client may still list its tools after the episode
     if result.complete and not result.ran:
         raise UsageError(
-            f"{output_folder} has a result for every episode: choose another folder (--out)"
+            f"{output_folder} already has a result for every episode: choose another folder (--out)"
         )
     if not result.outcomes and fresh:
-        shutil.rmtree(output_folder)  # the client has only listed the tools
+        shutil.rmtree(output_folder)  # the client has only listed the tools, without an episode
         return 1
     print_message(f"run: {output_folder}")
     return 0 if result.complete else 1
 
 
 class _Watcher(Watcher):
-    """A watcher that also reports the end of an episode to its client."""
+    """A watcher of the run that also informs the client when its episode has ended."""
 
     def __init__(self, sessions: EpisodeSessions, quiet: bool) -> None:
         super().__init__(quiet=quiet)
         self._sessions = sessions
 
     def episode(self, episode: Episode) -> None:
-        """Answer the last call of an episode, after the episode is recorded."""
+        """Answer the client's last call, after its episode has been recorded."""
         self._sessions.finish_episode(episode)
         super().episode(episode)
 
 
 def _only_session(run_plan: Plan, sessions: EpisodeSessions) -> EpisodeSession:
-    """Return the session of the single episode that stdio can serve.
+    """Return the session of the run's only episode, because stdio has only one client.
 
     Raises:
-        UsageError: The run has other than one episode.
+        UsageError: The run does not have exactly one episode.
     """
     if len(run_plan.tasks) * run_plan.spec.epochs != 1:
         raise UsageError(
-            "over stdio a client plays one episode: name one task (--task ID), or use --http"
+            "over stdio, a client plays a single episode: name one task (--task ID), or use --http"
         )
     return sessions.session(run_plan.tasks[0].task_id)
 
 
 def _print(url: str, episode: Episode, as_json: bool) -> None:
-    """Print the line with which an operator starts the client of an episode."""
+    """Print a line with the URL at which an operator connects the client of an episode."""
     line = f"{safe(episode.id)}  {url}"
     if as_json:
         fields = {"task_id": episode.task_id, "epoch": episode.epoch, "query": episode.query}
         line = json.dumps({**fields, "url": url})
-    # In one write, because episodes start on several threads.
+    # A single write keeps the line whole, because episodes start on several threads.
     print(f"{line}\n", end="", file=output(), flush=True)
 
 
 def _run_episodes(run_plan: Plan, sessions: EpisodeSessions, watcher: Watcher) -> RunResult:
-    """Run the episodes like ``intercode run``."""
+    """Run the episodes with the settings of ``intercode run``, except retries."""
     spec = run_plan.spec
     run_setting = resolve_setting(run_plan, watcher, budget=make_budget(spec))
     try:
@@ -119,9 +123,9 @@ def _run_episodes(run_plan: Plan, sessions: EpisodeSessions, watcher: Watcher) -
             sessions,
             run_setting.make,
             progress=watcher,
-            workers=spec.how.workers,
-            max_sandboxes=spec.how.max_sandboxes,
-            out=spec.how.out,
+            workers=spec.run_options.workers,
+            max_sandboxes=spec.run_options.max_sandboxes,
+            out=spec.run_options.out,
             tasks=[task.task_id for task in run_plan.tasks],
             exclude=run_plan.exclude,
             epochs=spec.epochs,
@@ -136,12 +140,15 @@ def _run_episodes(run_plan: Plan, sessions: EpisodeSessions, watcher: Watcher) -
 
 @contextmanager
 def _signals(leave: Callable[[], None]) -> Iterator[None]:
-    """Leave at the first SIGINT or SIGTERM, by which clients end their servers; die at the next."""
-    queue: SimpleQueue[int] = SimpleQueue()  # a signal handler may only put into a queue
+    """Call `leave` at the first SIGINT or SIGTERM in the block; the next signal ends the process.
 
-    def handle_signal(number: int, frame: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_DFL)
-        queue.put(number)
+    MCP clients end a server by these signals.
+    """
+    queue: SimpleQueue[int] = SimpleQueue()  # a signal handler may only put into such a queue
+
+    def handle_signal(signal_number: int, frame: FrameType | None) -> None:
+        signal.signal(signal_number, signal.SIG_DFL)
+        queue.put(signal_number)
 
     def wait() -> None:
         queue.get()
@@ -149,18 +156,23 @@ def _signals(leave: Callable[[], None]) -> Iterator[None]:
 
     threading.Thread(target=wait, daemon=True).start()
     previous_handlers = {
-        number: signal.signal(number, handle_signal) for number in (signal.SIGINT, signal.SIGTERM)
+        signal_number: signal.signal(signal_number, handle_signal)
+        for signal_number in (signal.SIGINT, signal.SIGTERM)
     }
     try:
         yield
     finally:
-        for number, handler in previous_handlers.items():
-            signal.signal(number, handler)
-        queue.put(0)  # ends the thread
+        for signal_number, handler in previous_handlers.items():
+            signal.signal(signal_number, handler)
+        queue.put(0)  # ends the thread of `wait`
 
 
 def _run_in_thread(work: Callable[[], T]) -> T:
-    """Run `work` on another thread, where a run does not handle the signals itself."""
+    """Run `work` on another thread, and return its result.
+
+    A run handles signals itself only on the main thread. On another thread, the handlers of
+    `_signals` stay in force.
+    """
     result_future: Future[T] = Future()
 
     def run() -> None:

@@ -21,7 +21,7 @@ from starlette.responses import PlainTextResponse
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from intercode import __version__
-from intercode.admission import Admission
+from intercode.connection_admission import Admission
 from intercode.envs.tools import sendable
 from intercode.errors import UsageError
 from intercode.json_limits import count_tokens
@@ -38,22 +38,22 @@ INSTRUCTIONS = (
     "task. Call submit when it is done."
 )
 PATIENCE = 5
-"""Seconds in which a stopping server sends its remaining answers."""
+"""Seconds in which a stopping server may still send its remaining answers."""
 PROGRESS_SECONDS = 1
-"""Seconds between two reports of progress. A client may extend its time limit at each report."""
+"""Seconds between two reports of progress. Each report may extend the client's own time limit."""
 MAX_BODY = 1024**2
-"""Bytes of a request: the same limit as for a message to ``intercode serve``."""
+"""Maximum bytes of a request's body: as many as of a message to ``intercode serve``."""
 MAX_READING = 16
-"""Bodies that are read at a time. Further bodies wait on their connections."""
+"""Maximum number of bodies that the server reads at a time. Other requests wait unread."""
 BODY_SECONDS = 30.0
-"""Seconds for a whole body."""
+"""Maximum seconds in which a whole body must arrive."""
 
 
 def server(find_session: Callable[[Any], EpisodeSession]) -> Server[Any]:
-    """Make a server of both eras of the protocol.
+    """Make an MCP server for clients of both protocol versions: with and without connections.
 
     Args:
-        find_session: Finds the session of a request from the SDK's context.
+        find_session: A function that finds a request's session from the SDK's context.
     """
 
     async def list_tools(context: Any, params: Any) -> Any:
@@ -75,7 +75,7 @@ def server(find_session: Callable[[Any], EpisodeSession]) -> Server[Any]:
 
     async def call_tool(context: Any, params: Any) -> Any:
         call = find_session(context).call(params.name, params.arguments or {}, context.request_id)
-        text, has_failed = await _reporting(context.session, call)
+        text, has_failed = await _report_progress(context.session, call)
         return types.CallToolResult(
             content=[types.TextContent(type="text", text=text)], is_error=has_failed
         )
@@ -89,8 +89,8 @@ def server(find_session: Callable[[Any], EpisodeSession]) -> Server[Any]:
     )
 
 
-async def _reporting(session: Any, call: Coroutine[Any, Any, Answer]) -> Answer:
-    """Await a call, and report its seconds so far to a client that has requested progress."""
+async def _report_progress(session: Any, call: Coroutine[Any, Any, Answer]) -> Answer:
+    """Await a call, and report the seconds so far each second to a client that wants progress."""
     task, seconds = asyncio.create_task(call), 0
     try:
         while not (await asyncio.wait({task}, timeout=PROGRESS_SECONDS))[0]:
@@ -98,7 +98,7 @@ async def _reporting(session: Any, call: Coroutine[Any, Any, Answer]) -> Answer:
             await session.report_progress(seconds, message=f"running for {seconds} s")
         return task.result()
     finally:
-        task.cancel()  # stops the action, too, if the client has cancelled the request
+        task.cancel()  # if the client has cancelled the request, this stops the action, too
 
 
 def _task_description(tool: Tool, query: str) -> str:
@@ -108,11 +108,11 @@ def _task_description(tool: Tool, query: str) -> str:
 class Stdio(threading.Thread):
     """A server of one session over standard input and output, until the client closes them.
 
-    Other output meanwhile goes to standard error. The thread is a daemon, because a read of
-    standard input cannot be interrupted and would keep the process from ending.
+    Meanwhile, output that is not MCP message goes to standard error. The thread is a daemon: a read
+    of standard input cannot be interrupted, and would otherwise keep the process from ending.
 
     Args:
-        sessions: The sessions of the run.
+        sessions: All sessions of the run.
         session: The session of the client.
     """
 
@@ -121,10 +121,10 @@ class Stdio(threading.Thread):
         self._sessions, self._session = sessions, session
 
     def run(self) -> None:
-        """Serve the client, then mark it as gone."""
+        """Serve the client until it disconnects, then end all sessions."""
         try:
             asyncio.run(self._serve())
-        except Exception:  # a killed client does not read its answer
+        except Exception:  # such as a failed write to a client that was killed
             log.info("the connection has ended", exc_info=True)
         finally:
             self._sessions.leave()
@@ -142,12 +142,12 @@ class Http(threading.Thread):
         sessions: The sessions of the run.
         host: The address to listen on.
         port: The port; 0: any free port.
-        token: Required in each request, as ``Authorization: Bearer TOKEN``.
-        admission: Holds the connections that have not named an episode yet.
+        token: The secret that each request must carry as ``Authorization: Bearer TOKEN``; None: no
+            secret.
+        admission: The quota of connections that have not named an episode yet.
 
     Raises:
-        UsageError: Other machines could reach the server and it has no token, or the address is
-            taken.
+        UsageError: The port is in use, or other machines could reach a server without a token.
     """
 
     def __init__(
@@ -160,49 +160,51 @@ class Http(threading.Thread):
     ) -> None:
         super().__init__(name="intercode-mcp", daemon=True)
         if not token and not is_loopback(host):
-            raise UsageError(f"other machines reach {host}: name a --token-file")
+            raise UsageError(f"other machines can reach {host}: a --token-file is required")
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
             self._socket = socket.create_server((host, port), family=family)
         except OSError as error:
             raise UsageError(f"cannot listen on {host}, port {port}: {error.strerror}") from None
-        # asyncio sets this only on sockets that it opens; without it, answers wait for 40 ms.
+        # asyncio sets this option only on sockets that it opens itself. Without the option, answers
+        # wait for 40 ms.
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         display_host = f"[{host}]" if ":" in host else host
         self._url = f"http://{display_host}:{self._socket.getsockname()[1]}/mcp"
-        mcp_server = server(lambda context: context.request.scope["seat"])
-        app = mcp_server.streamable_http_app(stateless_http=True, host=host)  # validates Host
+        mcp_server = server(lambda context: context.request.scope["session"])
+        # With `host`, the application also validates the Host header of each request.
+        app = mcp_server.streamable_http_app(stateless_http=True, host=host)
         admission = admission or Admission()
         config = uvicorn.Config(
-            _Gate(app, sessions, token, admission),
+            _RequestFilter(app, sessions, token, admission),
             http=_admission_protocol(admission),
             log_config=None,
-            access_log=False,  # an access log would contain the secrets
+            access_log=False,  # an access log would contain the secrets in the URLs
             timeout_graceful_shutdown=PATIENCE,
         )
         self._server = uvicorn.Server(config)
 
     def url(self, session: EpisodeSession) -> str:
-        """Return the URL of a session."""
+        """Return the URL of a session, which contains the session's secret."""
         return f"{self._url}/{session.secret}"
 
     def run(self) -> None:
-        """Serve until `stop`."""
+        """Serve until another thread calls `stop`."""
         asyncio.run(self._server.serve(sockets=[self._socket]))
 
     def stop(self) -> None:
-        """Send the outstanding answers, and end."""
+        """Refuse new requests, send the remaining answers, and wait for the end of the thread."""
         self._server.should_exit = True
         self.join()
 
 
 def _admission_protocol(admission: Admission) -> type[H11Protocol]:
-    """Make the protocol class of connections that wait for admission."""
+    """Return a uvicorn protocol class whose connections count as pending until admission."""
 
     class Protocol(H11Protocol):
         def connection_made(self, transport: Any) -> None:
             def drop() -> None:
-                with suppress(RuntimeError):  # the loop has ended
+                with suppress(RuntimeError):  # the event loop may have ended
                     self.loop.call_soon_threadsafe(transport.abort)
 
             super().connection_made(transport)
@@ -216,38 +218,49 @@ def _admission_protocol(admission: Admission) -> type[H11Protocol]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Gate:
-    """A filter that passes small requests that name a session and come from no web page."""
+class _RequestFilter:
+    """An ASGI filter of requests: only small requests that name a session pass to the MCP server.
+
+    The filter refuses requests of web pages (with an ``Origin`` header), without the valid token,
+    or with an unknown session.
+    """
 
     app: Any
     sessions: EpisodeSessions
     token: str | None
     admission: Admission
-    reading: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_READING))
+    read_slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_READING))
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http":
             headers = Headers(scope=scope)
-            start, _, secret = scope["path"].rpartition("/")
-            session = self.sessions.find(secret) if start == "/mcp" else None
+            path_prefix, _, secret = scope["path"].rpartition("/")
+            session = self.sessions.find(secret) if path_prefix == "/mcp" else None
             if "origin" in headers:
                 rejection = PlainTextResponse("web pages may not call this", 403)
-            elif self.token and (denial := token_refusal(_texts(headers), self.token.encode())):
+            elif self.token and (
+                denial := token_refusal(_authorization_texts(headers), self.token.encode())
+            ):
                 rejection = PlainTextResponse(denial[1], denial[0])
             elif session is None:
                 rejection = PlainTextResponse("there is no such episode", 404)
             else:
                 self.admission.leave(scope["client"])
                 try:
-                    async with self.reading, asyncio.timeout(BODY_SECONDS):
-                        receive, body = await _read(receive)
-                    # A stateless server cannot relate this request to an earlier one.
+                    async with self.read_slots, asyncio.timeout(BODY_SECONDS):
+                        receive, body = await _read_body(receive)
+                    # A stateless server does not relate a cancellation to the earlier request.
                     session.cancel(_cancelled_request(body))
                     rejection = None
                 except (UsageError, TimeoutError) as error:
                     message = str(error) or "the body took too long"
                     rejection = PlainTextResponse(message, 413, {"connection": "close"})
-                scope = {**scope, "path": start, "raw_path": start.encode(), "seat": session}
+                scope = {
+                    **scope,
+                    "path": path_prefix,
+                    "raw_path": path_prefix.encode(),
+                    "session": session,
+                }
             if rejection is not None:
                 await rejection(scope, receive, send)
                 return
@@ -255,27 +268,33 @@ class _Gate:
 
 
 def _cancelled_request(body: bytes) -> object:
-    """Return the id of the request that a message cancels; None if the message cancels none."""
+    """Return the id of the request that a message cancels; None if it is not a cancellation."""
     if b"notifications/cancelled" not in body:
         return None
     try:
         message = json.loads(body)
     except (ValueError, RecursionError):
-        return None  # the application refuses it
+        return None  # the MCP server itself refuses a malformed message
     if not isinstance(message, dict) or message.get("method") != "notifications/cancelled":
         return None
     params = message.get("params")
     return params.get("requestId") if isinstance(params, dict) else None
 
 
-def _texts(headers: Headers) -> list[str]:
-    """Return the ``Authorization`` headers; Starlette decodes their bytes as Latin-1."""
+def _authorization_texts(headers: Headers) -> list[str]:
+    """Return the values of the ``Authorization`` headers, decoded as UTF-8 like the token.
+
+    Starlette decodes them as Latin-1.
+    """
     values = headers.getlist("authorization")
     return [value.encode("latin-1").decode(errors="replace") for value in values]
 
 
-async def _read(receive: Any) -> tuple[Any, bytes]:
-    """Read the body of a request; return a function that replays its events, and the body.
+async def _read_body(receive: Any) -> tuple[Any, bytes]:
+    """Read the whole body of a request.
+
+    Returns:
+        A function that replays the events of the body to the application, and the body.
 
     Raises:
         UsageError: The body is too long, or has too many values.
@@ -285,7 +304,7 @@ async def _read(receive: Any) -> tuple[Any, bytes]:
     while not is_last:
         event = await receive()
         if event["type"] != "http.request":
-            events.append(event)  # the application must see that the client has left
+            events.append(event)  # the application must learn that the client has disconnected
             break
         body += event.get("body", b"")
         if len(body) > MAX_BODY:
@@ -296,7 +315,7 @@ async def _read(receive: Any) -> tuple[Any, bytes]:
         events.append({"type": "http.request", "body": bytes(body), "more_body": False})
     events.reverse()
 
-    async def give() -> Any:
+    async def replay_event() -> Any:
         return events.pop() if events else await receive()
 
-    return give, bytes(body)
+    return replay_event, bytes(body)

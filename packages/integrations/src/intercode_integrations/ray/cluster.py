@@ -1,4 +1,4 @@
-"""A Ray cluster: this process's connection, and the nodes."""
+"""A Ray cluster: the connection of this process to the cluster, and the choice of nodes."""
 
 from __future__ import annotations
 
@@ -13,34 +13,35 @@ from intercode.errors import UsageError
 from intercode.spec import portable
 
 _PATIENCE = 10.0
-"""Seconds in which a port must answer."""
+"""Maximum seconds in which the cluster's port must accept a connection."""
 _TRIES = 3
-"""Attempts to connect to a cluster that aborts connections."""
+"""Number of attempts to connect to a cluster that aborts the connection."""
 
 
 def refuse_passwords(options: Mapping[str, Any]) -> None:
-    """Keep passwords out of the cluster, whose object store and logs are widely readable.
+    """Refuse options with a password: many processes can read the cluster's object store and logs.
 
     Raises:
-        UsageError: An option's URL has a password.
+        UsageError: The URL in an option contains a password.
     """
     for name, value in options.items():
         if portable(value) != value:
             flag = name.replace("_", "-")
             raise UsageError(
-                f"--{flag} has a password, which would travel to the nodes: leave it out of the "
-                "URL; each node takes an engine's from its own PGPASSWORD or MYSQL_PWD"
+                f"--{flag} has a password, which would be sent to the nodes: omit it from the "
+                "URL; each node reads it from its own PGPASSWORD or MYSQL_PWD"
             )
 
 
 def import_ray() -> Any:
-    """Import Ray, with its usage statistics off unless the user has enabled them.
+    """Import Ray, with its usage statistics switched off unless the user has switched them on.
 
     Raises:
         UsageError: Ray is not installed.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # avoids a warning
+    # Without this setting, Ray prints a warning.
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
         import ray
     except ImportError:
@@ -50,7 +51,11 @@ def import_ray() -> Any:
 
 @contextmanager
 def cluster_connection(address: str | None = None) -> Iterator[Any]:
-    """Connect to a cluster unless this process is connected; yield the package ``ray``."""
+    """Connect to a cluster for the block, unless this process is connected; yield package ``ray``.
+
+    Args:
+        address: The address; see `intercode_integrations.ray.Ray`.
+    """
     ray, was_connected = import_ray(), import_ray().is_initialized()
     if not was_connected:
         connect(address)
@@ -62,10 +67,13 @@ def cluster_connection(address: str | None = None) -> Iterator[Any]:
 
 
 def connect(address: str | None = None) -> None:
-    """Connect this process to a cluster; see `intercode_integrations.ray.Ray`.
+    """Connect this process to a cluster.
+
+    Args:
+        address: The address; see `intercode_integrations.ray.Ray`.
 
     Raises:
-        UsageError: The cluster does not exist.
+        UsageError: No cluster responds at the address.
     """
     options: dict[str, Any] = {} if address else {"include_dashboard": False}
     options |= {"log_to_driver": False, "configure_logging": False, "logging_level": "error"}
@@ -76,16 +84,16 @@ def connect(address: str | None = None) -> None:
         _connect_with_retries(lambda: ray.init(address, **options))
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise UsageError(
-            f"no Ray cluster answers at {target}: {error} (one that uses tokens needs "
-            "RAY_AUTH_MODE=token and the token here, too)"
+            f"no Ray cluster responds at {target}: {error} (with tokens, it needs "
+            "RAY_AUTH_MODE=token and the token on this machine, too)"
         ) from error
 
 
 def _connect_with_retries(attempt: Callable[[], object]) -> None:
-    """Connect, and retry if the cluster aborts the connection.
+    """Call `attempt`, and repeat it if the cluster aborts the connection.
 
-    Ray's server forks a process for each client while its threads use gRPC; sometimes that process
-    dies before it serves. Nothing has run for the client at that point.
+    Ray's server forks a process for each client, while its own threads use gRPC. Sometimes the
+    forked process dies before it serves the client. A retry is safe, because nothing has run yet.
 
     Raises:
         ConnectionAbortedError: The cluster aborted each attempt.
@@ -98,7 +106,11 @@ def _connect_with_retries(attempt: Callable[[], object]) -> None:
 
 
 def _check_address(target: str) -> None:
-    """Refuse an address without a listener, which Ray would try for minutes."""
+    """Refuse an address at which nothing listens: Ray itself would retry for minutes.
+
+    Raises:
+        UsageError: Nothing listens at the address.
+    """
     host, _, port = target.removeprefix("ray://").rpartition(":")
     if not (host and port.isdecimal()):
         return
@@ -111,26 +123,29 @@ def _check_address(target: str) -> None:
 def allocate_nodes(
     max_processes: int, cpus: float = 1.0, excluded_nodes: Collection[str] = ()
 ) -> Counter[str]:
-    """Return the number of processes for each living node: one per reserved processor, round-robin.
+    """Return the number of processes to start on each living node, in turn over the nodes.
 
     Args:
-        max_processes: The maximum number of processes.
+        max_processes: The maximum number of processes in all.
         cpus: The processors that each process reserves.
-        excluded_nodes: Nodes without processes.
+        excluded_nodes: The nodes that get no process.
+
+    Returns:
+        Node id → number of processes, at most as many as the node's processors permit.
     """
     capacities = {
         node["NodeID"]: int(node["Resources"].get("CPU", 0) / cpus)
         for node in import_ray().nodes()
         if node["Alive"] and node["NodeID"] not in excluded_nodes
     }
-    turns = sorted(
-        (turn, node) for node, slot_count in capacities.items() for turn in range(slot_count)
+    slots = sorted(
+        (slot, node) for node, slot_count in capacities.items() for slot in range(slot_count)
     )
-    return Counter(node for _, node in turns[:max_processes])
+    return Counter(node for _, node in slots[:max_processes])
 
 
 def node_affinity(node: str) -> Any:
-    """Return the strategy that places an actor on exactly this node."""
+    """Return Ray's scheduling strategy that places an actor on exactly the given node."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     return NodeAffinitySchedulingStrategy(node, soft=False)

@@ -1,7 +1,8 @@
 """The driver of a run on a cluster: it starts Ray workers, assigns batches, and keeps the record.
 
-A batch of jobs is recorded when its result arrives, and never before. A lost worker, alone or with
-its machine, therefore costs only its current batches, which start again elsewhere.
+The driver records the episodes of a batch of jobs when the result of the batch arrives. If a worker
+is lost, alone or with its machine, its current batches start again on other workers. Nothing else
+is lost.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from intercode.episode import Episode
 from intercode.errors import SandboxError, SandboxUnavailableError
 from intercode.evaluate.episode_loop import failed_episode
-from intercode.evaluate.executor import Work
+from intercode.evaluate.executor import PreparedRun
 from intercode.evaluate.progress import Progress
 from intercode.evaluate.worker import FATAL_ERROR_NAMES, PATIENCE, TICK, Interrupts, Job
 from intercode.registry import ENVS
@@ -41,18 +42,18 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 NODE_POLL_SECONDS = 1.0
-"""Seconds between polls of the cluster's nodes."""
+"""Seconds between two queries of the cluster's nodes."""
 BATCH_SECONDS = 1.0
-"""Target duration of a batch: a lost worker costs so many seconds, at most twice."""
+"""Target duration of a batch. The loss of a worker costs about as much work, at most twice."""
 MAX_BATCH_JOBS = 64
-"""Maximum jobs of a batch."""
+"""Maximum number of jobs in a batch."""
 WAIT_NOTICE_SECONDS = 30.0
 """Seconds without any open worker after which the driver reports what it waits for."""
 
 
 @dataclass(eq=False)
 class _WorkerHandle:
-    """The driver's view of a Ray worker."""
+    """The driver's record of a Ray worker: its actor, node and number of running batches."""
 
     name: str
     node: str
@@ -62,46 +63,48 @@ class _WorkerHandle:
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
-    """A pending call of a worker."""
+class _WorkerCall:
+    """A call of a worker's actor whose result has not arrived."""
 
     worker: _WorkerHandle
     batch: list[Job] = field(default_factory=list)
-    """Jobs of the call; empty: the worker is being opened."""
+    """The jobs of the batch; empty for the call that opens the worker."""
 
 
 class RayExecutor:
-    """A run on a cluster; see `intercode.evaluate.worker.Runs`.
+    """The executor of one run on a cluster; see `intercode.evaluate.worker.Runs`.
 
     Args:
-        jobs: The jobs, in order.
-        work: The run.
-        address: The address of the cluster.
+        jobs: The jobs, in the order in which they should start.
+        work: The prepared run.
+        address: The address of the cluster; None: see `intercode_integrations.ray.Ray`.
         cpus: The processors that each worker reserves.
     """
 
-    def __init__(self, jobs: Sequence[Job], work: Work, address: str | None, cpus: float) -> None:
+    def __init__(
+        self, jobs: Sequence[Job], work: PreparedRun, address: str | None, cpus: float
+    ) -> None:
         self.stopped: str | None = None
         self._remaining_jobs = deque(jobs)
         self._loss_counts: Counter[Key] = Counter()
-        """Number of losses of a job; after the first loss the job runs alone in its batch."""
+        """Job's key → number of lost workers. A job of this counter gets a batch for itself."""
         self._work, self._address, self._cpus = work, address, cpus
-        self._workers = min(work.plan.spec.how.workers, max(1, len(jobs)))
+        self._worker_count = min(work.plan.spec.run_options.workers, max(1, len(jobs)))
         self._worker_handles: list[_WorkerHandle] = []
-        self._calls: dict[Any, _Call] = {}
+        self._calls: dict[Any, _WorkerCall] = {}
         self._refusals: dict[str, str] = {}
-        """Node → the reason why it is excluded."""
-        self._failures: Counter[str] = Counter()
-        self._numbers = count(1)
-        self._seconds = 0.0
-        """Moving average of an episode's seconds."""
+        """Node id → the reason why the run does not use the node."""
+        self._failure_counts: Counter[str] = Counter()
+        self._worker_numbers = count(1)
+        self._mean_episode_seconds = 0.0
+        """Moving average of the seconds that an episode takes on a worker."""
         self._draining = False
         self._failure: BaseException | None = None
         self._announced_nodes: set[str] = set()
         self._wait_start = time.monotonic()
 
     def run(self, interrupts: Interrupts, progress: Progress) -> Generator[Episode, None, None]:
-        """Yield the episodes, each as soon as it is recorded."""
+        """Execute all jobs, and yield each episode when it has been recorded."""
         if not self._remaining_jobs:
             return
         with cluster_connection(self._address) as self._ray:
@@ -119,27 +122,32 @@ class RayExecutor:
             raise self._failure
 
     def _begin(self) -> None:
-        ray, plan = self._ray, self._work.plan
-        facts, spec = self._work.setting.facts, plan.spec
+        ray, run_plan = self._ray, self._work.plan
+        facts, spec = self._work.setting.facts, run_plan.spec
         images = {} if self._work.setting.provider is None else facts["images"]
         self._ledger: Any = None
-        if spec.model.name or spec.env.judge_model or spec.how.max_connections:
+        if spec.model.name or spec.env.judge_model or spec.run_options.max_connections:
             budget = self._work.budget
-            assert budget is not None  # a run of a spec has a budget
+            assert budget is not None  # a run that uses a model has a budget
             self._prior_spending = budget.spent.cost, budget.spent.tokens
             self._ledger = (
                 ray.remote(SharedLedger)
                 .options(
                     num_cpus=0,
-                    max_concurrency=2 * self._workers + 8,
+                    max_concurrency=2 * self._worker_count + 8,
                     scheduling_strategy=node_affinity(ray.get_runtime_context().get_node_id()),
                 )
-                .remote(budget.max_cost, budget.max_tokens, budget.spent, spec.how.max_connections)
+                .remote(
+                    budget.max_cost,
+                    budget.max_tokens,
+                    budget.spent,
+                    spec.run_options.max_connections,
+                )
             )
         image_digests = {n: d for n, d in images.items() if not self._image(n).host}
-        hidden_paths = [spec.how.out, plan.dataset.source]
+        hidden_paths = [spec.run_options.out, run_plan.dataset.source]
         assignment = Assignment(
-            plan,
+            run_plan,
             facts,
             image_digests,
             folder=str(Path.cwd()),
@@ -150,7 +158,7 @@ class RayExecutor:
             ledger=self._ledger,
         )
         self._assignment_ref = ray.put(assignment)
-        self._files: dict[str, Any] = {}
+        self._image_refs: dict[str, Any] = {}
         self._last_poll = 0.0
 
     def _loop(self, interrupts: Interrupts, progress: Progress) -> Generator[Episode, None, None]:
@@ -161,9 +169,9 @@ class RayExecutor:
             if interrupts.count > handled_count:
                 handled_count = interrupts.count
                 self._drain()
-                progress.stopping(sum(len(call.batch) for call in self._calls.values()))
-            playing = any(call.batch for call in self._calls.values())
-            if not playing and (self._draining or not self._remaining_jobs):
+                progress.report_interrupt(sum(len(call.batch) for call in self._calls.values()))
+            is_playing = any(call.batch for call in self._calls.values())
+            if not is_playing and (self._draining or not self._remaining_jobs):
                 return
             if not self._draining:
                 self._start_missing_workers(progress)
@@ -174,41 +182,44 @@ class RayExecutor:
     # Workers
 
     def _start_missing_workers(self, progress: Progress) -> None:
-        """Start workers on nodes that have too few: at first, and on nodes that have joined."""
+        """Start the missing workers, at first on all nodes, and later on nodes that have joined."""
         now = time.monotonic()
         if now - self._last_poll < NODE_POLL_SECONDS:
             return
         self._last_poll = now
         nodes = {n["NodeID"]: n for n in self._ray.nodes() if n["Alive"]}
-        self._names = {i: f"{n['NodeName']} ({i[:8]})" for i, n in nodes.items()}
-        process_counts = allocate_nodes(self._workers, self._cpus, excluded_nodes=self._refusals)
-        share = ceil(self._workers / (process_counts.total() or 1))
+        self._node_names = {i: f"{n['NodeName']} ({i[:8]})" for i, n in nodes.items()}
+        process_counts = allocate_nodes(
+            self._worker_count, self._cpus, excluded_nodes=self._refusals
+        )
+        share = ceil(self._worker_count / (process_counts.total() or 1))
         worker_counts = Counter(worker.node for worker in self._worker_handles)
-        for node, number in process_counts.items():
-            for _ in range(number - worker_counts[node]):
+        for node, process_count in process_counts.items():
+            for _ in range(process_count - worker_counts[node]):
                 self._start(node, share, nodes[node]["Resources"])
         if any(worker.is_open for worker in self._worker_handles):
             self._wait_start = now
         elif now - self._wait_start > WAIT_NOTICE_SECONDS:
             self._wait_start = now
-            reasons = "; ".join(f"{n}: {reason}" for n, reason in self._refusals.items())
-            text = "no node has room for a process with environments yet"
-            progress.nodes(0, f"{text} ({reasons})" if reasons else text)
+            reasons_text = "; ".join(f"{n}: {reason}" for n, reason in self._refusals.items())
+            notice = "no node has room for a process with environments yet"
+            progress.nodes(0, f"{notice} ({reasons_text})" if reasons_text else notice)
 
     def _start(self, node: str, share: int, resources: dict[str, float]) -> None:
-        # Reserves memory for the sandboxes of its environments, as far as the node has it.
+        # Ray reserves memory for the sandboxes of the worker's environments. The reservation is at
+        # most 90 % of the node's memory, divided by the number of the node's processors.
         env_memory = self._work.setting.facts.get("limits", {}).get("memory", 0)
         memory = min(
             share * env_memory,
             int(resources.get("memory", 0) * 0.9 / max(1, int(resources["CPU"]))),
         )
-        name = f"station-{next(self._numbers)}"
+        name = f"worker-{next(self._worker_numbers)}"
         actor = (
             self._ray.remote(RayWorker)
             .options(
                 num_cpus=self._cpus,
                 memory=memory or None,
-                max_concurrency=self._workers + 2,
+                max_concurrency=self._worker_count + 2,
                 scheduling_strategy=node_affinity(node),
             )
             .remote(name)
@@ -218,7 +229,7 @@ class RayExecutor:
         self._open(worker)
 
     def _open(self, worker: _WorkerHandle) -> None:
-        self._calls[worker.actor.open.remote(self._assignment_ref, {})] = _Call(worker)
+        self._calls[worker.actor.open.remote(self._assignment_ref, {})] = _WorkerCall(worker)
 
     def _finish_open(
         self, worker: _WorkerHandle, open_result: OpenResult, progress: Progress
@@ -226,8 +237,10 @@ class RayExecutor:
         if open_result.missing_images:
             for name in open_result.missing_images:
                 self._store_image(name)
-            files = {name: self._files[name] for name in open_result.missing_images}
-            self._calls[worker.actor.open.remote(self._assignment_ref, files)] = _Call(worker)
+            image_refs = {name: self._image_refs[name] for name in open_result.missing_images}
+            self._calls[worker.actor.open.remote(self._assignment_ref, image_refs)] = _WorkerCall(
+                worker
+            )
             return
         if open_result.refusal:
             self._refuse(worker.node, open_result.refusal, progress)
@@ -235,34 +248,40 @@ class RayExecutor:
         worker.is_open = True
         if worker.node not in self._announced_nodes:
             self._announced_nodes.add(worker.node)
-            progress.nodes(self._count(), f"{self._names[worker.node]} takes part")
+            progress.nodes(self._count_nodes(), f"{self._node_names[worker.node]} takes part")
 
     def _refuse(self, node: str, reason: str, progress: Progress) -> None:
-        """Exclude a node."""
+        """Exclude a node from the run, and remove its workers.
+
+        If no node remains, the run ends with an error.
+        """
         if node in self._refusals:
             return
         self._refusals[node] = reason
         for worker in [worker for worker in self._worker_handles if worker.node == node]:
             self._remove_worker(worker)
-        progress.nodes(self._count(), f"{self._names[node]} is left out: {reason}")
+        progress.nodes(self._count_nodes(), f"{self._node_names[node]} is left out: {reason}")
         if not allocate_nodes(1, self._cpus, excluded_nodes=self._refusals):
             message = f"no node of the cluster can take part; the last one: {reason}"
             self._failure = rebuild_error(SandboxUnavailableError.__name__, message)
             self._drain()
 
-    def _count(self) -> int:
+    def _count_nodes(self) -> int:
         return len({worker.node for worker in self._worker_handles if worker.is_open})
 
-    def _lose(self, worker: _WorkerHandle, error: Exception, progress: Progress) -> None:
-        """Requeue the jobs of a lost worker."""
+    def _handle_loss(self, worker: _WorkerHandle, error: Exception, progress: Progress) -> None:
+        """Remove a lost worker, and put the jobs of its batches back into the queue.
+
+        A node on which workers repeatedly end before they are open is excluded.
+        """
         self._remove_worker(worker)
-        self._failures[worker.node] += 1
-        if not worker.is_open and self._failures[worker.node] > 2:
+        self._failure_counts[worker.node] += 1
+        if not worker.is_open and self._failure_counts[worker.node] > 2:
             self._refuse(worker.node, f"its processes end at once: {error}", progress)
             return
         self._announced_nodes.discard(worker.node)
-        name = self._names.get(worker.node, worker.node[:8])
-        progress.nodes(self._count(), f"{name}: a process was lost; its episodes begin again")
+        name = self._node_names.get(worker.node, worker.node[:8])
+        progress.nodes(self._count_nodes(), f"{name}: a process was lost; its episodes begin again")
         log.info("%s on %s was lost: %s", worker.name, name, error)
 
     def _remove_worker(self, worker: _WorkerHandle) -> None:
@@ -271,14 +290,14 @@ class RayExecutor:
         self._worker_handles.remove(worker)
         self._ray.kill(worker.actor)
         if self._ledger is not None:
-            self._ledger.lost.remote(worker.name)
+            self._ledger.release_process.remote(worker.name)
         for call in [ref for ref, call in self._calls.items() if call.worker is worker]:
             batch = self._calls.pop(call).batch
-            if len(batch) == 1:  # a larger batch does not show which job is at fault
+            if len(batch) == 1:  # a larger batch does not show which job caused the loss
                 self._loss_counts[batch[0].key] += 1
-            for job in reversed(batch):
-                self._loss_counts.setdefault(job.key, 0)
-                self._remaining_jobs.appendleft(job)
+            for lost_job in reversed(batch):
+                self._loss_counts.setdefault(lost_job.key, 0)
+                self._remaining_jobs.appendleft(lost_job)
 
     # Images
 
@@ -287,37 +306,37 @@ class RayExecutor:
         return provider.image(name) if hasattr(provider, "image") else resolve(name)
 
     def _store_image(self, name: str) -> None:
-        """Put an image into the object store, once."""
-        if name not in self._files:
+        """Put an image into Ray's object store, unless the store has it."""
+        if name not in self._image_refs:
             with tempfile.TemporaryDirectory() as folder:
                 file = Path(folder, "image.tar")
                 export_image(self._image(name), name, file)
-                self._files[name] = self._ray.put(file.read_bytes())
+                self._image_refs[name] = self._ray.put(file.read_bytes())
 
     # Jobs
 
     def _assign_batches(self) -> None:
-        free_slots = self._workers - sum(worker.batch_count for worker in self._worker_handles)
+        free_slots = self._worker_count - sum(worker.batch_count for worker in self._worker_handles)
         worker_heap = [
-            (worker.batch_count, n, worker)
-            for n, worker in enumerate(self._worker_handles)
+            (worker.batch_count, worker_index, worker)
+            for worker_index, worker in enumerate(self._worker_handles)
             if worker.is_open
         ]
         heapify(worker_heap)
         while self._remaining_jobs and worker_heap and free_slots > 0:
-            _, n, worker = worker_heap[0]
-            batch = self._batch()
+            _, worker_index, worker = worker_heap[0]
+            batch = self._take_batch()
             keys = [(job.epoch, job.task.task_id) for job in batch]
-            call = _Call(worker, batch)
+            call = _WorkerCall(worker, batch)
             self._calls[worker.actor.play.remote(keys)] = call
             worker.batch_count += 1
             free_slots -= 1
-            heapreplace(worker_heap, (worker.batch_count, n, worker))
+            heapreplace(worker_heap, (worker.batch_count, worker_index, worker))
 
-    def _batch(self) -> list[Job]:
-        """Take jobs for a batch; a job that was lost before gets its own batch."""
-        fair_share = len(self._remaining_jobs) // (2 * self._workers)
-        size = int(BATCH_SECONDS / self._seconds) if self._seconds else 1
+    def _take_batch(self) -> list[Job]:
+        """Take the jobs of a batch from the queue. A job that lost a worker is alone in it."""
+        fair_share = len(self._remaining_jobs) // (2 * self._worker_count)
+        size = int(BATCH_SECONDS / self._mean_episode_seconds) if self._mean_episode_seconds else 1
         batch = [self._remaining_jobs.popleft()]
         while len(batch) < min(size, fair_share, MAX_BATCH_JOBS) and self._remaining_jobs:
             if (
@@ -331,7 +350,7 @@ class RayExecutor:
     def _receive_episodes(
         self, progress: Progress, interrupts: Interrupts
     ) -> Generator[Episode, None, None]:
-        """Wait briefly for results; yield their episodes."""
+        """Wait up to `TICK` seconds for results, record their episodes, and yield these."""
         if not self._calls:
             with suppress(queue.Empty):
                 interrupts.messages.get(timeout=TICK)
@@ -343,60 +362,64 @@ class RayExecutor:
         episodes: list[Episode] = []
         for ref in ready_refs:
             if (call := self._calls.pop(ref, None)) is None:
-                continue  # its worker was lost meanwhile
+                continue  # an earlier result of this loop has removed the lost worker of the call
             try:
-                answer = self._ray.get(ref)
+                worker_result = self._ray.get(ref)
             except self._ray.exceptions.RayTaskError:
-                raise  # a defect of InterCode
+                raise  # an exception inside the actor is a defect of InterCode
             except self._ray.exceptions.RayError as error:
                 self._calls[ref] = call
-                self._lose(call.worker, error, progress)
+                self._handle_loss(call.worker, error, progress)
                 episodes += self._abandon_jobs()
                 continue
-            if isinstance(answer, OpenResult):
-                self._finish_open(call.worker, answer, progress)
+            if isinstance(worker_result, OpenResult):
+                self._finish_open(call.worker, worker_result, progress)
             else:
-                episodes += self._finish_batch(call, answer, progress)
+                episodes += self._finish_batch(call, worker_result, progress)
         if episodes:
             self._work.record(*episodes)
             yield from episodes
 
-    def _finish_batch(self, call: _Call, answer: BatchResult, progress: Progress) -> list[Episode]:
+    def _finish_batch(
+        self, call: _WorkerCall, batch_result: BatchResult, progress: Progress
+    ) -> list[Episode]:
         call.worker.batch_count -= 1
-        if episode_count := len(answer.episodes):
-            # Excludes the wait for this thread, which may be the bottleneck.
-            episode_seconds = answer.seconds / episode_count
-            self._seconds = (
-                0.8 * self._seconds + 0.2 * episode_seconds if self._seconds else episode_seconds
+        if episode_count := len(batch_result.episodes):
+            # These seconds exclude the wait for the driver, which may itself be the bottleneck.
+            episode_seconds = batch_result.seconds / episode_count
+            self._mean_episode_seconds = (
+                0.8 * self._mean_episode_seconds + 0.2 * episode_seconds
+                if self._mean_episode_seconds
+                else episode_seconds
             )
         self._remaining_jobs.extendleft(reversed(call.batch[episode_count:]))
-        for episode in answer.episodes:
+        for episode in batch_result.episodes:
             if episode.metadata.get("error_type") in FATAL_ERROR_NAMES:
                 self.stopped = self.stopped or episode.error
                 self._drain()
-        if answer.error is not None:
-            name, text = answer.error
+        if batch_result.error is not None:
+            name, message = batch_result.error
             if name == SandboxUnavailableError.__name__:
-                self._refuse(call.worker.node, text, progress)
+                self._refuse(call.worker.node, message, progress)
             else:
-                self._failure = self._failure or rebuild_error(name, text)
+                self._failure = self._failure or rebuild_error(name, message)
                 self._drain()
-        return answer.episodes
+        return batch_result.episodes
 
     def _abandon_jobs(self) -> Iterable[Episode]:
-        """Yield failed episodes for jobs that lost their workers more than `retries` times."""
-        max_retries = self._work.plan.spec.how.retries
+        """Remove jobs that lost more than `retries` workers; yield their episodes with an error."""
+        max_retries = self._work.plan.spec.run_options.retries
         for job in [
             job for job in self._remaining_jobs if self._loss_counts[job.key] > max_retries
         ]:
             self._remaining_jobs.remove(job)
             del self._loss_counts[job.key]
-            times = format_count(max_retries + 1, "time")
-            error = SandboxError(f"the process that ran the episode was lost {times}")
+            attempt_text = format_count(max_retries + 1, "time")
+            error = SandboxError(f"the process that ran the episode was lost {attempt_text}")
             env = str(self._work.setting.facts.get("env", ""))
-            partial = Episode(job.task.task_id, job.task.query, env, epoch=job.epoch)
-            partial.agent = self._work.agent.name
-            yield failed_episode(error, partial)
+            partial_episode = Episode(job.task.task_id, job.task.query, env, epoch=job.epoch)
+            partial_episode.agent = self._work.agent.name
+            yield failed_episode(error, partial_episode)
 
     # Shutdown
 
@@ -406,7 +429,7 @@ class RayExecutor:
             worker.actor.drain.remote()
 
     def _close(self) -> None:
-        """Let workers close their environments: that leaves less behind than killing them."""
+        """Let the workers close their environments. Killing the workers would free less."""
         close_refs = [
             worker.actor.close.remote() for worker in self._worker_handles if worker.is_open
         ]
@@ -414,7 +437,7 @@ class RayExecutor:
             self._ray.wait(close_refs, num_returns=len(close_refs), timeout=PATIENCE)
 
     def _settle_budget(self) -> None:
-        """Add the ledger's spending to the budget, which further runs may share."""
+        """Record the spending of this run in its budget, which other runs may share."""
         budget = self._work.budget
         try:
             current_spending, presumed_spending = self._ray.get(
@@ -426,4 +449,4 @@ class RayExecutor:
         if budget is not None:
             cost, tokens = self._prior_spending
             budget.spent.add(current_spending.cost - cost, current_spending.tokens - tokens)
-            budget.presumed.add(presumed_spending.cost, presumed_spending.tokens)
+            budget.reserved_amounts.add(presumed_spending.cost, presumed_spending.tokens)

@@ -1,9 +1,10 @@
-"""Limits that a run's processes share: budget, rate limit of calls, concurrent calls.
+"""Limits that all processes of a run on a cluster share: budget, rate limit, concurrent calls.
 
-One actor, the ledger, keeps them on the driver's machine. In every other process, proxies ask the
-ledger, and attach posts that need no answer to the next request. The ledger releases what a lost
-process holds, and counts its calls as paid: every call starts with a request that carries its
-reservation.
+A Ray actor on the driver's machine, the ledger, keeps the state of the limits. In every other
+process, proxies call the ledger. A proxy waits for the answer of a request. A post needs no answer,
+and is sent together with the next request. If a process is lost, the ledger releases everything
+that the process holds. The ledger counts the process's running calls as paid: each call began with
+a request that reserved its maximum cost.
 """
 
 from __future__ import annotations
@@ -17,59 +18,62 @@ from typing import Any
 
 from intercode.evaluate.episode_loop import Semaphore
 from intercode.models.drain import Drain, current_drain
-from intercode.models.limits import Budget, Hold, RateLimit, Spending
+from intercode.models.limits import Budget, Hold, RateLimit, SpendingAmounts
 
 _MAX_POST_DELAY = 0.05
-"""Seconds after which posts are sent without a request."""
+"""Seconds after which posts are sent even without a request."""
 
 
 @dataclass
 class _ProcessState:
-    """The reservations, the calls under way and the permits of one process."""
+    """The budget reservations, running calls and call slots of one process."""
 
     reservations: Counter[tuple[int, float]] = field(default_factory=Counter)
-    start_time: Counter[float] = field(default_factory=Counter)
+    start_times: Counter[float] = field(default_factory=Counter)
     permits: int = 0
     lost: bool = False
 
 
 class SharedLedger:
-    """The actor of the shared limits. Each call waits in its own thread.
+    """The Ray actor that keeps the shared limits. Each call of the actor has its own thread.
 
     Args:
-        max_cost: US dollars that models may cost.
-        max_tokens: Tokens that models may use.
-        prior_spending: The spending before this run.
-        connections: Concurrent calls.
+        max_cost: The US dollars that models may cost in all; None: no limit.
+        max_tokens: The tokens that models may use in all; None: no limit.
+        prior_spending: The spending before this run, which counts against both limits.
+        connections: The maximum number of concurrent calls; None: no limit.
     """
 
     def __init__(
         self,
         max_cost: float | None,
         max_tokens: int | None,
-        prior_spending: Spending,
+        prior_spending: SpendingAmounts,
         connections: int | None,
     ) -> None:
-        self._budget = Budget(max_cost, max_tokens, before=prior_spending)
-        self._pace = RateLimit()
+        self._budget = Budget(max_cost, max_tokens, previous_spending=prior_spending)
+        self._rate_limit = RateLimit()
         self._calls = Semaphore(connections)
         self._lock = threading.Lock()
         self._states: dict[str, _ProcessState] = {}
 
-    def tell(
-        self, process_name: str, posts: Sequence[tuple[Any, ...]], name: str = "", *arguments: Any
+    def handle(
+        self, process_name: str, posts: Sequence[tuple[Any, ...]], method: str = "", *arguments: Any
     ) -> Any:
-        """Apply the posts of a process; then answer its request, if any.
+        """Apply the posts of a process in order, then execute its request.
 
         Args:
-            process_name: The process.
-            posts: Names of methods that do not wait, with their arguments.
-            name: The method of the request; empty: no request.
-            arguments: The arguments of the request.
+            process_name: The name of the process.
+            posts: Names of methods that do not wait, each with its arguments.
+            method: The method that the process requests; empty if it only sends posts.
+            arguments: The arguments of the requested method.
+
+        Returns:
+            The result of the requested method; None without a request.
         """
-        for post, *call_arguments in posts:
-            getattr(self, post)(process_name, *call_arguments)
-        return getattr(self, name)(process_name, *arguments) if name else None
+        for post_method, *call_arguments in posts:
+            getattr(self, post_method)(process_name, *call_arguments)
+        return getattr(self, method)(process_name, *arguments) if method else None
 
     def _process_state(self, process_name: str) -> _ProcessState:
         return self._states.setdefault(process_name, _ProcessState())
@@ -91,8 +95,17 @@ class SharedLedger:
         account_name: str,
         costs: tuple[float, int],
     ) -> None:
-        """End a reservation: add `costs` to ``spent``, to ``presumed``, or to neither."""
+        """End a reservation, and charge `costs`.
+
+        Args:
+            process_name: The name of the process.
+            tokens: The reserved tokens.
+            cost: The reserved cost.
+            account_name: The account to charge: ``spent``, ``presumed``, or empty for none.
+            costs: The cost and the tokens to charge.
+        """
         with self._lock:
+            # For a lost process, `release_process` has already ended all reservations.
             if self._process_state(process_name).lost:
                 return  # all that it held has ended
             _decrement(self._process_state(process_name).reservations, (tokens, cost))
@@ -100,40 +113,45 @@ class SharedLedger:
         self._budget._end(Hold(self._budget, tokens, cost), account, *costs)
 
     def acquire(self, process_name: str, tokens: int, ticket: int | None) -> tuple[float, int]:
-        """Return a call's start time and ticket when it may start; see `RateLimit.acquire`.
+        """Wait until a call may start; see `RateLimit.acquire`.
 
         Args:
-            process_name: The process.
+            process_name: The name of the process.
             tokens: The estimated tokens of the call.
-            ticket: The ticket of its first attempt; None: this is the first.
+            ticket: The ticket of the call's first attempt; None: this is the first attempt.
+
+        Returns:
+            The start time of the attempt, and the call's ticket.
         """
-        pace_ticket = self._pace.ticket() if ticket is None else ticket
-        start_time = self._pace.acquire(tokens, pace_ticket)
+        call_ticket = self._rate_limit.ticket() if ticket is None else ticket
+        start_time = self._rate_limit.acquire(tokens, call_ticket)
         with self._lock:
             if not self._process_state(process_name).lost:
-                self._process_state(process_name).start_time[start_time] += 1
-                return start_time, pace_ticket
-        self._pace.release(start_time, succeeded=False)
-        return start_time, pace_ticket
+                self._process_state(process_name).start_times[start_time] += 1
+                return start_time, call_ticket
+        self._rate_limit.release(start_time, succeeded=False)
+        return start_time, call_ticket
 
-    def release(self, process_name: str, start_time: float, unused: float, succeeded: bool) -> None:
-        """End a call; see `RateLimit.release`."""
+    def release(
+        self, process_name: str, start_time: float, unused_tokens: float, succeeded: bool
+    ) -> None:
+        """End a call that the provider has answered; see `RateLimit.release`."""
         if self._end_call(process_name, start_time):
-            self._pace.release(start_time, unused_tokens=unused, succeeded=succeeded)
+            self._rate_limit.release(start_time, unused_tokens=unused_tokens, succeeded=succeeded)
 
     def refuse(self, process_name: str, start_time: float, retry_after: float | None) -> None:
-        """End a refused call; see `RateLimit.refuse`."""
+        """End a call that the model's API refused for its rate limit; see `RateLimit.refuse`."""
         if self._end_call(process_name, start_time):
-            self._pace.refuse(retry_after)
+            self._rate_limit.refuse(retry_after)
 
     def _end_call(self, process_name: str, start_time: float) -> bool:
         with self._lock:
             state = self._process_state(process_name)
-            _decrement(state.start_time, start_time)
+            _decrement(state.start_times, start_time)
             return not state.lost
 
     def enter(self, process_name: str) -> float:
-        """Wait for a call slot; return the seconds of the wait."""
+        """Wait for a free slot for a call, and return the seconds of the wait."""
         wait_seconds = self._calls.__enter__()
         with self._lock:
             if not self._process_state(process_name).lost:
@@ -143,15 +161,19 @@ class SharedLedger:
         return wait_seconds
 
     def leave(self, process_name: str) -> None:
-        """Release a call slot."""
+        """Free the slot of a call."""
         with self._lock:
             if self._process_state(process_name).lost:
                 return
             self._process_state(process_name).permits -= 1
         self._calls.__exit__(None, None, None)
 
-    def lost(self, process_name: str) -> None:
-        """Release everything that a lost process holds. Its calls may have been charged."""
+    def release_process(self, process_name: str) -> None:
+        """Release everything that a lost process holds.
+
+        The process's reservations become presumed spending, because its calls may have been
+        charged.
+        """
         with self._lock:
             state = self._process_state(process_name)
             if state.lost:
@@ -159,29 +181,29 @@ class SharedLedger:
             state.lost = True
         for tokens, cost in state.reservations.elements():
             Hold(self._budget, tokens, cost).presume()
-        for start_time in state.start_time.elements():
-            self._pace.release(start_time, succeeded=False)
+        for start_time in state.start_times.elements():
+            self._rate_limit.release(start_time, succeeded=False)
         for _ in range(state.permits):
             self._calls.__exit__(None, None, None)
 
-    def read_spending(self) -> tuple[Spending, Spending]:
-        """Return the actual and the presumed spending."""
-        return self._budget.spent, self._budget.presumed
+    def read_spending(self) -> tuple[SpendingAmounts, SpendingAmounts]:
+        """Return the known spending, and the presumed spending of calls whose end is unknown."""
+        return self._budget.spent, self._budget.reserved_amounts
 
 
 def _decrement(counter: Counter[Any], key: Any) -> None:
-    """Count one less, and remove zeros: a run may have millions of calls."""
+    """Subtract 1 from a count, and remove the key at 0: a run may have millions of keys."""
     counter[key] -= 1
     if not counter[key]:
         del counter[key]
 
 
 class Outbox:
-    """The connection from a process to the ledger.
+    """The connection of a process to the ledger, with a queue of posts.
 
     Args:
-        ledger: The actor.
-        process_name: This process's name.
+        ledger: The actor with the ledger.
+        process_name: The name of this process.
     """
 
     def __init__(self, ledger: Any, process_name: str) -> None:
@@ -189,21 +211,23 @@ class Outbox:
         self._lock = threading.Lock()
         self._posts: list[tuple[Any, ...]] = []
 
-    def ask(self, name: str, *arguments: Any) -> Any:
-        """Call a method of the ledger; its exceptions are raised unchanged."""
+    def ask(self, method: str, *arguments: Any) -> Any:
+        """Call a method of the ledger; return its result, or raise its exception unchanged."""
         import ray
 
         try:
             return ray.get(
-                self._ledger.tell.remote(self._process_name, self._take_posts(), name, *arguments)
+                self._ledger.handle.remote(
+                    self._process_name, self._take_posts(), method, *arguments
+                )
             )
         except ray.exceptions.RayTaskError as error:
             raise error.cause from None
 
-    def post(self, name: str, *arguments: Any) -> None:
-        """Queue a call of a method that does not wait."""
+    def post(self, method: str, *arguments: Any) -> None:
+        """Queue a call of a method that does not wait and whose result is not needed."""
         with self._lock:
-            self._posts.append((name, *arguments))
+            self._posts.append((method, *arguments))
             is_first = len(self._posts) == 1
         if is_first:
             timer = threading.Timer(_MAX_POST_DELAY, self.flush)
@@ -211,9 +235,9 @@ class Outbox:
             timer.start()
 
     def flush(self) -> None:
-        """Send the queued calls."""
+        """Send the queued calls now."""
         if posts := self._take_posts():
-            self._ledger.tell.remote(self._process_name, posts)
+            self._ledger.handle.remote(self._process_name, posts)
 
     def _take_posts(self) -> list[tuple[Any, ...]]:
         with self._lock:
@@ -222,12 +246,12 @@ class Outbox:
 
 
 class SharedBudget(Budget):
-    """The budget outside the ledger's process.
+    """The proxy of the shared budget, in a process other than the ledger's.
 
     Args:
         outbox: The connection to the ledger.
-        max_cost: As in the ledger.
-        max_tokens: As in the ledger.
+        max_cost: The same as for the ledger.
+        max_tokens: The same as for the ledger.
     """
 
     def __init__(self, outbox: Outbox, max_cost: float | None, max_tokens: int | None) -> None:
@@ -235,38 +259,38 @@ class SharedBudget(Budget):
         self._outbox = outbox
 
     def reserve(self, tokens: int, cost: float) -> Hold:
-        """See `Budget.reserve`."""
+        """Reserve a part of the shared budget; see `Budget.reserve`."""
         if self.max_cost is not None or self.max_tokens is not None:
             self._outbox.ask("reserve", tokens, cost)
-        else:  # without limits no answer is needed
+        else:  # without limits the ledger never refuses, so no answer is needed
             self._outbox.post("reserve", tokens, cost)
         return Hold(self, tokens, cost)
 
-    def _end(self, hold: Hold, to: Spending | None, cost: float, tokens: int) -> None:
-        name = "" if to is None else "presumed" if to is self.presumed else "spent"
-        self._outbox.post("end", hold.tokens, hold.cost, name, (cost, tokens))
+    def _end(self, hold: Hold, to: SpendingAmounts | None, cost: float, tokens: int) -> None:
+        account_name = "" if to is None else "presumed" if to is self.reserved_amounts else "spent"
+        self._outbox.post("end", hold.tokens, hold.cost, account_name, (cost, tokens))
 
 
-class _Call(threading.local):
-    """The current call of a thread, with all its attempts."""
+class _LedgerCall(threading.local):
+    """The current model call of a thread, including all its attempts."""
 
     ticket: int | None = None
-    """Ticket that this process gave the call."""
+    """Ticket that the local rate limit gave the call."""
     ledger_ticket: int | None = None
-    """Ticket of the call in the ledger."""
+    """Ticket that the ledger gave the call."""
     start_time = 0.0
 
 
-class SharedPace(RateLimit):
-    """The rate limit outside the ledger's process; a thread makes one call at a time."""
+class SharedRateLimit(RateLimit):
+    """The proxy of the shared rate limit. Each thread of the process makes one call at a time."""
 
     def __init__(self, outbox: Outbox) -> None:
         super().__init__()
         self._outbox = outbox
-        self._thread_call = _Call()
+        self._thread_call = _LedgerCall()
 
     def acquire(self, tokens: int, ticket: int | None = None, drain: Drain | None = None) -> float:
-        """See `RateLimit.acquire`."""
+        """Wait until the shared rate limit permits a call; see `RateLimit.acquire`."""
         (drain or current_drain()).check()
         call = self._thread_call
         ledger_ticket = call.ledger_ticket if ticket is not None and ticket == call.ticket else None
@@ -274,18 +298,20 @@ class SharedPace(RateLimit):
         call.ticket = ticket
         return call.start_time
 
-    def release(self, started: float, *, unused: float = 0, succeeded: bool = True) -> None:
-        """See `RateLimit.release`."""
-        self._outbox.post("release", started, unused, succeeded)
+    def release(
+        self, start_time: float, *, unused_tokens: float = 0, succeeded: bool = True
+    ) -> None:
+        """Report the end of a call to the ledger; see `RateLimit.release`."""
+        self._outbox.post("release", start_time, unused_tokens, succeeded)
 
     def refuse(self, retry_after: float | None) -> None:
-        """See `RateLimit.refuse`."""
+        """Report a refused call to the ledger; see `RateLimit.refuse`."""
         self._outbox.post("refuse", self._thread_call.start_time, retry_after)
-        self._outbox.flush()  # other calls are about to ask
+        self._outbox.flush()  # at once, because other processes are about to ask
 
 
 class SharedCalls(Semaphore):
-    """The limit of concurrent calls outside the ledger's process."""
+    """The proxy of the shared limit on concurrent calls."""
 
     def __init__(self, outbox: Outbox) -> None:
         super().__init__()
@@ -298,4 +324,4 @@ class SharedCalls(Semaphore):
 
     def __exit__(self, *exception: object) -> None:
         self._outbox.post("leave")
-        self._outbox.flush()  # other calls wait for the slot
+        self._outbox.flush()  # at once, because other calls wait for the slot

@@ -1,9 +1,9 @@
-"""Vectors with environments on a cluster, made by ``make_vec(…, backend="ray")``.
+"""Vectors whose environments run on a cluster, made by ``make_vec(…, backend="ray")``.
 
-`ThreadVectorEnv` steps local proxies, each of which forwards its calls to an environment in a
-process of the cluster. A fork stays on the machine of its origin, because a saved state cannot
-leave it. The proxy of a fork moves to that machine, and returns to its own process at its next
-reset.
+`ThreadVectorEnv` steps local proxies. Each proxy forwards its calls to an environment in a process
+of the cluster. A fork must run on the machine of its origin, because a saved state cannot leave
+that machine. The proxy of a fork therefore moves to a process there, and returns to its first
+process at the next reset.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any, NoReturn
 
 import gymnasium
 
-from intercode.envs.remote import StandIn
-from intercode.envs.snapshots import EpisodeSnapshot, How
+from intercode.envs.remote import ProxyEnv
+from intercode.envs.snapshots import EpisodeSnapshot, ForkMode
 from intercode.envs.vector import ThreadVectorEnv
 from intercode.errors import (
     EnvironmentStateError,
@@ -44,16 +44,16 @@ log = logging.getLogger(__name__)
 WAIT_NOTICE_SECONDS = 30.0
 """Seconds without free processors after which a warning is logged."""
 _STATIC = ("dataset", "name", "traits", "max_turns", "reward_every_turn", "tools", "prompt")
-"""Attributes that are equal in all environments of a vector."""
+"""Attributes that are equal in all environments of a vector, so a proxy reads them locally."""
 
 
 class EnvironmentActor:
-    """The actor: a process with environments, by number.
+    """A Ray actor: a process of the cluster with several environments, each with a number.
 
     Args:
-        env: As in `intercode.project.create`.
-        wrappers: Functions that are each applied to an environment.
-        options: As in `create`.
+        env: As for `intercode.project.create`.
+        wrappers: Functions that are applied to each environment, in order.
+        options: As for `intercode.project.create`.
     """
 
     def __init__(
@@ -63,10 +63,10 @@ class EnvironmentActor:
         self._wrappers = wrappers
         self._envs: dict[int, Any] = {}
         self._snapshots: dict[int, EpisodeSnapshot] = {}
-        self._numbers = itertools.count()
+        self._handle_numbers = itertools.count()
 
     def check(self) -> Any:
-        """Check whether this machine permits sandboxes."""
+        """Check that this machine permits sandboxes; return the error if it does not."""
         return _capture_error(self._check)
 
     def _check(self) -> None:
@@ -76,66 +76,66 @@ class EnvironmentActor:
         env.close()
 
     def make(self) -> Any:
-        """Make an environment; return its number."""
+        """Make an environment, and return its number."""
         return _capture_error(self._make)
 
     def _make(self) -> int:
         env: Any = create(self._env, **self._options)
         for wrap in self._wrappers:
             env = wrap(env)
-        number = next(self._numbers)
-        self._envs[number] = env
-        return number
+        env_number = next(self._handle_numbers)
+        self._envs[env_number] = env
+        return env_number
 
-    def call(self, number: int, name: str, *args: Any, **keywords: Any) -> Any:
-        """Call a method of an environment, or return an attribute."""
+    def call(self, env_number: int, name: str, *args: Any, **keywords: Any) -> Any:
+        """Call a method of an environment, or return the value of an attribute."""
 
         def call() -> Any:
-            attribute = self._envs[number].get_wrapper_attr(name)
+            attribute = self._envs[env_number].get_wrapper_attr(name)
             return attribute(*args, **keywords) if callable(attribute) else attribute
 
         return _capture_error(call)
 
-    def save(self, number: int, mode: How, lossy: bool) -> Any:
-        """Take a snapshot; return its number."""
+    def save(self, env_number: int, mode: ForkMode, lossy: bool) -> Any:
+        """Take a snapshot of an environment's episode, and return the snapshot's number."""
         return _capture_error(
-            lambda: self._keep(self._envs[number].unwrapped.snapshot(mode, lossy))
+            lambda: self._keep(self._envs[env_number].unwrapped.snapshot(mode, lossy))
         )
 
-    def single_fork(self, snapshot: int) -> Any:
-        """Return a snapshot's number for one fork; see `EpisodeSnapshot.reserve_fork`."""
-        return _capture_error(lambda: self._keep(self._snapshots[snapshot].reserve_fork()))
+    def single_fork(self, snapshot_number: int) -> Any:
+        """Reserve a snapshot for one fork; return a number; see `EpisodeSnapshot.reserve_fork`."""
+        return _capture_error(lambda: self._keep(self._snapshots[snapshot_number].reserve_fork()))
 
     def _keep(self, snapshot: EpisodeSnapshot) -> int:
-        number = next(self._numbers)
-        self._snapshots[number] = snapshot
-        return number
+        snapshot_number = next(self._handle_numbers)
+        self._snapshots[snapshot_number] = snapshot
+        return snapshot_number
 
-    def restore(self, number: int, snapshot: int) -> Any:
-        """Start a fork in an environment."""
+    def restore(self, env_number: int, snapshot_number: int) -> Any:
+        """Start a fork of a snapshot's episode in an environment."""
         return _capture_error(
-            lambda: self._envs[number].unwrapped.restore(self._snapshots[snapshot])
+            lambda: self._envs[env_number].unwrapped.restore(self._snapshots[snapshot_number])
         )
 
-    def forget(self, snapshot: int) -> None:
-        """Free a snapshot."""
-        if (saved_snapshot := self._snapshots.pop(snapshot, None)) is not None:
+    def forget(self, snapshot_number: int) -> None:
+        """Free a snapshot. Idempotent."""
+        if (saved_snapshot := self._snapshots.pop(snapshot_number, None)) is not None:
             saved_snapshot.close()
 
-    def close_env(self, number: int) -> None:
-        """Close an environment."""
-        if (env := self._envs.pop(number, None)) is not None:
+    def close_env(self, env_number: int) -> None:
+        """Close an environment. Idempotent."""
+        if (env := self._envs.pop(env_number, None)) is not None:
             env.close()
 
     def close(self) -> None:
-        """Close all environments."""
-        for number in list(self._envs):
-            self.close_env(number)
+        """Close all environments of this process."""
+        for env_number in list(self._envs):
+            self.close_env(env_number)
 
 
 @dataclass(frozen=True, slots=True)
 class _Error:
-    """An error as its class name and message: the exception itself may not be picklable."""
+    """An error's class name and message. The exception itself may not be picklable."""
 
     name: str
     message: str
@@ -149,16 +149,20 @@ def _capture_error(work: Callable[[], Any]) -> Any:
 
 
 def _sandbox_failure(call: Any) -> SandboxError | None:
-    """Return the error that keeps a machine from running sandboxes; None if there is none."""
+    """Wait for the answer of `EnvironmentActor.check`.
+
+    Returns:
+        The error if the machine permits no sandboxes, or the process was lost; otherwise None.
+    """
     try:
-        _answer(call)
+        _await_answer(call)
     except (SandboxUnavailableError, SandboxClosedError) as error:
         return error
     return None
 
 
-def _answer(call: Any) -> Any:
-    """Wait for an actor's answer, and raise the error that it reports.
+def _await_answer(call: Any) -> Any:
+    """Wait for an actor's answer, and raise the error if the answer is one.
 
     Raises:
         SandboxClosedError: The actor's process was lost.
@@ -170,8 +174,8 @@ def _answer(call: Any) -> Any:
         raise
     except ray.exceptions.RayError as error:
         raise SandboxClosedError(
-            f"the environment's process on the cluster was lost, and with it the episode; the next "
-            f"reset begins another one elsewhere ({type(error).__name__})"
+            "the environment's process on the cluster was lost, and with it the episode; the "
+            f"next reset starts a new one in another process ({type(error).__name__})"
         ) from error
     if isinstance(answer, _Error):
         raise rebuild_error(answer.name, answer.message)
@@ -179,7 +183,7 @@ def _answer(call: Any) -> Any:
 
 
 class EnvironmentActors:
-    """The processes of a vector; a lost process is replaced when an environment needs one.
+    """The processes of a vector. A lost process is replaced when an environment needs another one.
 
     Args:
         count: The number of environments.
@@ -203,7 +207,9 @@ class EnvironmentActors:
         while not self._actors:
             process_counts = allocate_nodes(self._count, excluded_nodes=self._excluded_nodes)
             if not process_counts:
-                raise error or SandboxUnavailableError("no node of the cluster has a processor")
+                raise error or SandboxUnavailableError(
+                    "no node of the cluster has a free processor"
+                )
             started_actors = [(self._start(node), node) for node in process_counts.elements()]
             checks = [(actor, node, actor.check.remote()) for actor, node in started_actors]
             calls = [check for *_, check in checks]
@@ -232,21 +238,21 @@ class EnvironmentActors:
         )
 
     def next_actor(self) -> Any:
-        """Return the process for another environment, in rotation."""
+        """Return the process for another environment; the processes take turns."""
         with self._lock:
             if not self._actors:
                 self._open()
             return self._actors[next(self._turn_counter) % len(self._actors)]
 
     def lose(self, actor: Any) -> None:
-        """Stop using a process."""
+        """End a lost process, and give it no further environments."""
         with self._lock:
             if actor in self._actors:
                 self._actors.remove(actor)
                 import_ray().kill(actor)
 
     def leave(self) -> None:
-        """Count a closed environment; the last one ends all processes."""
+        """Count an environment as closed; the last one ends all processes."""
         with self._lock:
             self._users -= 1
             if self._users or not (ray := import_ray()).is_initialized():
@@ -259,14 +265,14 @@ class EnvironmentActors:
 
 
 class RemoteSnapshot:
-    """A snapshot in a process of the cluster; see `EpisodeSnapshot`."""
+    """The handle of a snapshot that a process of the cluster holds; see `EpisodeSnapshot`."""
 
     def __init__(self, actor: Any, number: int) -> None:
         self.actor, self.number = actor, number
 
     def reserve_fork(self) -> RemoteSnapshot:
         """Reserve the snapshot for a single fork; see `EpisodeSnapshot.reserve_fork`."""
-        return RemoteSnapshot(self.actor, _answer(self.actor.single_fork.remote(self.number)))
+        return RemoteSnapshot(self.actor, _await_answer(self.actor.single_fork.remote(self.number)))
 
     def close(self) -> None:
         """Free the snapshot. Idempotent."""
@@ -279,12 +285,12 @@ class RemoteSnapshot:
         self.close()
 
 
-class ClusterEnv(StandIn):
-    """The local proxy of an environment on the cluster.
+class ClusterEnv(ProxyEnv):
+    """The local proxy of an environment that runs in a process of the cluster.
 
     Args:
-        actors: The vector's processes.
-        template: An environment with the same arguments, never started.
+        actors: The processes of the vector.
+        template: A local environment with the same arguments, which starts no episode.
     """
 
     def __init__(self, actors: EnvironmentActors, template: Any) -> None:
@@ -309,49 +315,54 @@ class ClusterEnv(StandIn):
 
     @property
     def episode(self) -> Any:
-        """Current episode of the environment on the cluster."""
+        """The current episode of the environment on the cluster."""
         return self._call("episode")
 
     def select_task(self, options: Mapping[str, Any]) -> Any:
-        """See `InterCodeEnv.select_task`."""
+        """Select a task without a call to the cluster; see `InterCodeEnv.select_task`."""
         return self._template.unwrapped.select_task(options)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Start an episode in the proxy's own process."""
-        self._go_home()
+        """Start an episode in the process that the proxy has when it is not a fork."""
+        self._close_fork()
         if self._home_slot is None:
             self._home_slot = self._make_env(self._actors.next_actor())
         return self._reset_result(self._call("reset", seed=seed, options=options))
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Take an action."""
+        """Execute an action; see `InterCodeEnv.step`."""
         result: tuple[str, float, bool, bool, dict[str, Any]] = self._call("step", action)
         return result
 
-    def snapshot(self, how: How = "auto", lossy: bool = False) -> RemoteSnapshot:
-        """See `InterCodeEnv.snapshot`; only proxies of this vector can restore the snapshot."""
-        actor, number = self._current_slot()
-        return RemoteSnapshot(actor, self._call_actor(actor, actor.save, number, how, lossy))
+    def snapshot(self, mode: ForkMode = "auto", lossy: bool = False) -> RemoteSnapshot:
+        """Save the running episode; only proxies of this vector can restore the snapshot.
+
+        See `InterCodeEnv.snapshot`.
+        """
+        actor, env_number = self._current_slot()
+        return RemoteSnapshot(actor, self._call_actor(actor, actor.save, env_number, mode, lossy))
 
     def restore(self, snapshot: RemoteSnapshot) -> tuple[str, dict[str, Any]]:
-        """Start a fork, on the machine of its origin."""
+        """Continue as a fork of a snapshot's episode, in the process that holds the snapshot."""
         actor = snapshot.actor
         if self._home_slot is not None and self._home_slot[0] is actor:
-            self._go_home()
+            self._close_fork()
         elif self._fork_slot is None or self._fork_slot[0] is not actor:
-            self._go_home()
+            self._close_fork()
             self._fork_slot = self._make_env(actor)
-        number = self._current_slot()[1]
-        return self._reset_result(self._call_actor(actor, actor.restore, number, snapshot.number))
+        env_number = self._current_slot()[1]
+        return self._reset_result(
+            self._call_actor(actor, actor.restore, env_number, snapshot.number)
+        )
 
-    def _go_home(self) -> None:
-        """Close the environment of a fork in another process."""
+    def _close_fork(self) -> None:
+        """Close the environment that the proxy uses as a fork in another process, if any."""
         if self._fork_slot is not None:
-            actor, number = self._fork_slot
+            actor, env_number = self._fork_slot
             self._fork_slot = None
-            actor.close_env.remote(number)
+            actor.close_env.remote(env_number)
 
     def _make_env(self, actor: Any) -> tuple[Any, int]:
         return actor, self._call_actor(actor, actor.make)
@@ -362,14 +373,14 @@ class ClusterEnv(StandIn):
         return slot
 
     def _call(self, name: str, *args: Any, **keywords: Any) -> Any:
-        actor, number = self._current_slot()
-        return self._call_actor(actor, actor.call, number, name, *args, **keywords)
+        actor, env_number = self._current_slot()
+        return self._call_actor(actor, actor.call, env_number, name, *args, **keywords)
 
     def _call_actor(self, actor: Any, method: Any, *args: Any, **keywords: Any) -> Any:
         try:
-            return _answer(method.remote(*args, **keywords))
+            return _await_answer(method.remote(*args, **keywords))
         except SandboxClosedError as error:
-            if error.__cause__ is not None:  # a cause exists if the process was lost, not a sandbox
+            if error.__cause__ is not None:  # only a lost process has a cause, not a lost sandbox
                 self._actors.lose(actor)
                 self._home_slot = (
                     None if self._home_slot and self._home_slot[0] is actor else self._home_slot
@@ -385,18 +396,20 @@ class ClusterEnv(StandIn):
         return observation, info
 
     def close(self) -> None:
-        """Close the environment. Idempotent."""
+        """Count the environment as closed; the last one ends all processes. Idempotent."""
         if not self._closed:
             self._closed = True
             self._actors.leave()
 
     def fork(self, *args: Any, **keywords: Any) -> NoReturn:
-        """Refuse: a vector's forks stay within the vector.
+        """Refuse a fork of a single environment: forks must use environments of the vector.
 
         Raises:
             EnvironmentStateError: Always.
         """
-        raise EnvironmentStateError("fork by the vector's fork(), into one of its environments")
+        raise EnvironmentStateError(
+            "use the vector's fork(), which forks into one of its environments"
+        )
 
 
 def make(
@@ -408,7 +421,7 @@ def make(
     wrappers: Sequence[Callable[[Any], gymnasium.Env[str, str]]],
     options: dict[str, Any],
 ) -> ThreadVectorEnv:
-    """Make a vector on the cluster; see `intercode.project.create_vec`."""
+    """Make a vector of environments on the cluster; see `intercode.project.create_vec`."""
     refuse_passwords(options)
     if not import_ray().is_initialized():
         connect()

@@ -1,4 +1,4 @@
-"""Ray workers: processes on the cluster's machines, with warm environments for batches of jobs."""
+"""Ray workers: processes on the cluster's machines that run batches of jobs in environments."""
 
 from __future__ import annotations
 
@@ -15,8 +15,13 @@ from typing import TYPE_CHECKING, Any
 from intercode.episode import Episode
 from intercode.errors import InterCodeError
 from intercode.evaluate.agent_setup import actors
-from intercode.evaluate.episode_loop import Semaphore, Shared, Stopped, default_sandboxes
-from intercode.evaluate.executor import Work
+from intercode.evaluate.episode_loop import (
+    EpisodeStop,
+    Semaphore,
+    SharedResources,
+    default_sandboxes,
+)
+from intercode.evaluate.executor import PreparedRun
 from intercode.evaluate.manifest import package_versions
 from intercode.evaluate.progress import Progress
 from intercode.evaluate.run_setup import Plan, resolve_setting
@@ -24,67 +29,73 @@ from intercode.evaluate.worker import Job, Orders, Worker
 from intercode.models.drain import run_drain
 from intercode.project import admit, admit_protocol
 from intercode.redaction import Redactor
-from intercode_integrations.ray.shared_limits import Outbox, SharedBudget, SharedCalls, SharedPace
+from intercode_integrations.ray.shared_limits import (
+    Outbox,
+    SharedBudget,
+    SharedCalls,
+    SharedRateLimit,
+)
 from intercode_sandbox.images import hide
 from intercode_sandbox.images.cache import ImageCache
-from intercode_sandbox.images.resolve import carried
+from intercode_sandbox.images.resolve import register_digest
 from intercode_sandbox.images.transfer import import_image
 
 if TYPE_CHECKING:
-    from intercode.evaluate.agent_setup import Actors
-    from intercode.evaluate.run_setup import Setting
+    from intercode.evaluate.agent_setup import PreparedAgent
+    from intercode.evaluate.run_setup import EnvironmentSetting
 
 ErrorText = tuple[str, str]
-"""Class name and message of an error: errors of other packages may not be picklable."""
+"""Class name and message of an error. The exception itself may not be picklable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """The instructions that all workers of a run share."""
+    """The description of a run that the driver sends to all workers."""
 
     plan: Plan
     facts: Mapping[str, Any]
-    """Facts of the environment at the driver."""
+    """Facts of the driver's environment, which the worker's environment must equal."""
     image_digests: Mapping[str, str]
-    """Image → digest, for images that can be shipped."""
+    """Image → digest, for the images that the driver can send to a worker."""
     folder: str
-    """Working directory of the driver, the base of relative paths if it exists here."""
+    """Working directory of the driver. If the worker's machine has the folder, too, relative paths
+    refer to the folder."""
     hidden_folders: tuple[str, ...]
-    """Folders that no sandbox may see."""
+    """Folders that no sandbox on the worker's machine may contain, such as the run's folder."""
     versions: Mapping[str, str] = field(default_factory=package_versions)
     env_location: str = ""
-    """Location of the environment's class, ``file.py:Class``, unless a package has it."""
+    """Location of the environment's class as ``file.py:Class``; empty if a package contains it."""
     ledger: Any = None
-    """Actor with the shared limits, if the run uses a model."""
+    """Actor with the limits that all workers share; None if the run uses no model."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenResult:
-    """The result of opening a worker."""
+    """The worker's answer to `RayWorker.open`; if both fields are empty, the worker is ready."""
 
     missing_images: tuple[str, ...] = ()
-    """Images that the driver must ship first."""
+    """Images that the worker's machine lacks, and that the driver must send."""
     refusal: str = ""
-    """Reason why this machine cannot take part."""
+    """Reason why this machine cannot take part in the run."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchResult:
-    """The result of a batch."""
+    """The worker's answer to `RayWorker.play`: the result of a batch of jobs."""
 
     episodes: list[Episode]
-    """Episodes of its first jobs, without secrets."""
+    """Episodes of the batch's first jobs, in order, without secrets."""
     seconds: float = 0.0
-    """Total seconds of these episodes on the worker."""
+    """Seconds that the batch took on the worker."""
     error: ErrorText | None = None
-    """Error that every other episode would also meet."""
+    """Error that ends the batch, and that the driver raises: other episodes would fail, too."""
 
 
 class RayWorker:
-    """The actor of a Ray worker, with one environment for each thread that calls `play`.
+    """The actor of a Ray worker, with one environment for each concurrent call of `play`.
 
     Args:
-        name: Its name, for the ledger.
+        name: The worker's name, by which the ledger knows it.
     """
 
     def __init__(self, name: str) -> None:
@@ -94,21 +105,21 @@ class RayWorker:
         self._draining = False
         self._exit_stack = ExitStack()
         self._drain = self._exit_stack.enter_context(run_drain())
-        self._actors: Actors | None = None
-        self._setting: Setting | None = None
+        self._actors: PreparedAgent | None = None
+        self._setting: EnvironmentSetting | None = None
         self._outbox: Outbox | None = None
         self._orders: Orders
 
     def open(self, assignment: Assignment, images: Mapping[str, Any]) -> OpenResult:
-        """Prepare this machine for a run.
+        """Prepare this process for a run; the driver may call this method again with images.
 
         Args:
-            assignment: The run.
-            images: Name of an image that was missing on this machine → its file, in the object
-                store.
+            assignment: The description of the run.
+            images: Name of an image that this machine lacked → reference to the image's file in
+                Ray's object store.
 
         Returns:
-            The images that are still missing, or the reason of a refusal, if any.
+            The images that are still missing, the reason of a refusal, or neither.
         """
         run_assignment = assignment
         if (versions := package_versions()).get("code") != run_assignment.versions.get("code"):
@@ -138,22 +149,24 @@ class RayWorker:
             for name in missing_images:
                 _import_image(images[name], cache)
             for name, digest in run_assignment.image_digests.items():
-                carried(name, digest)
+                register_digest(name, digest)
             self._prepare(run_assignment)
         except InterCodeError as error:
             return OpenResult(refusal=Redactor().text(str(error)))
         return OpenResult(
-            refusal=_difference(run_assignment.facts, self._setting.facts if self._setting else {})
+            refusal=_describe_differences(
+                run_assignment.facts, self._setting.facts if self._setting else {}
+            )
         )
 
     def _prepare(self, assignment: Assignment) -> None:
         spec = assignment.plan.spec
-        budget = pace = None
+        budget = rate_limit = None
         if assignment.ledger is not None:
             self._outbox = outbox = Outbox(assignment.ledger, self._name)
             budget = SharedBudget(outbox, spec.model.max_cost, spec.model.max_tokens)
-            pace = SharedPace(outbox)
-        self._actors = actors(spec, budget, pace)
+            rate_limit = SharedRateLimit(outbox)
+        self._actors = actors(spec, budget, rate_limit)
         self._actors.start()
         self._setting = resolve_setting(
             assignment.plan,
@@ -162,22 +175,29 @@ class RayWorker:
             budget=budget,
         )
         self._setting.make().close()
-        getattr(self._setting.provider, "facts", dict)()  # raises without permission for sandboxes
-        run_options = spec.how
+        # The facts of the provider raise an error if this machine does not permit sandboxes.
+        getattr(self._setting.provider, "facts", dict)()
+        run_options = spec.run_options
         calls = (
             SharedCalls(self._outbox)
             if self._outbox and run_options.max_connections
             else Semaphore()
         )
-        shared_limits = Shared(calls, Semaphore(run_options.max_sandboxes or default_sandboxes()))
-        self._orders = Work(assignment.plan, self._actors, self._setting, Progress()).orders(
+        shared_limits = SharedResources(
+            calls, Semaphore(run_options.max_sandboxes or default_sandboxes())
+        )
+        self._orders = PreparedRun(assignment.plan, self._actors, self._setting, Progress()).orders(
             shared_limits
         )
         self._tasks = {task.task_id: task for task in assignment.plan.tasks}
         self._redactor = Redactor()
 
     def play(self, keys: Sequence[tuple[int, str]]) -> BatchResult:
-        """Run jobs, given by epoch and task, one after the other in a warm environment."""
+        """Run the jobs of a batch one after the other, in an environment that stays open.
+
+        Args:
+            keys: The epoch and the task id of each job.
+        """
         with self._lock:
             worker = self._idle_workers.pop() if self._idle_workers else Worker(self._orders)
         episodes: list[Episode] = []
@@ -188,26 +208,27 @@ class RayWorker:
                     break
                 episode = worker.run(Job(epoch, self._tasks[task_id]))
                 episodes.append(self._redactor.episode(episode))
-        except Stopped:
+        except EpisodeStop:
             pass
         except Exception as error:  # noqa: BLE001 - handed to the driver, raised there
             worker.close()
-            text = self._redactor.text(str(error))
-            return BatchResult(episodes, error=(type(error).__name__, text))
+            message = self._redactor.text(str(error))
+            return BatchResult(episodes, error=(type(error).__name__, message))
         finally:
-            if self._outbox is not None:  # costs must be known when their episodes are
+            # The driver must not receive episodes before the ledger knows their costs.
+            if self._outbox is not None:
                 self._outbox.flush()
         with self._lock:
             self._idle_workers.append(worker)
         return BatchResult(episodes, time.monotonic() - start_time)
 
     def drain(self) -> None:
-        """Start no more jobs, and retry no model call."""
+        """Start no more jobs, and retry no call of a model."""
         self._draining = True
         self._drain.interrupt()
 
     def close(self) -> None:
-        """Close the environments."""
+        """Close all environments of the worker."""
         self._draining = True
         self._exit_stack.close()
         with self._lock:
@@ -221,7 +242,7 @@ class RayWorker:
 
 
 def _import_image(image_ref: Any, cache: ImageCache) -> None:
-    """Import a shipped image into the cache, with validation of its files' digest."""
+    """Import an image from the object store into the cache, which validates the image's digest."""
     import ray
 
     with TemporaryDirectory() as folder:
@@ -230,8 +251,8 @@ def _import_image(image_ref: Any, cache: ImageCache) -> None:
         import_image(file, (), cache, lambda text: None)
 
 
-def _difference(driver_facts: Mapping[str, Any], local_facts: Mapping[str, Any]) -> str:
-    """Return the differences between this machine's environment and the driver's; empty if none."""
+def _describe_differences(driver_facts: Mapping[str, Any], local_facts: Mapping[str, Any]) -> str:
+    """Return how this machine's environment differs from the driver's; empty if it does not."""
     names = sorted(
         n for n in {*driver_facts, *local_facts} if driver_facts.get(n) != local_facts.get(n)
     )

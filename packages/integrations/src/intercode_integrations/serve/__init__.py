@@ -1,8 +1,8 @@
-"""A server of environments, and its clients.
+"""A server of environments, and clients that use its environments like local ones.
 
-The protocol is OpenEnv's: JSON messages over a WebSocket. Each connection has a session with its
-own environment.
+The protocol is OpenEnv's: JSON messages over a WebSocket. Each connection is a session with its own
+environment.
 """
 
 TOKEN = "INTERCODE_SERVE_TOKEN"
-"""Environment variable with a server's token, for the server and for its clients."""
+"""Name of the environment variable with a server's token, for the server and for its clients."""

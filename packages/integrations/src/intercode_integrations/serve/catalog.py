@@ -1,4 +1,4 @@
-"""The environments that a server offers."""
+"""The environments that a server offers, with their tasks and metadata."""
 
 from __future__ import annotations
 
@@ -15,23 +15,24 @@ from intercode.errors import TaskError, UsageError
 from intercode.project import create, is_project, read as read_project
 from intercode.rewards.gold import GoldCache
 from intercode.task import Dataset
-from intercode_sandbox.suggestions import hint_text
+from intercode_sandbox.spelling_suggestions import hint_text
 from intercode_sandbox.units import MIB
 
 ALL_TASKS = "all"
-"""The split of all tasks if tasks name none: OpenEnv's clients always name a split."""
+"""Name of the only split if the tasks define none. OpenEnv's clients always name a split."""
 
 
 class EnvironmentEntry:
-    """An environment that is offered to clients.
+    """An environment that the server offers to clients.
 
     Args:
-        address: Its registered name, or the folder of a benchmark.
-        max_message: Bytes of a client's message, which clients learn from the metadata.
+        address: The registered name of the environment, or the folder of a benchmark.
+        max_message: The maximum bytes of a client's message; part of the metadata, from which
+            clients learn the number.
 
     Raises:
         UsageError: The environment does not exist, or cannot be served.
-        TaskError: It has no tasks.
+        TaskError: The environment has no tasks.
     """
 
     def __init__(self, address: str, max_message: int = MIB) -> None:
@@ -46,38 +47,44 @@ class EnvironmentEntry:
         else:
             self._split = None
         self.name = re.sub(r"[^\w.:-]+", "-", name)
-        """Name in addresses."""
+        """The environment's name in URLs."""
         self._sets: dict[str | None, Dataset] = {}
         env = create(address, **self._options).unwrapped
         if not isinstance(env, InterCodeEnv):
             raise UsageError(f"{address}: only environments of InterCode's own can be served")
         self._kind, self.env = type(env), env
-        """Environment that never starts an episode, for its traits."""
+        """An environment of this kind, which never starts an episode, for its traits."""
         self._project_options = project_options
         if (
             "cache_gold" in list_constructor_options(self._kind)
             and project_options.get("cache_gold", True) is True
         ):
-            self._options["cache_gold"] = GoldCache()  # shared by all sessions
+            self._options["cache_gold"] = GoldCache()  # one cache for all sessions
         self.tasks(None)
 
     def make(self, split: str | None) -> InterCodeEnv[Any]:
         """Make an environment for a client.
 
+        Args:
+            split: The split of the tasks; None: the default split.
+
         Raises:
             TaskError: The split does not exist.
         """
         env = create(self._address, data=self.tasks(split), **self._options).unwrapped
-        assert isinstance(env, InterCodeEnv)  # checked by the constructor
+        assert isinstance(env, InterCodeEnv)  # the constructor has checked the type
         return env
 
     @cached_property
     def splits(self) -> list[str]:
-        """Splits of its tasks."""
+        """The names of the tasks' splits."""
         return datasets.splits(self._data) or [ALL_TASKS]
 
     def tasks(self, split: str | None) -> Dataset:
-        """Load the supported tasks of a split; None: of its default split.
+        """Load the supported tasks of a split.
+
+        Args:
+            split: The split; None: the default split of the environment.
 
         Raises:
             TaskError: The split does not exist.
@@ -88,13 +95,19 @@ class EnvironmentEntry:
             split = self._split
         if split not in self._sets:
             dataset = datasets.load(self._data, split)
-            self._sets[split], _ = self._kind.narrowed(dataset, self._project_options)
+            self._sets[split], _ = self._kind.filter_tasks(dataset, self._project_options)
         return self._sets[split]
 
     def task_facts(
         self, split: str | None, start: int | None = None, stop: int | None = None
     ) -> list[dict[str, Any]]:
-        """Return the facts of tasks that agents may see."""
+        """Return the facts about tasks that agents may see.
+
+        Args:
+            split: The split of the tasks; None: the default split.
+            start: The index of the first task; None: 0.
+            stop: The index after the last task; None: the number of tasks.
+        """
         dataset = self.tasks(split)
         return [
             {
@@ -127,19 +140,24 @@ class EnvironmentEntry:
     def schema(self) -> dict[str, Any]:
         """Return JSON schemas of actions, observations and states."""
         action = {"type": "string", "description": self.env.traits.parameter_description}
-        text, number = {"type": "string"}, {"type": "integer"}
+        string_schema, integer_schema = {"type": "string"}, {"type": "integer"}
         return {
-            # verifiers interprets "Action" as a request to list tools by MCP.
+            # The framework verifiers takes the title "Action" for a request to list tools by MCP.
             "action": _object("TextAction", action=action),
             "observation": _object(
-                "Observation", text=text, truncated={"type": "boolean"}, info={"type": "object"}
+                "Observation",
+                text=string_schema,
+                truncated={"type": "boolean"},
+                info={"type": "object"},
             ),
-            "state": _object("State", episode_id=text, step_count=number, task_id=text),
+            "state": _object(
+                "State", episode_id=string_schema, step_count=integer_schema, task_id=string_schema
+            ),
         }
 
 
 def index_entries(entries: Iterable[EnvironmentEntry]) -> dict[str, EnvironmentEntry]:
-    """Index environments by their names.
+    """Return a mapping from the name of each environment to its entry.
 
     Raises:
         UsageError: Two environments have the same name.

@@ -1,8 +1,8 @@
 """Clients of a server's environments, with the interface of local environments.
 
-`connect` makes an environment for an address, `connect_vec` a vector for one or several addresses.
-Their results and errors equal the environment's own, because the server's messages carry all of
-them.
+`connect` makes an environment for one address, `connect_vec` a vector of environments for one or
+several addresses. The results and errors equal those of a local environment, because the server's
+messages carry all of them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import msgspec
 
 import intercode.errors as errors
 from intercode.envs.episode_state import SHOWN
-from intercode.envs.remote import Elsewhere, Reply
+from intercode.envs.remote import RemoteEnvironment, RemoteReply
 from intercode.envs.traits import find_traits, language_traits
 from intercode.episode import ENDED, exact, plain
 from intercode.errors import (
@@ -38,7 +38,7 @@ from intercode.registry import ENVS
 from intercode.task import FIELDS, Dataset, Task
 from intercode_integrations.serve import TOKEN
 from intercode_sandbox.interruption import is_callers
-from intercode_sandbox.suggestions import hint_text
+from intercode_sandbox.spelling_suggestions import hint_text
 
 if TYPE_CHECKING:
     from websockets.sync.client import ClientConnection
@@ -46,17 +46,20 @@ if TYPE_CHECKING:
     from intercode.envs.vector import ThreadVectorEnv
 
 PATIENCE = 60.0
-"""Seconds for replies that a server has ready: all except actions and resets."""
+"""Maximum seconds for any reply except to actions and resets: the server has it ready."""
 MAX_MESSAGE_BYTES = 64 * 2**20
-"""Bytes of a message."""
+"""Maximum bytes of a message from the server."""
 
 
 class RemoteServer:
-    """An environment of a server, by its address; uses only the server's HTTP routes.
+    """An environment of a server, given by its URL, and the server's HTTP routes.
+
+    `open` starts a session over a WebSocket; the other methods use single HTTP requests.
 
     Args:
-        url: ``http://HOST:PORT/ENVIRONMENT``, or ``https``; without a path, the first environment.
-        token: The server's secret, if it has one.
+        url: ``http://HOST:PORT/ENVIRONMENT``, or ``https``; without a path, the server's first
+            environment.
+        token: The server's secret; None: the environment variable ``INTERCODE_SERVE_TOKEN``.
 
     Raises:
         UsageError: The address is malformed, the environment does not exist, or the token is wrong.
@@ -73,19 +76,25 @@ class RemoteServer:
         parts = urlsplit(url)
         scheme = {"ws": "http", "wss": "https"}.get(parts.scheme, parts.scheme)
         if scheme not in ("http", "https") or not parts.hostname:
-            raise UsageError(f"{url!r} cannot be a server: write http://HOST:PORT/ENVIRONMENT")
+            raise UsageError(
+                f"{url!r} is not the URL of a server: write http://HOST:PORT/ENVIRONMENT"
+            )
         path_prefix, _, name = parts.path.rstrip("/").rpartition("/")
         self.url = url
-        token = (token or os.environ.get(TOKEN) or "").strip()  # a file ends with a newline
+        token = (token or os.environ.get(TOKEN) or "").strip()  # a token file ends with a newline
         if not token.isascii() or not token.isprintable():
-            raise UsageError(f"{url}: the token has characters that no header can have")
+            raise UsageError(f"{url}: the token has characters that are not valid in a header")
         self.headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._is_near = is_loopback(parts.hostname)
         proxies = [urllib.request.ProxyHandler({})] if self._is_near else []
         self._opener = urllib.request.build_opener(_NoRedirects, *proxies)
         self._base = f"{scheme}://{parts.netloc}{path_prefix}"
         names = self.fetch("list_environments")
-        if not names or not isinstance(names, list) or not all(isinstance(n, str) for n in names):
+        if (
+            not names
+            or not isinstance(names, list)
+            or not all(isinstance(env_name, str) for env_name in names)
+        ):
             raise self._foreign_server_error("its answer is not a list of environments")
         if name and name not in names:
             raise UsageError(
@@ -95,7 +104,12 @@ class RemoteServer:
         self._route_prefix = "" if self.name == names[0] else f"/{self.name}"
 
     def fetch(self, route: str, **body: Any) -> Any:
-        """Fetch a route's JSON: by GET, or with a body by POST."""
+        """Fetch the JSON of a route, by GET without `body`, by POST with `body`.
+
+        Raises:
+            InterCodeError: The server refuses the request, or is not an InterCode server.
+            SandboxError: The server cannot be reached.
+        """
         data = msgspec.json.encode(body) if body else None
         headers = {"Content-Type": "application/json", **self.headers}
         request = urllib.request.Request(f"{self._base}/{route}", data, headers)
@@ -112,17 +126,26 @@ class RemoteServer:
 
     @cached_property
     def metadata(self) -> dict[str, Any]:
-        """Facts that the server states about the environment."""
+        """The environment's metadata, as the server's route ``metadata`` returns it."""
         facts: dict[str, Any] = self.fetch(f"{self._route_prefix}/metadata".lstrip("/"))
         return facts
 
     def tasks(self, split: str | None) -> list[dict[str, Any]]:
-        """List the tasks of a split; None: the default split, which InterCode's servers have."""
+        """List the facts of the tasks of a split.
+
+        Args:
+            split: The split; None: the default split, which only InterCode's servers have.
+        """
         rows: list[dict[str, Any]] = self.fetch(f"{self.name}/tasks", split=split)["tasks"]
         return rows
 
     def open(self) -> ClientConnection:
-        """Open a WebSocket: a session with its own environment."""
+        """Open a WebSocket, which is a new session with its own environment.
+
+        Raises:
+            InterCodeError: The server refuses the connection.
+            SandboxError: The server cannot be reached.
+        """
         from websockets.exceptions import InvalidStatus, WebSocketException
         from websockets.sync.client import connect
 
@@ -144,7 +167,7 @@ class RemoteServer:
             raise self.unreachable_error(error) from error
 
     def refusal_error(self, status: int, body: bytes) -> InterCodeError:
-        """Return the error of a refused request."""
+        """Return the exception for an HTTP response that refuses a request."""
         try:
             details = msgspec.json.decode(body, type=dict[str, Any])
         except msgspec.MsgspecError:
@@ -161,7 +184,13 @@ class RemoteServer:
         return rebuild_error(details.get("error", ""), error_text, fallback)
 
     def _foreign_server_error(self, answer: str, *, is_final: bool = True) -> InterCodeError:
-        """Return the error of an answer that no InterCode server gives."""
+        """Return the exception for a response that no InterCode server would give.
+
+        Args:
+            answer: The reason, for the message.
+            is_final: Whether the address is certainly wrong. Otherwise the error may be temporary,
+                such as that of a proxy.
+        """
         kind = UsageError if is_final else SandboxError
         return kind(
             f"{self.url}: no InterCode server answers there, but another program or a proxy "
@@ -169,7 +198,7 @@ class RemoteServer:
         )
 
     def unreachable_error(self, error: Exception) -> SandboxError:
-        """Return the error of an unreachable server."""
+        """Return the exception for a server that cannot be reached."""
         return SandboxError(
             f"{self.url}: the server cannot be reached ({type(error).__name__}: {error}): is "
             "'intercode serve' running there?"
@@ -178,13 +207,14 @@ class RemoteServer:
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *args: Any) -> None:
-        """Follow no redirect: the token is for this server only."""
+        """Follow no redirect, because the token must not reach another server."""
 
 
 class ClientSession:
-    """A session with an environment of a server.
+    """A client's session with an environment of a server.
 
-    The first reset opens it, and the next reset after a loss reopens it.
+    The first `reset` opens the session. After a loss of the connection, the next `reset` opens a
+    new session.
 
     Args:
         server: The server.
@@ -196,10 +226,13 @@ class ClientSession:
         self._end: Any = None
 
     def reset(self, **data: Any) -> dict[str, Any]:
-        """Start an episode; return the observation's data.
+        """Start an episode, and return the data of the first observation.
+
+        Args:
+            data: The fields of the message ``reset``; None values are omitted.
 
         Raises:
-            InterCodeError: The error that the server reports.
+            InterCodeError: The server reports an error, which has the same class here.
             CapacityError: The server has no free session.
             SandboxError: The server cannot be reached.
         """
@@ -214,25 +247,31 @@ class ClientSession:
         stack = ExitStack()
         stack.enter_context(connection)
         self._end = weakref.finalize(self, stack.close)
-        self._end.atexit = False  # the kernel closes it, and a fork of this process must not
+        # At this process's exit the kernel closes the socket. A finalizer at exit would also run in
+        # forked processes, and end the session of the parent.
+        self._end.atexit = False
         return self.ask("reset", fields)
 
     def ask(self, kind: str, data: dict[str, Any]) -> dict[str, Any]:
-        """Send a message; return the answer's data.
+        """Send a message, and return the data of the answer.
+
+        Args:
+            kind: The type of the message, such as ``step``.
+            data: The fields of the message.
 
         Raises:
-            InterCodeError: The error that the server reports.
-            SandboxClosedError: The session has ended, and the episode with it.
+            InterCodeError: The server reports an error, which has the same class here.
+            SandboxClosedError: The session has ended, and with it the episode.
         """
         from websockets.exceptions import ConnectionClosed
 
         if self._connection is None:
             raise self._loss_error("it has ended")
         try:
-            with suppress(ConnectionClosed):  # the server may have sent a last message
+            with suppress(ConnectionClosed):  # a last message of the server may still be unread
                 self._connection.send(message(kind, data), text=True)
             answer = msgspec.json.decode(self._connection.recv(decode=False))
-        except BaseException as error:  # a late answer would count for the next message
+        except BaseException as error:  # a late answer would be taken for that of the next message
             self.close()
             is_loss = isinstance(error, ConnectionClosed | OSError | msgspec.DecodeError)
             if is_callers(error) or not is_loss:
@@ -242,7 +281,7 @@ class ClientSession:
         if answer["type"] != "error":
             return reply_data
         code, error_text = reply_data.get("code", ""), str(reply_data.get("message"))
-        if schema_errors := reply_data.get("errors"):  # added by OpenEnv
+        if schema_errors := reply_data.get("errors"):  # only OpenEnv's own servers add this field
             error_text = f"{error_text}: {msgspec.json.encode(schema_errors).decode()}"
         if code in _FINAL_CODES:
             self.close()
@@ -258,7 +297,7 @@ class ClientSession:
     def _loss_error(self, reason: str) -> SandboxClosedError:
         return SandboxClosedError(
             f"{self.server.url}: the session with the server was lost, and with it the episode "
-            f"({reason}); the next reset begins another one"
+            f"({reason}); the next reset starts a new one"
         )
 
     def close(self) -> None:
@@ -269,26 +308,33 @@ class ClientSession:
 
 
 _FINAL_CODES = ("CAPACITY_REACHED", "SESSION_ERROR")
-"""Codes of errors that end a session."""
+"""Codes of errors after which the server ends the session."""
 
 
 def message(kind: str, data: dict[str, Any]) -> bytes:
-    """Encode a message."""
+    """Encode a client's message as JSON."""
     return msgspec.json.encode({"type": kind, "data": data})
 
 
 def rebuild_error(
     name: str, text: str, fallback: type[InterCodeError] = SandboxError
 ) -> InterCodeError:
-    """Rebuild an exception from its class name; an unknown name becomes `fallback`."""
+    """Rebuild an exception from its class name and message.
+
+    Args:
+        name: The class name; an unknown name gives an exception of the class `fallback`.
+        text: The complete message.
+        fallback: The class for unknown names.
+    """
     kind = getattr(errors, name, None)
     if isinstance(kind, type) and issubclass(kind, InterCodeError):
-        return kind.__new__(kind, text)  # the message is complete: no constructor may extend it
+        # The message is complete. `__new__` avoids constructors, which may extend it.
+        return kind.__new__(kind, text)
     return fallback(f"{name}: {text}" if name else text)
 
 
 def refuse_failure(info: Mapping[str, Any]) -> None:
-    """Raise the failure that a server's `info` reports, if any.
+    """Raise the failure that the `info` of a server's observation reports, if any.
 
     Raises:
         InterCodeError: The server's error, rebuilt from its class name.
@@ -298,22 +344,22 @@ def refuse_failure(info: Mapping[str, Any]) -> None:
 
 
 def sandbox_end(info: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the record's fact that an agent's code ended its sandbox; empty if it did not."""
+    """Return the record's fact that the agent's code ended its sandbox; empty if it did not."""
     return {ENDED: True} if info.get("outcome") == "ended-by-agent" else {}
 
 
-class RemoteEnv(Elsewhere):
+class RemoteEnv(RemoteEnvironment):
     """An environment of a server that ``intercode serve`` runs; `connect` makes it.
 
     Args:
-        server: The server's environment.
+        server: The environment on the server.
         split: The split of the tasks; None: the server's default.
-        data: The tasks, if already loaded.
+        data: The tasks if the caller has loaded them; None: loaded from the server.
         changes: The options ``errors``, ``observations`` and ``seed``.
     """
 
     name = "remote"
-    unsupported_options = (*Elsewhere.unsupported_options, "max_turns", "reward_every_turn")
+    unsupported_options = (*RemoteEnvironment.unsupported_options, "max_turns", "reward_every_turn")
 
     def __init__(
         self,
@@ -325,7 +371,7 @@ class RemoteEnv(Elsewhere):
         env_facts = server.metadata.get("intercode")
         if env_facts is None:
             raise UsageError(
-                f"{server.url} is not our kind of server: try intercode.make('openenv:URL')"
+                f"{server.url} is not an InterCode server: try intercode.make('openenv:URL')"
             )
         super().__init__(tasks(server, split) if data is None else data, **changes)
         self.max_turns = env_facts["max_turns"]
@@ -343,18 +389,18 @@ class RemoteEnv(Elsewhere):
         reply_data = self._session.reset(task_id=task_id, seed=seed, split=self._split)
         return self._reply(reply_data).observation
 
-    def _take(self, action: str) -> Reply:
+    def _take(self, action: str) -> RemoteReply:
         action_data = {"action": action if self._is_wire else plain(action)}
         if (size := len(message("step", action_data))) > self._max_bytes:
             note = f"[not executed: {size} bytes are more than the server takes: {self._max_bytes}]"
-            return Reply(note, goes_on=True, ok=False, info={"executed": False})
+            return RemoteReply(note, goes_on=True, ok=False, info={"executed": False})
         return self._reply(self._session.ask("step", action_data))
 
-    def _submit(self, answer: str | None) -> Reply:
+    def _submit(self, answer: str | None) -> RemoteReply:
         return self._take("submit" if answer is None else f"submit {answer}")
 
-    def _reply(self, reply_data: dict[str, Any]) -> Reply:
-        """Decode an observation.
+    def _reply(self, reply_data: dict[str, Any]) -> RemoteReply:
+        """Decode the data of an observation message.
 
         Raises:
             InterCodeError: The observation reports a failure on the server.
@@ -364,7 +410,7 @@ class RemoteEnv(Elsewhere):
         )
         info, is_done = observation["info"], reply_data["done"]
         refuse_failure(info)
-        return Reply(
+        return RemoteReply(
             observation["text"],
             reply_data["reward"],
             ended=is_done and not observation["truncated"],
@@ -377,14 +423,19 @@ class RemoteEnv(Elsewhere):
         )
 
     def close(self) -> None:
-        """End the episode and the session. Idempotent."""
+        """End the episode and the session with the server. Idempotent."""
         if not self._calls.forked:
             self._calls.cut()
             self._session.close()
 
 
 def tasks(server: RemoteServer, split: str | None = None) -> Dataset:
-    """Load the tasks of a server's environment, with the fields that the server reveals."""
+    """Load the tasks of a server's environment, with the fields that the server reveals.
+
+    Args:
+        server: The environment on the server.
+        split: The split; None: the server's default.
+    """
     rows = [{name: row[name] for name in FIELDS & row.keys()} for row in server.tasks(split)]
     return Dataset(map(Task.from_dict, exact(rows)), server.name, source=server.url)
 
@@ -394,17 +445,18 @@ def connect(
 ) -> RemoteEnv:
     """Connect to an environment of a server that ``intercode serve`` runs.
 
-    The environment behaves like a local one: it returns the same five values, exceptions and
-    `info`, and for the same seed the same order of tasks. A lost connection raises a
-    `SandboxError`, and the next `reset` connects again.
+    The environment behaves like a local one. `step` returns the same five values, all methods raise
+    the same exceptions, and for the same seed the tasks have the same order. A lost connection
+    raises a `SandboxError`, and the next `reset` connects again.
 
     Args:
-        url: ``http://HOST:PORT/ENVIRONMENT``, or ``https``; without a path, the first environment.
+        url: ``http://HOST:PORT/ENVIRONMENT``, or ``https``; without a path, the server's first
+            environment.
         token: The server's secret, if it has one; None: the environment variable
             ``INTERCODE_SERVE_TOKEN``.
         split: The split of the tasks; None: the server's default.
-        options: ``errors``, ``observations`` and ``seed``, as for `intercode.make`. The server sets
-            all others.
+        options: ``errors``, ``observations`` and ``seed``, as for `intercode.make`. The server
+            determines all other options.
 
     Returns:
         An environment whose session opens at its first `reset`.
@@ -429,26 +481,26 @@ def connect_vec(
     """Connect to environments of one or several servers, as a vector that steps them together.
 
     Args:
-        urls: Addresses, as in `connect`, of environments with the same tasks.
-        num_envs: The number of environments, spread round-robin over the addresses; None: one for
-            each.
-        token: As in `connect`, the same for all.
-        split: As in `connect`.
-        seed: As in `intercode.make_vec`.
-        autoreset_mode: As in `intercode.make_vec`.
-        options: As in `connect`.
+        urls: Addresses, as for `connect`, of environments with the same tasks.
+        num_envs: The number of environments, distributed over the addresses in turn; None: one
+            environment for each address.
+        token: As for `connect`; the same token for all servers.
+        split: As for `connect`.
+        seed: As for `intercode.make_vec`.
+        autoreset_mode: As for `intercode.make_vec`.
+        options: As for `connect`.
 
     Raises:
-        UsageError, SandboxError: As in `connect`; or the vector cannot be made with these
-            arguments.
+        UsageError: As for `connect`; or the vector cannot be made with these arguments.
+        SandboxError: As for `connect`.
     """
     from intercode.envs.vector import ThreadVectorEnv
 
     servers = [RemoteServer(url, token) for url in ([urls] if isinstance(urls, str) else urls)]
     count = len(servers) if num_envs is None else num_envs
     if count < 1 or not servers:
-        raise UsageError(f"there must be an address and an environment, not {count}")
+        raise UsageError(f"the URL must have an address and an environment, not {count}")
     data = {server.url: tasks(server, split) for server in servers[:count]}
-    assigned_servers = [servers[number % len(servers)] for number in range(count)]
+    assigned_servers = [servers[index % len(servers)] for index in range(count)]
     envs = [RemoteEnv(server, split, data[server.url], **options) for server in assigned_servers]
     return ThreadVectorEnv(envs, autoreset_mode, seed)

@@ -1,8 +1,9 @@
-"""HTTP requests beyond WebSocket handshakes, the only requests that websockets itself reads.
+"""HTTP connections of a server, with request bodies, which the package websockets does not read.
 
-`RequestConnection` reads the body of a request, and passes the request on as a GET without body.
-Until a request has shown the token, its connection counts against a small quota, and for a short
-time only: see `intercode.admission`.
+websockets parses only GET requests without a body. `RequestConnection` reads the body of any other
+request itself, and passes the request on to websockets as a GET without body. Until a request has
+shown the valid token, its connection counts against a small quota, and may exist only for a short
+time: see `intercode.connection_admission`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from websockets.asyncio.server import ServerConnection
 from websockets.datastructures import Headers
 from websockets.http11 import Response
 
-from intercode.admission import Admission
+from intercode.connection_admission import Admission
 from intercode_integrations.serve import wire
 
 MAX_HEAD_BYTES = 32 * 1024
@@ -25,37 +26,40 @@ MAX_BODY_BYTES = 64 * 1024
 
 
 class RequestConnection(ServerConnection):
-    """A connection that accepts requests of any method."""
+    """A connection that accepts requests of any HTTP method."""
 
     def __init__(self, *args: Any, admission: Admission, **keywords: Any) -> None:
         super().__init__(*args, **keywords)
         self._admission = admission
         self.method = "GET"
         self.body: bytes | None = b""
-        """Body of the request; None: it is too long, or of unknown length."""
+        """The body of the request; None if the body is too long, or its length is unknown."""
         self._early_data: bytes | None = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Enter the connection for admission."""
+        """Enter the new connection into the quota of pending connections."""
 
         def drop() -> None:
-            with suppress(RuntimeError):  # the loop has ended
+            with suppress(RuntimeError):  # the event loop may have ended
                 self.loop.call_soon_threadsafe(self.transport.abort)
 
         super().connection_made(transport)
         self._admission.enter(self, transport.get_extra_info("socket"), drop)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Withdraw the connection from admission."""
+        """Remove the ended connection from the quota of pending connections."""
         self.admit()
         super().connection_lost(exc)
 
     def admit(self) -> None:
-        """Admit the connection after a request with the valid token."""
+        """Remove the connection from the quota, after a request with the valid token."""
         self._admission.leave(self)
 
     def data_received(self, data: bytes) -> None:
-        """Pass on received data after it is known to be a GET, or converted into a GET."""
+        """Collect the head and the body of a request, and pass a GET on to websockets.
+
+        A GET is passed on unchanged, and any other method as a GET without body.
+        """
         if self._early_data is None:
             super().data_received(data)
             return
@@ -90,7 +94,7 @@ _LENGTH = re.compile(rb"content-length[ \t]*:[ \t]*(\d{1,9})[ \t]*", re.IGNORECA
 
 
 def _length(fields: list[bytes]) -> int | None:
-    """Return the body length from header fields; None: the body is not read."""
+    """Return the length of a body by the header fields about it; None: the body is not read."""
     if not fields:
         return 0
     match = _LENGTH.fullmatch(fields[0])
@@ -99,7 +103,13 @@ def _length(fields: list[bytes]) -> int | None:
 
 
 def response(status: HTTPStatus, body: bytes, kind: str = "application/json") -> Response:
-    """Make a response."""
+    """Return a response that closes its connection.
+
+    Args:
+        status: The HTTP status.
+        body: The body.
+        kind: The content type.
+    """
     headers = Headers(
         [
             ("Content-Type", kind),
@@ -113,5 +123,5 @@ def response(status: HTTPStatus, body: bytes, kind: str = "application/json") ->
 
 
 def refusal(status: HTTPStatus, reason: str, **facts: str) -> Response:
-    """Make a response with the reason of a refusal."""
+    """Return a JSON response with the reason of a refusal, and further facts."""
     return response(status, wire.json({"detail": reason, **facts}))

@@ -15,7 +15,12 @@ from intercode_integrations.serve import wire
 
 
 def log(event: str, **facts: Any) -> None:
-    """Write a line. Without a reader, the line is lost."""
+    """Write a line of the log; if standard error is closed, the line is lost.
+
+    Args:
+        event: The kind of the event, such as ``opened``.
+        **facts: Further fields of the line.
+    """
     line = wire.json({"time": round(time.time(), 3), "event": event, "pid": os.getpid(), **facts})
     with suppress(OSError, ValueError):
         sys.stderr.write(line.decode() + "\n")

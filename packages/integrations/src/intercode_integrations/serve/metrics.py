@@ -1,7 +1,7 @@
-"""Metrics of a server, shared by its workers: each has a row in memory that all can read.
+"""Metrics of a server: counters in memory that all worker processes share.
 
-A worker writes only to its own row. After a worker's death, its parent clears the gauges of its
-row.
+Each worker has its own row of counters, and writes only to that row. All workers can read all rows.
+After the death of a worker, the parent process sets the gauges in its row to 0.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from intercode_integrations.serve.wire import CODES
 
 BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
-"""Upper bounds in seconds of the histogram of actions."""
+"""Upper bounds, in seconds, of the buckets of the histogram of actions' durations."""
 ENDS = ("closed", "gone", "idle", "aged", "stalled", "draining", "failed")
-"""Reasons of session ends."""
+"""Reasons for which sessions end, each with a counter."""
 _SUMS = {
     "refused": "Clients refused for want of capacity.",
     "forbidden": "Requests refused for their token, Host or Origin.",
@@ -41,7 +41,7 @@ _POSITIONS = {name: position for position, name in enumerate(_FIELDS)}
 
 
 class ServerMetrics:
-    """The metrics of all workers, and a worker's own row.
+    """The metrics of a server; an object writes to the row of its worker process.
 
     Args:
         workers: The number of workers.
@@ -50,47 +50,51 @@ class ServerMetrics:
     def __init__(self, workers: int = 1) -> None:
         self.workers, self.worker = workers, 0
         memory = mmap.mmap(-1, workers * len(_FIELDS) * 8)
-        self._numbers = memoryview(memory).cast("d")
+        self._shared_values = memoryview(memory).cast("d")
         self._lock = os.memfd_create("intercode-serve")
 
     def add(self, name: str, amount: float = 1) -> None:
-        """Add to a metric of this worker."""
-        self._numbers[self.worker * len(_FIELDS) + _POSITIONS[name]] += amount
+        """Add an amount to a metric in this worker's row."""
+        self._shared_values[self.worker * len(_FIELDS) + _POSITIONS[name]] += amount
 
     def step(self, seconds: float) -> None:
-        """Count an action."""
+        """Add an action to the histogram of durations."""
         self.add(f"step {bisect_left(BUCKETS, seconds)}")
         self.add("seconds", seconds)
 
     def total(self, name: str) -> float:
-        """Return the sum of a metric over all workers."""
-        return sum(self._numbers[_POSITIONS[name] :: len(_FIELDS)].tolist())
+        """Return the sum of a metric over the rows of all workers."""
+        return sum(self._shared_values[_POSITIONS[name] :: len(_FIELDS)].tolist())
 
     def admit(self, max_sessions: int) -> bool:
-        """Count a session unless all workers together have reached the maximum."""
+        """Count a new session, unless all workers together already have the maximum.
+
+        Returns:
+            Whether the session was counted, and may open.
+        """
         with self._hold_lock():
             free = self.total("sessions") < max_sessions
             self.add("sessions", free)
         return free
 
     def forget(self, worker: int) -> bool:
-        """Remove the sessions of a dead worker from the open ones, and count its death.
+        """Subtract the open sessions of a dead worker from the metrics, and count its death.
 
         Returns:
             Whether the worker had started to serve.
         """
         row = worker * len(_FIELDS)
-        self._numbers[row + _POSITIONS["restarts"]] += 1
-        has_served, self._numbers[row + _POSITIONS["serving"]] = (
-            self._numbers[row + _POSITIONS["serving"]],
+        self._shared_values[row + _POSITIONS["restarts"]] += 1
+        has_served, self._shared_values[row + _POSITIONS["serving"]] = (
+            self._shared_values[row + _POSITIONS["serving"]],
             0,
         )
-        self._numbers[row + _POSITIONS["sessions"]] = 0
+        self._shared_values[row + _POSITIONS["sessions"]] = 0
         return bool(has_served)
 
     @contextmanager
     def _hold_lock(self) -> Iterator[None]:
-        """Hold the lock of all workers; the kernel releases a dead worker's lock."""
+        """Hold a lock that all workers share; the kernel releases the lock of a dead worker."""
         fcntl.lockf(self._lock, fcntl.LOCK_EX)
         try:
             yield
@@ -98,7 +102,11 @@ class ServerMetrics:
             fcntl.lockf(self._lock, fcntl.LOCK_UN)
 
     def metrics(self, capacity: int) -> str:
-        """Return the metrics in Prometheus's text format."""
+        """Return all metrics in Prometheus's text format.
+
+        Args:
+            capacity: The maximum number of sessions.
+        """
         lines: list[str] = []
 
         def add_metric(name: str, kind: str, description: str, values: dict[str, float]) -> None:
@@ -116,8 +124,8 @@ class ServerMetrics:
         codes = {f'{{code="{code}"}}': self.total(f"error {code}") for code in CODES}
         add_metric("errors_total", "counter", "Errors told to clients.", codes)
         cumulative_count, steps = 0.0, {}
-        for number, limit in enumerate((*BUCKETS, "+Inf")):
-            cumulative_count += self.total(f"step {number}")
+        for bucket_index, limit in enumerate((*BUCKETS, "+Inf")):
+            cumulative_count += self.total(f"step {bucket_index}")
             steps[f'_bucket{{le="{limit}"}}'] = cumulative_count
         steps |= {"_sum": self.total("seconds"), "_count": cumulative_count}
         add_metric("step_seconds", "histogram", "Seconds that actions took.", steps)

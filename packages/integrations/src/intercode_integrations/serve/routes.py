@@ -1,6 +1,7 @@
-"""Requests outside sessions: about the server, its environments and their tasks.
+"""HTTP requests that need no session: about the server, its environments and their tasks.
 
-The routes are OpenEnv's, plus ``/metrics``, without those that run an episode in a single request.
+The routes are those of OpenEnv, and ``/metrics``. OpenEnv's routes that run an episode in a single
+request are missing.
 """
 
 from __future__ import annotations
@@ -22,20 +23,20 @@ from intercode_integrations.serve.wire import TaskQuery
 
 
 class Routes:
-    """The responses to requests outside sessions.
+    """The responses to HTTP requests that need no session.
 
     Args:
-        entries: The environments by their names; addresses without a name denote the first one.
+        entries: The environments by their names. An address without a name denotes the first one.
     """
 
     def __init__(self, entries: Mapping[str, EnvironmentEntry]) -> None:
         self._entries = entries
 
     def find_entry(self, words: Sequence[str]) -> EnvironmentEntry | None:
-        """Return the environment that an address names; None: there is no such environment.
+        """Return the environment that an address names; None if no environment has the name.
 
         Args:
-            words: The parts of the address, without slashes.
+            words: The parts of the URL's path, without slashes.
         """
         if len(words) == 1:
             return next(iter(self._entries.values()))
@@ -46,8 +47,8 @@ class Routes:
 
         Args:
             method: The HTTP method, such as GET or POST.
-            words: The parts of the address, without slashes.
-            body: The body; None: it is too long.
+            words: The parts of the URL's path, without slashes.
+            body: The body of the request; None: the body is too long.
         """
         entry, route_name = self.find_entry(words), words[-1]
         expected_method, answer = (
@@ -69,7 +70,7 @@ class Routes:
             return refusal(HTTPStatus.METHOD_NOT_ALLOWED, f"the method here is {expected_method}")
         if body is None:
             return refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "the body is too long")
-        try:  # on a thread, because reading a split may block
+        try:  # on a thread, because loading the tasks of a split may block
             return response(HTTPStatus.OK, wire.json(await asyncio.to_thread(answer)))
         except (wire.MessageFault, InterCodeError) as fault:
             error = fault.error if isinstance(fault, wire.MessageFault) else fault
@@ -79,14 +80,14 @@ class Routes:
         return {"list_environments": lambda: [*self._entries], "openapi.json": self._openapi}
 
     def _openapi(self) -> dict[str, Any]:
-        """Return the addresses, in the detail that OpenEnv's validator requires."""
+        """Return the routes as an OpenAPI document, as detailed as OpenEnv's validator requires."""
         paths: dict[str, Any] = {
-            f"/{name}": {"get": {}}
-            for name in ("health", "metrics", "metadata", "schema", *self._global_routes())
+            f"/{path_segment}": {"get": {}}
+            for path_segment in ("health", "metrics", "metadata", "schema", *self._global_routes())
         }
-        for name in self._entries:
-            paths |= {f"/{name}/{route_name}": {"get": {}} for route_name in _GET}
-            paths |= {f"/{name}/{route_name}": {"post": {}} for route_name in _POST}
+        for path_segment in self._entries:
+            paths |= {f"/{path_segment}/{route_name}": {"get": {}} for route_name in _GET}
+            paths |= {f"/{path_segment}/{route_name}": {"post": {}} for route_name in _POST}
         api_info = {"title": "InterCode", "version": __version__}
         return {"openapi": "3.1.0", "info": api_info, "paths": {**paths, "/mcp": {"post": {}}}}
 
@@ -107,7 +108,7 @@ def _num_tasks(entry: EnvironmentEntry, query: TaskQuery) -> dict[str, Any]:
 
 
 def _task(entry: EnvironmentEntry, query: TaskQuery) -> dict[str, Any]:
-    entry.tasks(query.split).at(query.index)  # raises if no task has this index
+    entry.tasks(query.split).at(query.index)  # raises an error if no task has this index
     return {"task": entry.task_facts(query.split, query.index, query.index + 1)[0]}
 
 

@@ -1,4 +1,4 @@
-"""The server of one process: its admission of clients, and its shutdown."""
+"""The server of one process: it admits clients, serves their sessions, and shuts down."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
-from intercode.admission import Admission
+from intercode.connection_admission import Admission
 from intercode.errors import CapacityError
-from intercode.request_guard import Guard
+from intercode.request_guard import RequestGuard
 from intercode_integrations.serve import wire
 from intercode_integrations.serve.catalog import EnvironmentEntry
 from intercode_integrations.serve.http import RequestConnection, refusal, response
@@ -35,37 +35,37 @@ from intercode_integrations.serve.session import (
 
 _TRY_AGAIN_LATER = 1013
 _OPEN_SECONDS = 30.0
-"""Seconds for the response to an admitted client."""
+"""Maximum seconds until a client's handshake has its response."""
 _END_SECONDS = 10.0
-"""Seconds in which sessions free their resources after the server's end."""
+"""Maximum seconds in which sessions free their resources when the server ends."""
 _MAX_STARTS = 16
-"""Sandboxes of an environment that start at a time."""
+"""Maximum number of sandboxes of an environment that start at the same time."""
 
 
 class EnvironmentServer:
-    """A server of environments.
+    """A server of environments, over WebSockets and HTTP.
 
     Args:
-        entries: The environments; addresses without a name denote the first one.
+        entries: The environments. An address without a name denotes the first one.
         limits: The limits of client sessions.
-        guard: Refuses requests.
+        guard: A filter that refuses requests without the token or from foreign web pages.
         counts: The metrics to update.
-        admission: Holds the connections that have not shown the token yet.
+        admission: The quota of connections that have not shown the token yet.
     """
 
     def __init__(
         self,
         entries: Sequence[EnvironmentEntry],
         limits: SessionLimits,
-        guard: Guard,
+        guard: RequestGuard,
         counts: ServerMetrics,
         admission: Admission | None = None,
     ) -> None:
         self._admission = admission or Admission()
         self._routes = Routes({entry.name: entry for entry in entries})
-        self._limits, self._guard, self._counts = limits, guard, counts
+        self._limits, self._guard, self._metrics = limits, guard, counts
         self._sessions: dict[ServerSession, asyncio.Task[Any]] = {}
-        """Open sessions, each with the task that serves it."""
+        """Each open session → the asyncio task that serves the session."""
         self._starts = {entry: asyncio.Semaphore(_MAX_STARTS) for entry in entries}
         self._freed_event = asyncio.Event()
         self._draining = False
@@ -74,28 +74,29 @@ class EnvironmentServer:
     async def run(
         self,
         listener: socket.socket,
-        ending: Iterable[signal.Signals],
+        stop_signals: Iterable[signal.Signals],
         parent_fd: int | None = None,
     ) -> None:
-        """Serve until a signal.
+        """Serve clients until a signal arrives.
 
-        The first signal lets running episodes end within `SessionLimits.drain` seconds; the second
-        ends them.
+        After the first signal, running episodes may continue for `SessionLimits.drain` seconds. A
+        second signal ends them at once.
 
         Args:
             listener: The socket that clients connect to.
-            ending: The signals.
-            parent_fd: A descriptor; the server ends at once when it becomes readable.
+            stop_signals: The signals that end the server.
+            parent_fd: A descriptor that becomes readable when the parent process dies. The server
+                then ends at once.
         """
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda loop, context: log("error", error=str(context)))
-        for number in ending:
-            loop.add_signal_handler(number, self.end)
+        for signal_number in stop_signals:
+            loop.add_signal_handler(signal_number, self.end)
         if parent_fd is not None:
             loop.add_reader(parent_fd, self._stop_event.set)
         connection_logger = logging.getLogger("intercode_integrations.serve.connections")
-        connection_logger.setLevel(logging.CRITICAL)  # faults of clients are counted instead
-        # asyncio warns about each message to a client that has gone: pings would fill the log.
+        connection_logger.setLevel(logging.CRITICAL)  # the metrics count the faults of clients
+        # asyncio warns about each message to a client that has gone, which would fill the log.
         logging.getLogger("asyncio").setLevel(logging.ERROR)
         async with serve(
             self._handle,
@@ -108,12 +109,12 @@ class EnvironmentServer:
             max_size=self._limits.max_message,
             max_queue=4,
             open_timeout=_OPEN_SECONDS,
-            ping_timeout=None,  # a client may be busy; the kernel reports a dead one
+            ping_timeout=None,  # a busy client may not answer pings; the kernel finds dead clients
             close_timeout=CLOSE_SECONDS,
             logger=connection_logger,
             server_header=None,
         ):
-            self._counts.add("serving")
+            self._metrics.add("serving")
             await self._stop_event.wait()
             for session in self._sessions:
                 session.stop()
@@ -121,7 +122,7 @@ class EnvironmentServer:
                 await asyncio.wait([*self._sessions.values()], timeout=_END_SECONDS)
 
     def end(self) -> None:
-        """Start the shutdown; a second call ends the server at once."""
+        """Start the shutdown of the server; a second call ends the server at once."""
         if self._draining:
             self._stop_event.set()
             return
@@ -134,13 +135,13 @@ class EnvironmentServer:
             self._stop_event.set()
 
     async def _request(self, connection: ServerConnection, request: Request) -> Response | None:
-        """Answer a request; None: a session follows."""
+        """Answer an HTTP request; return None for a WebSocket handshake, which starts a session."""
         assert isinstance(connection, RequestConnection)
         path = unquote(request.path.partition("?")[0])
         words = path.strip("/").split("/")
         denial = self._guard.refusal(request.headers, is_token_free=path == "/health")
         if denial is not None:
-            self._counts.add("forbidden")
+            self._metrics.add("forbidden")
             return refusal(*denial)
         if path != "/health":  # health checks need no token
             connection.admit()
@@ -150,7 +151,7 @@ class EnvironmentServer:
         if path == "/health":
             return self._health()
         if path == "/metrics":
-            text = self._counts.metrics(self._limits.max_sessions)
+            text = self._metrics.metrics(self._limits.max_sessions)
             return response(HTTPStatus.OK, text.encode(), "text/plain; version=0.0.4")
         return await self._routes.answer(connection.method, words, connection.body)
 
@@ -160,37 +161,37 @@ class EnvironmentServer:
         return response(HTTPStatus.OK, wire.json({"status": "healthy"}))
 
     async def _handle(self, connection: ServerConnection) -> None:
-        """Serve a session to a client, or refuse it."""
-        assert connection.request is not None  # the handshake was answered
+        """Serve a session over a new WebSocket, or refuse the client if no session is free."""
+        assert connection.request is not None  # the handshake has been answered
         path = unquote(connection.request.path.partition("?")[0])
         entry = self._routes.find_entry(path.strip("/").split("/"))
-        assert entry is not None  # an unknown environment was refused
+        assert entry is not None  # `_request` has refused unknown environments
         if not await self._admit_session():
             await self._refuse(connection)
             return
-        session = ServerSession(entry, self._limits, self._counts, self._starts[entry])
+        session = ServerSession(entry, self._limits, self._metrics, self._starts[entry])
         self._sessions[session] = cast("asyncio.Task[Any]", asyncio.current_task())
-        self._counts.add("opened")
+        self._metrics.add("opened")
         log("opened", session=session.id, env=entry.name, client=_name(connection))
         end = SessionEnd("failed", 1011)
         try:
             end = await session.serve(connection)
         finally:
             del self._sessions[session]
-            self._counts.add("sessions", -1)
-            self._counts.add(f"ended {end.reason}")
+            self._metrics.add("sessions", -1)
+            self._metrics.add(f"ended {end.reason}")
             log("ended", session=session.id, why=end.reason)
             self._freed_event.set()
             if self._draining and not self._sessions:
                 self._stop_event.set()
 
     async def _admit_session(self) -> bool:
-        """Take a slot for a session; return whether one was free.
+        """Count a new session if the maximum permits one; return whether it may open.
 
-        A session whose client has gone is being freed, so its slot is awaited.
+        A session that is closing will free its place soon. Therefore this method waits for it.
         """
         while not self._draining:
-            if self._counts.admit(self._limits.max_sessions):
+            if self._metrics.admit(self._limits.max_sessions):
                 return True
             if not any(session.closing for session in self._sessions):
                 return False
@@ -199,7 +200,7 @@ class EnvironmentServer:
         return False
 
     async def _refuse(self, connection: ServerConnection) -> None:
-        self._counts.add("refused")
+        self._metrics.add("refused")
         log("refused", client=_name(connection))
         max_sessions = self._limits.max_sessions
         reason = (
@@ -208,13 +209,13 @@ class EnvironmentServer:
             else f"has all of its {max_sessions} sessions: try again later"
         )
         message = wire.error("CAPACITY_REACHED", CapacityError(f"the server {reason}"))
-        self._counts.add("error CAPACITY_REACHED")
+        self._metrics.add("error CAPACITY_REACHED")
         with suppress(ConnectionClosed):
             await connection.send(message, text=True)
             await connection.close(_TRY_AGAIN_LATER)
 
 
 def _name(connection: ServerConnection) -> str:
-    """Return a client's name for the log."""
+    """Return the address of a client, for the log."""
     host, port, *_ = connection.remote_address or ("?", 0)
     return f"{host}:{port}"

@@ -1,4 +1,4 @@
-"""Sessions: one client's consecutive episodes, in the client's own environment."""
+"""Sessions of a server: a client's consecutive episodes, in an environment for this client only."""
 
 from __future__ import annotations
 
@@ -23,37 +23,37 @@ from intercode_integrations.serve.metrics import ServerMetrics
 
 _WAIT_MODE = asyncio.FIRST_COMPLETED
 CLOSE_SECONDS = 2.0
-"""Seconds for a client to receive the last message."""
+"""Maximum seconds for a client to receive the last message of its session."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionLimits:
-    """The limits of client sessions."""
+    """The limits that a server sets for the sessions of its clients."""
 
     max_sessions: int = 64
-    """Concurrent sessions, of all workers together."""
+    """Maximum number of concurrent sessions, of all workers together."""
     idle: float = 600.0
-    """Seconds without a message, after which a session ends."""
+    """Seconds without a message from the client, after which its session ends."""
     lifetime: float | None = None
-    """Seconds after which any session ends."""
+    """Seconds after which a session ends, even if it is in use; None: no limit."""
     rate: float = 1000.0
-    """Average messages a second that are read from a client."""
+    """Average number of messages per second that the server reads from a client."""
     max_message: int = 1024**2
-    """Bytes of a message."""
+    """Maximum bytes of a message."""
     patience: float = 30.0
-    """Seconds for a client to read sent data."""
+    """Maximum seconds for a client to read data that the server has sent."""
     drain: float = 30.0
-    """Seconds for episodes to end, after the shutdown has started."""
+    """Seconds for which episodes may continue after the server's shutdown has started."""
 
 
 class SessionEnd(Exception):  # noqa: N818 - mostly it is not an error
-    """The end of a session.
+    """The end of a session, as an exception that leaves the loop of messages.
 
     Args:
-        reason: One of `intercode_integrations.serve.metrics.ENDS`.
+        reason: The reason, one of `intercode_integrations.serve.metrics.ENDS`.
         code: The close code of the WebSocket.
-        error: The error to send to the client; None: the client knows the reason.
-        kind: The error's code, of `wire.CODES`.
+        error: The error to send to the client; None if the client already knows the reason.
+        kind: The code of `error`, one of `wire.CODES`.
     """
 
     def __init__(
@@ -68,15 +68,15 @@ class SessionEnd(Exception):  # noqa: N818 - mostly it is not an error
 
 
 def _draining_end() -> SessionEnd:
-    error = CapacityError("the server is ending: connect to another one, or later")
+    error = CapacityError("the server is shutting down: connect to another server, or later")
     return SessionEnd("draining", 1001, error, "CAPACITY_REACHED")
 
 
 class MessageRate:
-    """A rate limit of messages, with one second's unused messages as the burst.
+    """A limit on a client's messages per second, which permits one second's messages as a burst.
 
     Args:
-        rate: Messages a second.
+        rate: The average number of messages per second.
     """
 
     def __init__(self, rate: float) -> None:
@@ -84,7 +84,7 @@ class MessageRate:
         self._allowance, self._last_turn = rate, time.monotonic()
 
     async def turn(self) -> None:
-        """Wait until the next message may pass."""
+        """Wait until the limit permits the next message."""
         now = time.monotonic()
         self._allowance = (
             min(self._rate, self._allowance + (now - self._last_turn) * self._rate) - 1
@@ -95,13 +95,14 @@ class MessageRate:
 
 
 class ServerSession:
-    """A client's session.
+    """The server's side of a client's session.
 
     Args:
-        entry: Its environment.
+        entry: The environment of the session.
         limits: The limits.
         counts: The metrics to update.
-        starts: Held while a sandbox starts: many concurrent starts would all be late.
+        starts: A semaphore that the session holds while its sandbox starts. Too many concurrent
+            starts would all be slow.
     """
 
     def __init__(
@@ -113,25 +114,27 @@ class ServerSession:
     ) -> None:
         self.id = uuid.uuid4().hex
         self.closing = False
-        """Whether the session has ended, and its resources are being freed."""
+        """Whether the session has ended and is freeing its resources."""
         self._draining = False
-        """Whether no further episode may start."""
+        """Whether the server is shutting down, so no further episode may start."""
         self._busy = False
         """Whether an episode is running or starting."""
         self._end: SessionEnd | None = None
         self._end_event = asyncio.Event()
-        self._entry, self._limits, self._counts, self._starts = entry, limits, counts, starts
-        self._pace = MessageRate(limits.rate)
+        self._entry, self._limits, self._metrics, self._starts = entry, limits, counts, starts
+        self._message_rate = MessageRate(limits.rate)
         self._split: str | None = None
         self._env: AsyncEnv | None = None
         self._episode_id = ""
         self._steps = 0
 
     async def serve(self, connection: ServerConnection) -> SessionEnd:
-        """Answer a client until its session ends; then free its resources and close the connection.
+        """Answer a client's messages until the session ends, then free the session's resources.
+
+        The method closes the WebSocket last.
 
         Returns:
-            The reason of the end.
+            The end of the session, with its reason.
         """
         work = asyncio.create_task(self._answer(connection))
         disconnect_task = asyncio.create_task(connection.wait_closed())
@@ -159,7 +162,7 @@ class ServerSession:
     def _session_end(
         self, work: asyncio.Task[None], disconnect_task: asyncio.Task[None]
     ) -> SessionEnd:
-        """Return the reason of a session's end."""
+        """Return the end of the session, by the first of its tasks that is done."""
         if self._end is not None:
             return self._end
         if disconnect_task.done():
@@ -172,31 +175,31 @@ class ServerSession:
         if not isinstance(error, ConnectionClosed):
             log("error", session=self.id, error=repr(error))
             return SessionEnd(
-                "failed", 1011, InterCodeError("the server has failed: its log says why")
+                "failed", 1011, InterCodeError("the server has failed: its log has the reason")
             )
         return SessionEnd("gone", 1001)
 
     def end(self, end: SessionEnd) -> None:
-        """End the session, even during an action."""
+        """End the session with the given reason, even while an action runs."""
         self._end = self._end or end
         self._end_event.set()
 
     def stop(self) -> None:
-        """End the session and its running episode."""
+        """End the session and its running episode, because the server shuts down."""
         self.end(_draining_end())
 
     def drain(self) -> None:
-        """End the session as soon as no episode runs."""
+        """End the session when its episode has ended, or at once if no episode runs."""
         self._draining = True
         if not self._busy:
             self.end(_draining_end())
 
     async def _answer(self, connection: ServerConnection) -> None:
-        """Answer a client's messages, in their order.
+        """Answer a client's messages in the order in which they arrive.
 
         Raises:
-            SessionEnd: The session is over.
-            ConnectionClosed: The client has gone.
+            SessionEnd: The session must end.
+            ConnectionClosed: The client has closed the connection.
         """
         idle_text = f"idle for {self._limits.idle:g} s: connect again for another session"
         idle_end = SessionEnd("idle", 1001, LeaseError(idle_text))
@@ -207,8 +210,8 @@ class ServerSession:
         while True:
             with self._end_after(self._limits.idle, idle_end):
                 text = await connection.recv()
-            self._counts.add("received")
-            await self._pace.turn()
+            self._metrics.add("received")
+            await self._message_rate.turn()
             reply = await self._reply(text)
             with self._end_after(self._limits.patience, SessionEnd("stalled", 1008)):
                 await connection.send(reply, text=True)
@@ -217,7 +220,7 @@ class ServerSession:
 
     @contextmanager
     def _end_after(self, seconds: float, end: SessionEnd) -> Iterator[None]:
-        """End the session if the block runs longer."""
+        """End the session with `end` if the block runs longer than `seconds`."""
         timer = asyncio.get_running_loop().call_later(seconds, self.end, end)
         try:
             yield
@@ -225,7 +228,7 @@ class ServerSession:
             timer.cancel()
 
     async def _reply(self, text: str | bytes) -> bytes:
-        """Handle a message, and return the reply.
+        """Execute a client's message, and return the reply to send.
 
         Raises:
             SessionEnd: The client closes the session, or the server has failed.
@@ -250,11 +253,11 @@ class ServerSession:
             raise
         except Exception as error:  # noqa: BLE001 - the server goes on, and its log has it
             log("error", session=self.id, error=repr(error), traceback=traceback.format_exc())
-            failure = InterCodeError("the server has failed: its log says why")
+            failure = InterCodeError("the server has failed: its log has the reason")
             raise SessionEnd("failed", 1011, failure) from None
 
     def _error_reply(self, code: str, error: InterCodeError) -> bytes:
-        self._counts.add(f"error {code}")
+        self._metrics.add(f"error {code}")
         return wire.error(code, error)
 
     async def _reset(self, request: wire.Reset) -> bytes:
@@ -272,8 +275,8 @@ class ServerSession:
         return self._observation(text, float("nan"), False, False, info)
 
     async def _env_for_split(self, split: str | None) -> AsyncEnv:
-        """Return an environment with the tasks of a split; make a new one for another split."""
-        assert self._env is not None  # made by `_answer`
+        """Return the session's environment; replace the environment if the split changes."""
+        assert self._env is not None  # `_answer` has made it
         if split != self._split:
             previous_env, self._env = self._env, await self._make_env(split)
             self._split = split
@@ -285,14 +288,14 @@ class ServerSession:
         return AsyncEnv(await loop.run_in_executor(None, self._entry.make, split))
 
     async def _step(self, action: str) -> bytes:
-        assert self._env is not None  # made by `_answer`
+        assert self._env is not None  # `_answer` has made it
         start_time = time.monotonic()
         try:
             step_result = await self._env.step(action)
         finally:
             self._busy = self._is_running()
         self._steps += 1
-        self._counts.step(time.monotonic() - start_time)
+        self._metrics.step(time.monotonic() - start_time)
         return self._observation(*step_result)
 
     def _is_running(self) -> bool:
@@ -308,14 +311,14 @@ class ServerSession:
         is_done = terminated or truncated or failed
         if is_done:
             self._note(failed)
-        reported_reward = reward if "parts" in info else None  # before the end there is no reward
+        reported_reward = reward if "parts" in info else None  # only a scored turn has a reward
         return wire.observation(text, reported_reward, truncated or failed, is_done, info)
 
     def _note(self, failed: bool) -> None:
-        """Count and log a finished episode."""
-        assert self._env is not None  # made by `_answer`
+        """Add a finished episode to the metrics and to the log."""
+        assert self._env is not None  # `_answer` has made it
         episode = self._env.episode
-        self._counts.add("failures" if failed else "episodes")
+        self._metrics.add("failures" if failed else "episodes")
         log(
             "episode",
             session=self.id,
@@ -331,7 +334,7 @@ class ServerSession:
         )
 
     def _state(self) -> dict[str, Any]:
-        assert self._env is not None  # made by `_answer`
+        assert self._env is not None  # `_answer` has made it
         episode = self._env.episode
         return {
             "episode_id": self._episode_id,

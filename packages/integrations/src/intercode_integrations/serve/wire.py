@@ -1,8 +1,9 @@
 """Messages of a session: OpenEnv's, as JSON in text frames.
 
-A client sends ``{"type": …, "data": {…}}``: ``reset``, ``step``, ``state`` or ``close``. The server
-answers with ``observation``, ``state`` or ``error``. The types of this module define all input that
-the server accepts from clients: a choice of task, split and seed, and actions.
+A client sends ``{"type": …, "data": {…}}`` with one of the types ``reset``, ``step``, ``state`` and
+``close``. The server answers with ``observation``, ``state`` or ``error``. The classes of this
+module define all input that the server accepts from clients: a choice of task, split and seed, and
+actions.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ CODES = (
     "FACTORY_ERROR",
     "SESSION_ERROR",
 )
-"""Codes of errors. Those up to EXECUTION_ERROR concern one message, and the session continues."""
+"""Codes of errors. An error with a code up to EXECUTION_ERROR concerns one message, and the session
+continues. An error with another code ends the session."""
 
 _T = TypeVar("_T")
 _Index = Annotated[int, Meta(ge=0)]
@@ -31,33 +33,33 @@ _Name = Annotated[str, Meta(max_length=1000)]
 
 
 class Message(msgspec.Struct):
-    """A client's message."""
+    """A client's message, with its data still encoded."""
 
     type: str
     data: msgspec.Raw = msgspec.Raw(b"{}")
 
 
 class Reset(msgspec.Struct, forbid_unknown_fields=True):
-    """A request for an episode."""
+    """The data of the message ``reset``: a request for an episode."""
 
     seed: _Index | None = None
     episode_id: _Name | None = None
-    """The client's own name for the episode."""
+    """The name by which the client refers to the episode."""
     task_id: _Name | int | None = None
     index: int | None = None
     split: _Name | None = None
 
 
 class Step(msgspec.Struct, forbid_unknown_fields=True):
-    """An action."""
+    """The data of the message ``step``: an action."""
 
     action: str
     metadata: msgspec.Raw = msgspec.Raw()
-    """Sent by OpenEnv's typed clients; ignored without parsing."""
+    """Field that OpenEnv's typed clients send. The server ignores it without parsing."""
 
 
 class TaskQuery(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of a request for tasks."""
+    """The body of an HTTP request for tasks."""
 
     split: _Name | None = None
     index: int = 0
@@ -66,11 +68,11 @@ class TaskQuery(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class MessageFault(Exception):  # noqa: N818 - it holds one, with its code
-    """A fault in a client's message, as the client receives it.
+    """A fault in a client's message, with the code and the error that the client receives.
 
     Args:
         code: One of `CODES`.
-        error: The error with the message.
+        error: The exception whose class and message the client receives.
     """
 
     def __init__(self, code: str, error: InterCodeError) -> None:
@@ -79,10 +81,10 @@ class MessageFault(Exception):  # noqa: N818 - it holds one, with its code
 
 
 def read(text: str | bytes | msgspec.Raw, kind: type[_T]) -> _T:
-    """Parse JSON of a type.
+    """Parse JSON into an object of a given class.
 
     Raises:
-        MessageFault: The text is malformed, or of another type.
+        MessageFault: The text is not JSON, or does not fit the class.
     """
     try:
         return msgspec.json.decode(text, type=kind)
@@ -100,22 +102,22 @@ def read(text: str | bytes | msgspec.Raw, kind: type[_T]) -> _T:
 def observation(
     text: str, reward: float | None, truncated: bool, done: bool, info: dict[str, Any]
 ) -> bytes:
-    """Encode the result of a reset or an action."""
+    """Encode the message ``observation``: the result of a reset or of an action."""
     fields = {"text": text, "truncated": truncated, "info": info}
     return encode_message("observation", {"observation": fields, "reward": reward, "done": done})
 
 
 def error(code: str, error: InterCodeError) -> bytes:
-    """Encode an error; InterCode's clients rebuild it from its class name."""
+    """Encode the message ``error``, from which InterCode's clients rebuild the exception."""
     fields = {"message": str(error), "code": code, "error": type(error).__name__}
     return encode_message("error", fields)
 
 
 def encode_message(kind: str, data: dict[str, Any]) -> bytes:
-    """Encode a message."""
+    """Encode a message of the server as JSON."""
     return json({"type": kind, "data": data})
 
 
 def json(value: Any) -> bytes:
-    """Encode a value as JSON; NaN becomes null."""
+    """Encode a value as JSON; NaN becomes null, and an unknown type becomes its text."""
     return msgspec.json.encode(value, enc_hook=str)

@@ -1,4 +1,4 @@
-"""The processes of a server: one, or several that share its port, its sessions and its metrics."""
+"""The processes of a server: one worker, or several that share a port, a quota and the metrics."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from intercode.errors import InterCodeError, UsageError
-from intercode.request_guard import Guard
+from intercode.request_guard import RequestGuard
 from intercode_integrations.serve.catalog import EnvironmentEntry
 from intercode_integrations.serve.log import log
 from intercode_integrations.serve.metrics import ServerMetrics
@@ -19,18 +19,21 @@ from intercode_integrations.serve.server import EnvironmentServer
 from intercode_integrations.serve.session import SessionLimits
 
 _BACKLOG = 1024
-"""Clients that wait to be accepted."""
+"""Maximum number of clients that wait for the server to accept their connection."""
 _END_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _SIGNALS = (*_END_SIGNALS, signal.SIGCHLD)
 _KEEPALIVE_OPTIONS = {socket.TCP_KEEPIDLE: 30, socket.TCP_KEEPINTVL: 10, socket.TCP_KEEPCNT: 3}
-"""Seconds of silence, seconds between probes, and failed probes until a client counts as dead."""
+"""TCP options by which the kernel finds dead clients: seconds of silence before the first probe,
+seconds between probes, and number of failed probes."""
 
 
 def listen(host: str, port: int, workers: int = 1) -> list[socket.socket]:
-    """Listen for clients with a socket for each worker, among which the kernel divides them.
+    """Open a listening socket for each worker, all at the same port.
+
+    The kernel distributes new connections over the sockets.
 
     Args:
-        host: The address.
+        host: The address to listen on.
         port: The port; 0: any free port.
         workers: The number of workers.
 
@@ -38,11 +41,11 @@ def listen(host: str, port: int, workers: int = 1) -> list[socket.socket]:
         A listening socket for each worker.
 
     Raises:
-        UsageError: The port is not available.
+        UsageError: The port is not available, or the address is unknown.
     """
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        if workers > 1:  # several workers would share the port with another server
+        if workers > 1:  # a shared socket could otherwise join the port of another server
             _bind_socket(family, address).close()
         listeners = []
         for _ in range(workers):
@@ -59,7 +62,7 @@ def listen(host: str, port: int, workers: int = 1) -> list[socket.socket]:
 
 
 def _bind_socket(family: int, address: Any, *, is_shared: bool = False) -> socket.socket:
-    """Bind an address, exclusively or shared by all workers."""
+    """Bind a socket to an address, exclusively or shared by all workers."""
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -74,21 +77,21 @@ def _bind_socket(family: int, address: Any, *, is_shared: bool = False) -> socke
 def run(
     entries: Sequence[EnvironmentEntry],
     limits: SessionLimits,
-    guard: Guard,
+    guard: RequestGuard,
     listeners: Sequence[socket.socket],
     on_ready: Callable[[], None],
 ) -> None:
-    """Serve until a signal. In a worker process, this function returns then, too.
+    """Serve until a signal arrives. The function returns in each worker process, too.
 
     Args:
         entries: The environments.
         limits: The limits of client sessions.
-        guard: Refuses requests.
-        listeners: One for each worker.
-        on_ready: Called when the server listens.
+        guard: A filter that refuses requests without the token or from foreign web pages.
+        listeners: The listening sockets, one for each worker.
+        on_ready: A function to call when the server listens.
 
     Raises:
-        InterCodeError: A worker did not start.
+        InterCodeError: A worker ended before it was ready.
     """
     _, descriptor_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (descriptor_limit, descriptor_limit))
@@ -109,62 +112,64 @@ def run(
 def _supervise(
     counts: ServerMetrics, listeners: Sequence[socket.socket], on_ready: Callable[[], None]
 ) -> tuple[int, int] | None:
-    """Start workers, and replace dead ones, until a signal ends all.
+    """Start the workers, and replace dead ones, until a signal ends all of them.
 
     Returns:
-        None when all have ended; in a worker, a descriptor that becomes readable when its parent
-        dies, and its number.
+        In this process, None when all workers have ended. In a worker, a descriptor that becomes
+        readable when the parent process dies, and the worker's number.
 
     Raises:
-        InterCodeError: A worker did not start.
+        InterCodeError: A worker ended before it was ready.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-    parent_fd, life_fd = os.pipe()  # only this process holds `life_fd`: its death closes it
+    # Only this process holds the writing end `life_fd`: its death makes `parent_fd` readable.
+    parent_fd, life_fd = os.pipe()
     workers_by_pid: dict[int, int] = {}
 
-    def is_worker(number: int) -> bool:
-        """Start a worker; return whether this process is the worker."""
+    def fork_worker(worker_index: int) -> bool:
+        """Fork a worker process; return True in the worker, and False in this process."""
         if pid := os.fork():
-            workers_by_pid[pid] = number
-            log("worker", number=number, process=pid)
+            workers_by_pid[pid] = worker_index
+            log("worker", number=worker_index, process=pid)
             return False
         os.close(life_fd)
-        for other_number, listener in enumerate(listeners):
-            if other_number != number:
+        for other_index, listener in enumerate(listeners):
+            if other_index != worker_index:
                 listener.close()
-        # A terminal sends SIGINT to all processes. Ignored, it would also be ignored in sandboxes.
-        signal.signal(signal.SIGINT, lambda number, frame: None)
+        # A terminal sends SIGINT to all processes, but only the parent may react. SIG_IGN would be
+        # inherited by the processes in sandboxes, so the handler is an empty function.
+        signal.signal(signal.SIGINT, lambda signal_number, frame: None)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         return True
 
-    for number in range(len(listeners)):
-        if is_worker(number):
-            return parent_fd, number
+    for worker_index in range(len(listeners)):
+        if fork_worker(worker_index):
+            return parent_fd, worker_index
     on_ready()
     is_ending = failed = False
     while workers_by_pid:
         if signal.sigwait(_SIGNALS) != signal.SIGCHLD:
             is_ending = True
             _end(workers_by_pid, listeners)
-        for pid, number in [*workers_by_pid.items()]:
+        for pid, worker_index in [*workers_by_pid.items()]:
             if not os.waitpid(pid, os.WNOHANG)[0]:
                 continue
             del workers_by_pid[pid]
-            has_served = counts.forget(number)
+            has_served = counts.forget(worker_index)
             if is_ending:
                 continue
-            if has_served and is_worker(number):
-                return parent_fd, number
+            if has_served and fork_worker(worker_index):
+                return parent_fd, worker_index
             if not has_served:
                 is_ending = failed = True
                 _end(workers_by_pid, listeners)
     if failed:
-        raise InterCodeError("a worker ended before it had served: it says why, above")
+        raise InterCodeError("a worker ended before it was ready: its error is above")
     return None
 
 
 def _end(pids: Iterable[int], listeners: Iterable[socket.socket]) -> None:
-    """End workers, and drop clients that no worker has accepted yet."""
+    """Ask workers to end, and drop the clients that no worker has accepted yet."""
     for listener in listeners:
         listener.close()
     for pid in pids:

@@ -1,6 +1,6 @@
 """A scripted model server with deliberate faults, for InterCode's tests and its users' tests.
 
-The product never imports this package.
+Only tests use this package; InterCode itself never imports it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Dialects of the scripted server: variants of its protocols in different servers, by name."""
+"""Dialects of the scripted server: the variants in which real servers implement OpenAI's protocol.
+
+`DIALECTS` lists them by name. The module also has the functions that write an answer in each
+protocol.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +17,17 @@ from intercode_integrations.testing.streams import tokens
 
 Payload = dict[str, Any]
 Dialect = Callable[[Payload, Mapping[str, Any]], Payload]
-"""Converts an answer of ``chat/completions`` into another server's answer to the same request."""
+"""Function that converts an answer of ``chat/completions``, given with the request's body, into the
+answer of another server to the same request."""
 
 
 def chat(answer: Answer, turn: int = 1) -> Payload:
-    """Return an answer of ``chat/completions`` in OpenAI's form.
+    """Return an answer of OpenAI's ``chat/completions``.
 
     Args:
         answer: The answer.
-        turn: The number of the model's earlier messages in the dialogue, for ids: agents interpret
-            two answers with one id as parts of one answer.
+        turn: The number of earlier messages of the model in the dialogue, from which ids are made.
+            Agents take two answers with the same id for parts of one answer.
     """
     openai_message = as_openai(Message("assistant", answer.text, answer.tool_calls))
     message: Payload = {"role": "assistant", "content": answer.text, "refusal": None}
@@ -33,18 +38,18 @@ def chat(answer: Answer, turn: int = 1) -> Payload:
 
 
 def completion(answer: Answer, turn: int = 1) -> Payload:
-    """Return an answer of ``completions``."""
+    """Return an answer of OpenAI's ``completions``; the arguments are as for `chat`."""
     choice = {"index": 0, "text": answer.text, "logprobs": None, "finish_reason": _finish(answer)}
     return _envelope(answer, turn, "text_completion", choice)
 
 
 def messages(answer: Answer, turn: int = 1) -> Payload:
-    """Return an answer of Anthropic's ``messages``."""
+    """Return an answer of Anthropic's ``messages``; the arguments are as for `chat`."""
     usage = answer.usage or Usage()
     blocks: list[Payload] = [{"type": "text", "text": answer.text}] if answer.text else []
     blocks += [
-        {"type": "tool_use", "id": c.call_id, "name": c.name, "input": dict(c.arguments)}
-        for c in answer.tool_calls
+        {"type": "tool_use", "id": call.call_id, "name": call.name, "input": dict(call.arguments)}
+        for call in answer.tool_calls
     ]
     reasons = {"length": "max_tokens", "tool_calls": "tool_use", "filter": "refusal"}
     return {
@@ -65,26 +70,26 @@ def messages(answer: Answer, turn: int = 1) -> Payload:
 
 
 def responses(answer: Answer, turn: int = 1) -> Payload:
-    """Return an answer of ``responses``."""
+    """Return an answer of OpenAI's ``responses``; the arguments are as for `chat`."""
     usage = answer.usage or Usage()
     reasons = {"length": "max_output_tokens", "filter": "content_filter"}
     reason = reasons.get(answer.finish)
     status = "incomplete" if reason else "completed"
     output: list[Payload] = []
     if answer.text:
-        part = {"type": "output_text", "text": answer.text, "annotations": [], "logprobs": []}
-        message_item = {"type": "message", "role": "assistant", "content": [part]}
+        text_part = {"type": "output_text", "text": answer.text, "annotations": [], "logprobs": []}
+        message_item = {"type": "message", "role": "assistant", "content": [text_part]}
         output.append({"id": f"msg_{turn}", "status": status, **message_item})
     output += [
         {
-            "id": f"fc_{turn}_{number}",
+            "id": f"fc_{turn}_{call_index}",
             "type": "function_call",
             "status": "completed",
             "call_id": call.call_id,
             "name": call.name,
             "arguments": json.dumps(dict(call.arguments)),
         }
-        for number, call in enumerate(answer.tool_calls)
+        for call_index, call in enumerate(answer.tool_calls)
     ]
     return {
         "id": f"resp_{turn}",
@@ -113,7 +118,7 @@ def responses(answer: Answer, turn: int = 1) -> Payload:
 
 
 def error(path: str, status: int, message: str, code: str | None) -> Payload:
-    """Return the body of an error, in the form of the endpoint's protocol."""
+    """Return the body of an error response, in the form of the protocol at `path`."""
     if path.startswith("messages"):
         return {
             "type": "error",
@@ -144,12 +149,15 @@ def _envelope(answer: Answer, turn: int, kind: str, choice: Payload) -> Payload:
 
 
 def openai(payload: Payload, request_body: Mapping[str, Any]) -> Payload:
-    """Return the answer unchanged."""
+    """Return an answer unchanged: the dialect of OpenAI itself."""
     return payload
 
 
 def vllm(payload: Payload, request_body: Mapping[str, Any]) -> Payload:
-    """Add vLLM's own fields and null usage details; the finish reason of tool calls is ``stop``."""
+    """Write an answer as vLLM does: with vLLM's own fields, and without details of the usage.
+
+    The finish reason of tool calls becomes ``stop``.
+    """
     choice = payload["choices"][0]
     choice |= {"stop_reason": None, "token_ids": None}
     if "message" in choice:
@@ -162,7 +170,7 @@ def vllm(payload: Payload, request_body: Mapping[str, Any]) -> Payload:
 
 
 def ollama(payload: Payload, request_body: Mapping[str, Any]) -> Payload:
-    """Write arguments as objects, calls without ids, and ``stop`` after tool calls."""
+    """Write tool calls as Ollama does: arguments as objects, no ids, and finish reason ``stop``."""
     choice = payload["choices"][0]
     for call in choice.get("message", {}).get("tool_calls", ()):
         call.pop("id")
@@ -174,7 +182,7 @@ def ollama(payload: Payload, request_body: Mapping[str, Any]) -> Payload:
 
 
 def llama_cpp(payload: Payload, request_body: Mapping[str, Any]) -> Payload:
-    """Add timings, and omit nulls, like ``llama-server`` b1-0c1e570."""
+    """Add timings and remove null fields, as ``llama-server`` of build b1-0c1e570 does."""
     choice = payload["choices"][0]
     if "message" in choice:
         choice.pop("logprobs")
@@ -185,7 +193,10 @@ def llama_cpp(payload: Payload, request_body: Mapping[str, Any]) -> Payload:
 
 
 def old_llama_cpp(payload: Payload, request_body: Mapping[str, Any]) -> Payload:
-    """Write an old build's answer: no usage, null content and finish reasons."""
+    """Write an answer as an old build of llama.cpp does: without usage, content or finish reason.
+
+    A text that is not empty stays.
+    """
     payload = llama_cpp(payload, request_body)
     choice = payload["choices"][0]
     if "message" in choice:
@@ -196,9 +207,11 @@ def old_llama_cpp(payload: Payload, request_body: Mapping[str, Any]) -> Payload:
 
 
 def llama_cpp_python(payload: Payload, request_body: Mapping[str, Any]) -> Payload:
-    """Put raw line ends into arguments, repeat calls, and call no tools unless ``auto``.
+    """Write tool calls as llama-cpp-python 0.3.36 does in the chat format
+    ``chatml-function-calling``.
 
-    Version 0.3.36 does this with the chat format ``chatml-function-calling``.
+    Arguments have raw line ends, and the last call is repeated in another field. Without the tool
+    choice ``auto``, the answer has no tool calls.
     """
     choice = payload["choices"][0]
     payload["usage"].pop("prompt_tokens_details")
@@ -206,29 +219,29 @@ def llama_cpp_python(payload: Payload, request_body: Mapping[str, Any]) -> Paylo
     message.pop("refusal", None)
     if request_body.get("tool_choice") != "auto" and message.pop("tool_calls", None):
         choice |= {"finish_reason": "stop"}
-    for number, call in enumerate(message.get("tool_calls", ())):
+    for call_index, call in enumerate(message.get("tool_calls", ())):
         function = call["function"]
         function["arguments"] = function["arguments"].replace("\\n", "\n")
-        call["id"] = f"call__{number}_{function['name']}_{payload['id']}"
+        call["id"] = f"call__{call_index}_{function['name']}_{payload['id']}"
         message["function_call"] = {**function, "name": f"{function['name']}:"}
     return payload
 
 
 def calls_in_text(payload: Payload, request_body: Mapping[str, Any]) -> Payload:
-    """Leave calls in the text, like servers without the model's call format."""
+    """Write tool calls into the text, as a server that lacks the model's call format does."""
     message = payload["choices"][0]["message"]
-    texts = [message["content"] or ""]
+    content_parts = [message["content"] or ""]
     for call in message.pop("tool_calls", ()):
         function = call["function"]
         body = {"name": function["name"], "arguments": json.loads(function["arguments"])}
-        texts.append(f"<tool_call>\n{json.dumps(body)}\n</tool_call>")
-    message["content"] = "\n".join(texts)
+        content_parts.append(f"<tool_call>\n{json.dumps(body)}\n</tool_call>")
+    message["content"] = "\n".join(content_parts)
     payload["choices"][0]["finish_reason"] = "stop"
     return payload
 
 
 def no_json(request_body: Mapping[str, Any]) -> tuple[int, Payload] | None:
-    """Return llama.cpp's refusal of arguments that are not JSON; None if all are."""
+    """Return llama.cpp's refusal of tool arguments that are not JSON; None if all are JSON."""
     calls = [
         call
         for message in request_body.get("messages", ())
@@ -244,47 +257,51 @@ def no_json(request_body: Mapping[str, Any]) -> tuple[int, Payload] | None:
 
 
 def add_token_data(
-    payload: Payload, request_body: Mapping[str, Any], read: Iterable[Message]
+    payload: Payload, request_body: Mapping[str, Any], input_messages: Iterable[Message]
 ) -> Payload:
-    """Add log-probabilities and vLLM's token ids to an OpenAI answer, if the request asks for them.
+    """Add log-probabilities and vLLM's token ids to an answer of OpenAI, if the request wants them.
 
-    Each token of the usage has one of each. A tool call has a token for its name, and the tokens of
-    its arguments. The values depend only on the token.
+    Each token that the usage counts has an id and a log-probability. A tool call counts as a token
+    for its name, and the tokens of its arguments. Both values depend only on the token's text.
     """
     if not request_body.get("return_token_ids") and request_body.get("logprobs") in {None, False}:
         return payload
     choice = payload["choices"][0]
-    parts = tokens(choice["text"] if "text" in choice else choice["message"]["content"] or "")
+    answer_tokens = tokens(
+        choice["text"] if "text" in choice else choice["message"]["content"] or ""
+    )
     for call in choice.get("message", {}).get("tool_calls") or ():
         call_arguments = call["function"]["arguments"]
-        parts += [call["function"]["name"]]
-        parts += tokens(
+        answer_tokens += [call["function"]["name"]]
+        answer_tokens += tokens(
             call_arguments if isinstance(call_arguments, str) else json.dumps(call_arguments)
         )
     if request_body.get("logprobs") not in {None, False} and "text" in choice:
         choice["logprobs"] = {
-            "tokens": parts,
-            "token_logprobs": [_logprob(part) for part in parts],
+            "tokens": answer_tokens,
+            "token_logprobs": [_logprob(token) for token in answer_tokens],
             "top_logprobs": None,
-            "text_offset": [len("".join(parts[:index])) for index in range(len(parts))],
+            "text_offset": [
+                len("".join(answer_tokens[:index])) for index in range(len(answer_tokens))
+            ],
         }
     elif request_body.get("logprobs"):
         choice["logprobs"] = {
             "content": [
                 {
-                    "token": part,
-                    "logprob": _logprob(part),
-                    "bytes": list(part.encode()),
+                    "token": token,
+                    "logprob": _logprob(token),
+                    "bytes": list(token.encode()),
                     "top_logprobs": [],
                 }
-                for part in parts
+                for token in answer_tokens
             ],
             "refusal": None,
         }
     if request_body.get("return_token_ids"):
-        words = [word for message in read for word in message.content.split()]
+        words = [word for message in input_messages for word in message.content.split()]
         payload["prompt_token_ids"] = [token_id(word) for word in words]
-        choice["token_ids"] = [token_id(part) for part in parts]
+        choice["token_ids"] = [token_id(token) for token in answer_tokens]
     return payload
 
 
@@ -342,5 +359,5 @@ TOO_LONG: dict[str, Payload] = {
         },
     },
 }
-"""Body of status 400 for a dialogue that is too long; other servers send OpenAI's. (Ollama
-truncates the dialogue.)"""
+"""Dialect → body of the response with status 400 to a dialogue that is too long. Dialects that are
+not listed send OpenAI's body. (Ollama truncates the dialogue instead.)"""

@@ -1,8 +1,8 @@
-"""Requests converted to InterCode's form, for `intercode_integrations.testing.server`.
+"""Requests of all protocols, converted to InterCode's form for the scripted server.
 
-A script is stateless: it receives the dialogue, and counts its turns by the messages of the
-assistant. A model's whole reply must therefore be one message, even if a protocol splits it into
-items or an agent into messages.
+A script is stateless: it receives the whole dialogue, and counts the model's turns by the messages
+of the assistant. Therefore each reply of the model must be one message. Some protocols split a
+reply into items, and some agents into messages; this module joins them.
 """
 
 from __future__ import annotations
@@ -14,58 +14,69 @@ from typing import Any
 
 from intercode.models import responses
 from intercode.models.base import Message, Request, Role, Settings, Tool, ToolCall
+from intercode.models.response_parsing import arguments, extract_text
 from intercode.models.scripted import Line, Script
-from intercode.models.wire import arguments, extract_text
 
 COMPLETION = 16
-"""Tokens of a completion without a limit: a trap of the protocol."""
+"""Maximum tokens of a completion if the request sets no limit, as in OpenAI's own protocol."""
 SHELL = "shell"
-"""A script's name for an agent's shell tool, independent of the agent's own name."""
+"""Name by which a script refers to an agent's shell tool, whatever the agent calls the tool."""
 _SHELLS = {"bash", "exec_command", "execute_bash", "execute_command", "local_shell", "run_command"}
 _SHELLS |= {SHELL, "run_shell_command", "shell_command", "terminal"}
-"""Names of shell tools, in lower case: of Claude Code, Codex, OpenHands, Gemini CLI and others."""
+"""Names of shell tools in Claude Code, Codex, OpenHands, Gemini CLI and others, in lower case."""
 _COMMANDS = ("command", "cmd", "code", "script")
-"""Parameters for the command."""
+"""Parameters of shell tools that contain the command."""
 _DEFAULT_VALUES: dict[object, object] = {"boolean": False, "integer": 1, "number": 1, "array": []}
-"""Values of further required parameters of a tool, by type."""
+"""Type → value for any other required parameter of a tool."""
 
 Body = Mapping[str, Any]
 
 
 def shell(command: str, text: str = "") -> Line:
-    """Make a line that runs a command with the agent's own shell tool.
+    """Return a scripted line that runs a command with the agent's own shell tool.
 
-    The server finds the tool by its name, and the form of its arguments by its schema. If a request
-    offers no shell tool (agents also request titles and summaries), the line is its text, or
-    ``ok``.
+    The server finds the shell tool of a request by its name, and the form of the arguments by its
+    schema. Some requests offer no shell tool, because agents also ask for titles and summaries. The
+    reply to such a request is `text`, or ``ok`` if `text` is empty.
+
+    Args:
+        command: The shell command.
+        text: The text before the tool call.
     """
     return Line(text, (ToolCall("", SHELL, {"command": command}),), "tool_calls")
 
 
 def request(path: str, body: Body) -> Request:
-    """Return a request in InterCode's form."""
+    """Convert a request to InterCode's form.
+
+    Args:
+        path: The endpoint's path, without ``/v1``.
+        body: The body of the request.
+    """
     return Request(tuple(_messages(path, body)), _settings(path, body), tuple(_tools(path, body)))
 
 
 def turn(messages: Iterable[Message]) -> int:
-    """Return the number of the model's messages."""
+    """Return the number of messages in a dialogue that the model has written."""
     return sum(message.role == "assistant" for message in messages)
 
 
-def fit_script(say: Script, tools: Sequence[Tool]) -> Script:
-    """Return a script whose calls of `SHELL` are calls of the shell tool among these tools."""
+def fit_script(base_script: Script, tools: Sequence[Tool]) -> Script:
+    """Return a script that calls the shell tool among `tools` where `base_script` calls `SHELL`."""
 
     def fit(messages: Sequence[Message]) -> Line:
-        line, turn_count = say(messages), turn(messages)
+        line, turn_count = base_script(messages), turn(messages)
         calls: list[ToolCall] = []
-        for number, call in enumerate(line.calls):
-            # Ids of calls must be unique in a dialogue.
-            identified_call = replace(call, call_id=call.call_id or f"call_{turn_count}_{number}")
+        for call_index, call in enumerate(line.calls):
+            # The ids of all calls in a dialogue must differ.
+            identified_call = replace(
+                call, call_id=call.call_id or f"call_{turn_count}_{call_index}"
+            )
             if call.name != SHELL:
                 calls.append(identified_call)
-            elif (tool := _shell(tools)) is not None:
-                values = _values(tool, str(call.arguments.get("command", "")))
-                calls.append(replace(identified_call, name=tool.name, arguments=values))
+            elif (tool := _find_shell_tool(tools)) is not None:
+                call_arguments = _command_arguments(tool, str(call.arguments.get("command", "")))
+                calls.append(replace(identified_call, name=tool.name, arguments=call_arguments))
         if line.calls and not calls:
             return Line(line.text or "ok")
         return replace(line, calls=tuple(calls))
@@ -73,7 +84,7 @@ def fit_script(say: Script, tools: Sequence[Tool]) -> Script:
     return fit
 
 
-def _shell(tools: Sequence[Tool]) -> Tool | None:
+def _find_shell_tool(tools: Sequence[Tool]) -> Tool | None:
     name_matches = (tool for tool in tools if tool.name.lower() in _SHELLS)
     parameter_matches = (tool for tool in tools if {"command", "cmd"} & _properties(tool).keys())
     return next(name_matches, None) or next(parameter_matches, None)
@@ -84,7 +95,7 @@ def _properties(tool: Tool) -> dict[str, Any]:
     return properties
 
 
-def _values(tool: Tool, command: str) -> dict[str, Any]:
+def _command_arguments(tool: Tool, command: str) -> dict[str, Any]:
     properties = _properties(tool)
     name = next((name for name in _COMMANDS if name in properties), "command")
     listed = properties.get(name, {}).get("type") == "array"
@@ -97,7 +108,7 @@ def _values(tool: Tool, command: str) -> dict[str, Any]:
 
 
 def _tools(path: str, body: Body) -> Iterable[Tool]:
-    """Return the tools that have names; tools that a provider runs itself may have none."""
+    """Yield the tools that have a name. Tools that the provider itself runs may have none."""
     for entry in body.get("tools") or ():
         tool = entry.get("function", entry) if path == "chat/completions" else entry
         schema = tool.get("input_schema") or tool.get("parameters") or {}
@@ -106,7 +117,7 @@ def _tools(path: str, body: Body) -> Iterable[Tool]:
 
 
 def _settings(path: str, body: Body) -> Settings:
-    """Return the settings of a request that a script can respect."""
+    """Return the settings of a request that affect a scripted reply: token limit and stop texts."""
     names = ("max_tokens", "max_completion_tokens", "max_output_tokens")
     limits = [body[name] for name in names if body.get(name) is not None]
     default_limit = COMPLETION if path == "completions" else None
@@ -118,11 +129,11 @@ def _settings(path: str, body: Body) -> Settings:
 
 
 def _messages(path: str, body: Body) -> list[Message]:
-    """Return the dialogue of a request."""
+    """Return the dialogue of a request, with each reply of the model as one message."""
     if path == "completions":
         return [Message("user", str(body.get("prompt", "")))]
     if path == "responses":
-        return _join_assistant_messages(_items(body))
+        return _join_assistant_messages(_input_messages(body))
     system = [Message("system", extract_text(body["system"]))] if body.get("system") else []
     dialogue = [*system, *map(_message, body.get("messages", ()))]
     return _join_assistant_messages(dialogue) if path == "messages" else dialogue
@@ -144,8 +155,8 @@ def _message(data: Body) -> Message:
     return Message(_role(data), _message_text(content), tuple(calls), data.get("tool_call_id"))
 
 
-def _items(body: Body) -> Iterable[Message]:
-    """Return the dialogue in the items of ``responses``."""
+def _input_messages(body: Body) -> Iterable[Message]:
+    """Yield the messages in the items of a request of ``responses``."""
     if body.get("instructions"):
         yield Message("system", extract_text(body["instructions"]))
     input_items = body.get("input") or ()
@@ -164,7 +175,7 @@ def _items(body: Body) -> Iterable[Message]:
 
 
 def _join_assistant_messages(messages: Iterable[Message]) -> list[Message]:
-    """Join consecutive messages of an assistant."""
+    """Join consecutive messages of the assistant into one message each."""
     joined_messages: list[Message] = []
     for message in messages:
         if joined_messages and message.role == joined_messages[-1].role == "assistant":
@@ -181,7 +192,7 @@ def _role(data: Body) -> Role:
 
 
 def _message_text(content: Any) -> str:
-    """Return a message's text, including tool results in Anthropic's blocks."""
+    """Return the text of a message, including the texts of tool results in Anthropic's blocks."""
     if not isinstance(content, list):
         return extract_text(content) if isinstance(content, str | None) else json.dumps(content)
     parts = (part if isinstance(part, dict) else {"text": part} for part in content)

@@ -1,15 +1,15 @@
 """A scripted model server that implements the real protocols over HTTP.
 
-The server has OpenAI's chat, completions and responses and Anthropic's messages, whole and
-streamed. Each protocol is as strict as the real one wherever an agent can make mistakes, and can
-have deliberate faults. The server replaces paid servers in tests and demonstrations. Tokens are
-words, so costs can be checked to the token::
+The server offers OpenAI's chat, completions and responses and Anthropic's messages, each whole and
+streamed. Wherever an agent can make a mistake, the server is as strict as the real one. The server
+can also send deliberate faults. In tests and demonstrations, the server replaces paid ones. Its
+tokens are words, so tests can check costs to the token::
 
     with ScriptedServer(script([Rule(Line("submit"))])) as server:
         model = get_model("openai-compatible/any", base_url=server.url)
 
-Unmodified command-line agents can use the server, too. `shell` makes a line that runs a command,
-with the agent's own name for its shell tool::
+Unmodified command-line agents can use the server, too. `shell` makes a line that runs a command
+with the agent's own shell tool, whatever the tool's name is::
 
     rules = [Rule(shell("ls"), turn=0), Rule(Line("Done."))]
 """
@@ -52,19 +52,20 @@ FORMS: dict[str, Callable[[Answer, int], dict[str, Any]]] = {
     "messages": messages,
     "responses": responses,
 }
-"""Endpoint path → function from answer and turn to the answer in the protocol's form."""
+"""Endpoint path → function that writes an answer, given with its turn, in the endpoint's form."""
 COUNT = "messages/count_tokens"
 _CHARGED_KINDS = {None, "malformed", "truncated", "slow", "empty", "unfinished"}
-"""Faults that charge tokens, because the model has worked for the answer."""
+"""Kinds of faults (None: no fault) whose tokens are charged, because the model has worked."""
 
 Kind = Literal[
     "status", "malformed", "truncated", "disconnect", "slow", "empty", "unfinished", "overloaded"
 ]
-"""``malformed``: a whole body that is not JSON; in a stream, one event that is not JSON.
-``truncated``: the connection ends within the body. ``disconnect``: the connection ends before any
-answer. ``slow``: the answer is right, but late. ``empty``: an answer without choices, a stream
-without events. ``unfinished``: a stream that ends properly, but without its last events.
-``overloaded``: in a stream, an error in place of its second half; status 529 otherwise."""
+"""Kinds of faults. ``malformed``: a whole body that is not JSON; in a stream, one event that is not
+JSON. ``truncated``: the connection ends within the body. ``disconnect``: the connection ends before
+any answer. ``slow``: the answer is right, but late. ``empty``: an answer without choices, or a
+stream without events. ``unfinished``: a stream that ends properly, but without its last events.
+``overloaded``: in a stream, an error in place of the second half; without a stream, status 529.
+``status``: an error response with another status."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +74,14 @@ class Fault:
 
     Attributes:
         kind: The kind of fault.
-        status: The HTTP status, if that is the fault.
-        headers: Headers sent with it.
-        body: The body sent with it; ``None`` is an error in the protocol's form.
-        delay: Seconds before the first byte.
+        status: The HTTP status, for the kind ``status``.
+        headers: The headers of the response, for the kind ``status``.
+        body: The body of the response, for the kind ``status``; ``None``: an error in the
+            protocol's form.
+        delay: Seconds before the first byte of the answer.
         pause: Seconds before each event of a stream except the first.
-        until: A stream stops half way, and another answer before its first byte, until this event
-            is set or the server ends.
+        last_request: An event for which the answer waits: a stream in its middle, and any other
+            answer before its first byte. The end of the server ends the wait, too.
     """
 
     kind: Kind
@@ -88,26 +90,26 @@ class Fault:
     body: str | None = None
     delay: float = 0.0
     pause: float = 0.0
-    until: threading.Event | None = None
+    last_request: threading.Event | None = None
 
 
 Plan = Callable[[int], "Fault | None"]
-"""Number of the request, from 0 → its fault."""
+"""Function from the number of a request, counted from 0, to the fault of its answer."""
 
 
 def status(code: int, **headers: str) -> Fault:
-    """Make an error; ``Retry_After="2"`` is the header ``Retry-After``."""
+    """Return an error response as a fault; ``Retry_After="2"`` adds the header ``Retry-After``."""
     return Fault("status", code, {name.replace("_", "-"): text for name, text in headers.items()})
 
 
 def too_many(seconds: float, *, as_date: bool = False) -> Fault:
-    """Make a 429 with ``Retry-After``, in seconds or as a date."""
+    """Return the fault 429 with the header ``Retry-After``, in seconds or as a date."""
     wait = formatdate(time.time() + seconds, usegmt=True) if as_date else f"{seconds:g}"
     return status(429, Retry_After=wait)
 
 
 def usual() -> tuple[Fault, ...]:
-    """Return a typical set of faults, without delays."""
+    """Return one fault of each usual kind, without delays."""
     return (
         *map(status, (500, 503, 529)),
         too_many(0),
@@ -118,31 +120,31 @@ def usual() -> tuple[Fault, ...]:
 
 
 def first(*faults: Fault) -> Plan:
-    """Plan these faults for the first requests, in order, then none."""
-    return lambda number: faults[number] if number < len(faults) else None
+    """Return a plan with the given faults for the first requests, in order, and none later."""
+    return lambda request_number: faults[request_number] if request_number < len(faults) else None
 
 
 def some(share: float, faults: Sequence[Fault], seed: int = 0) -> Plan:
-    """Plan one of these faults for a share of the requests, equal for equal seeds."""
+    """Return a plan of random faults for a share of the requests; equal seeds give equal plans."""
 
-    def plan(number: int) -> Fault | None:
-        chance = random.Random(f"{seed} {number}")
-        return chance.choice(faults) if chance.random() < share else None
+    def plan(request_number: int) -> Fault | None:
+        generator = random.Random(f"{seed} {request_number}")
+        return generator.choice(faults) if generator.random() < share else None
 
     return plan
 
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One request, and its result.
+    """One request to the server, and the result.
 
     Attributes:
         path: The endpoint's path, without ``/v1``.
         body: The body of the request.
-        headers: The request's headers, names in lower case.
-        fault: The fault of the answer.
-        usage: The tokens of the answer; ``None`` if the model did not work.
-        query: The query string of the address.
+        headers: The headers of the request, with names in lower case.
+        fault: The fault of the answer; ``None``: no fault.
+        usage: The charged tokens of the answer; ``None`` if the model did not work.
+        query: The query string of the URL.
     """
 
     path: str
@@ -154,20 +156,20 @@ class Exchange:
 
     @property
     def answered(self) -> bool:
-        """Whether the answer was complete."""
+        """Whether the client has received a complete and correct answer."""
         return self.usage is not None and (self.fault is None or self.fault.kind == "slow")
 
 
 class ScriptedServer:
-    """A server on a free port of this machine, within a ``with`` statement.
+    """A scripted model server on a free port of this machine; ``with`` starts and ends the server.
 
     Args:
-        script: The model's script; by default its replies are empty.
-        plan: The faults.
+        script: The model's script; the default replies with empty texts.
+        plan: The faults of the answers; the default has none.
         dialect: The form of OpenAI's protocol: a name in `dialects.DIALECTS`.
-        context: The maximum tokens of a dialogue.
-        key: The key that a caller must have; ``None``: no key.
-        models: The names in the list of models. Every other name is served, too.
+        context: The maximum tokens of a dialogue; ``None``: no limit.
+        key: The key that each request must carry; ``None``: no key.
+        models: The names in the list of models. The server accepts every other name, too.
     """
 
     def __init__(
@@ -207,37 +209,37 @@ class ScriptedServer:
 
     @property
     def root(self) -> str:
-        """Anthropic's base URL."""
+        """The base URL for clients of Anthropic's API."""
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     @property
     def url(self) -> str:
-        """OpenAI's base URL."""
+        """The base URL for clients of OpenAI's API."""
         return f"{self.root}/v1"
 
     @property
     def usage(self) -> Usage:
-        """Tokens of all complete answers: callers can know only these."""
+        """The total tokens of all complete answers. Clients can know of no other tokens."""
         usages = (e.usage for e in self.exchanges if e.answered and e.usage is not None)
         return sum(usages, Usage())
 
-    def number(self) -> int:
-        """Return the next request's number."""
+    def next_number(self) -> int:
+        """Return the number of the next request, counted from 0."""
         with self._lock:
             self._requests += 1
             return self._requests - 1
 
     def wait(self, seconds: float) -> None:
-        """Wait, but not beyond the server's end."""
+        """Wait for a time, or until the end of the server."""
         self._stop_event.wait(seconds)
 
-    def hold(self, event: threading.Event | None) -> None:
-        """Wait for an event, but not beyond the server's end."""
+    def wait_for_event(self, event: threading.Event | None) -> None:
+        """Wait for an event, or until the end of the server."""
         while event is not None and not event.wait(0.02) and not self._stop_event.is_set():
             pass
 
-    def note(self, exchange: Exchange) -> None:
-        """Record a request and its result."""
+    def record_exchange(self, exchange: Exchange) -> None:
+        """Append a request and its result to `exchanges`."""
         with self._lock:
             self.exchanges.append(exchange)
 
@@ -248,7 +250,7 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 256
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Print nothing: callers disconnect when their patience ends."""
+        """Print nothing, because clients may disconnect when they have waited too long."""
 
 
 def _handler(server: ScriptedServer) -> type[BaseHTTPRequestHandler]:
@@ -264,15 +266,15 @@ class _Handler(BaseHTTPRequestHandler):
     owner: ScriptedServer
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Print nothing."""
+        """Print nothing, in place of a line for each request."""
 
     def do_HEAD(self) -> None:
         self._send(200, "")
 
     def do_GET(self) -> None:
-        path = self._path()
+        path = self._request_path()
         status, reply = 200, {}
-        self._note(path, {}, None, None)
+        self._record_exchange(path, {}, None, None)
         if path == "models":
             reply = model_page(self.owner.models, "scripted")
         elif path.startswith("models/"):
@@ -282,44 +284,47 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(status, json.dumps(reply))
 
     def do_POST(self) -> None:
-        owner, path = self.owner, self._path()
+        owner, path = self.owner, self._request_path()
         self.request_bytes = self.rfile.read(int(self.headers.get("content-length", 0)))
-        body = self._body()
-        # Agents count tokens at any time: faults of counts would shift the faults of calls.
-        fault = None if path == COUNT else owner.plan(owner.number())
-        status, reply, usage = self._reply(path, body)
+        body = self._parse_body()
+        # A request to count tokens gets no number and no fault. Agents send such requests at any
+        # time, so numbers for them would shift the faults of the other requests.
+        fault = None if path == COUNT else owner.plan(owner.next_number())
+        status, reply, usage = self._make_reply(path, body)
         kind = fault.kind if fault else None
         charged_usage = usage if kind in _CHARGED_KINDS and status == HTTPStatus.OK else None
-        self._note(path, body, fault, charged_usage)
+        self._record_exchange(path, body, fault, charged_usage)
         if fault is not None:
             owner.wait(fault.delay)
-            if self._refused(fault, path, body):
+            if self._send_fault(fault, path, body):
                 return
         if status == HTTPStatus.OK and body.get("stream") and path in STREAMS:
             self._stream(path, reply, body, fault)
         elif fault is None:
             self._send(status, json.dumps(reply))
         else:
-            self._fail(fault, status, reply)
+            self._send_faulty(fault, status, reply)
 
-    def _path(self) -> str:
+    def _request_path(self) -> str:
         return unquote(urlsplit(self.path).path).removeprefix("/v1").strip("/")
 
-    def _note(
+    def _record_exchange(
         self, path: str, body: Mapping[str, Any], fault: Fault | None, usage: Usage | None
     ) -> None:
         headers = {name.lower(): text for name, text in self.headers.items()}
-        query = urlsplit(self.path).query
-        self.owner.note(Exchange(path, body, headers, fault, usage, query))
+        query_string = urlsplit(self.path).query
+        self.owner.record_exchange(Exchange(path, body, headers, fault, usage, query_string))
 
-    def _body(self) -> dict[str, Any]:
+    def _parse_body(self) -> dict[str, Any]:
         try:
             body = json.loads(self.request_bytes)
         except ValueError:
             return {}
         return body if isinstance(body, dict) else {}
 
-    def _reply(self, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any], Usage | None]:
+    def _make_reply(
+        self, path: str, body: dict[str, Any]
+    ) -> tuple[int, dict[str, Any], Usage | None]:
         owner = self.owner
         if path not in FORMS and path != COUNT:
             return 404, error(path, 404, "there is no such endpoint", "not_found"), None
@@ -355,8 +360,8 @@ class _Handler(BaseHTTPRequestHandler):
             )
         return 200, reply, usage
 
-    def _refused(self, fault: Fault, path: str, body: Mapping[str, Any]) -> bool:
-        """Send a fault that precedes any answer; return whether `fault` is such a fault."""
+    def _send_fault(self, fault: Fault, path: str, body: Mapping[str, Any]) -> bool:
+        """Send the fault if it replaces the whole answer; return whether it does."""
         is_in_stream = fault.kind == "overloaded" and body.get("stream")
         if fault.kind in {"status", "overloaded"} and not is_in_stream:
             status = 529 if fault.kind == "overloaded" else fault.status
@@ -368,9 +373,9 @@ class _Handler(BaseHTTPRequestHandler):
             return True
         return False
 
-    def _fail(self, fault: Fault, status: int, reply: dict[str, Any]) -> None:
-        """Send a whole answer with a fault."""
-        self.owner.hold(fault.until)
+    def _send_faulty(self, fault: Fault, status: int, reply: dict[str, Any]) -> None:
+        """Send a whole answer that a fault damages or delays."""
+        self.owner.wait_for_event(fault.last_request)
         text = json.dumps(reply)
         if fault.kind in {"malformed", "unfinished"}:
             self._send(200, text[: len(text) // 2])
@@ -385,27 +390,29 @@ class _Handler(BaseHTTPRequestHandler):
     def _stream(
         self, path: str, reply: dict[str, Any], body: Mapping[str, Any], fault: Fault | None
     ) -> None:
-        """Send an answer as events, each in its own chunk."""
+        """Send an answer as events, each in its own HTTP chunk, with the fault if there is one."""
         events = list(STREAMS[path](reply, body))
-        half = len(events) // 2
+        middle_index = len(events) // 2
         kind = fault.kind if fault else None
         if kind == "empty":
             events = []
         elif kind in {"truncated", "unfinished"}:
-            events = events[: half + 1]
+            events = events[: middle_index + 1]
         elif kind == "malformed":
-            events.insert(half, (events[half][0], '{"half'))
+            events.insert(middle_index, (events[middle_index][0], '{"half'))
         elif kind == "overloaded":
             error_payload = error(path, 529, "Overloaded", "server_is_overloaded")
-            events[half:] = [failure(path, reply, error_payload)]
+            events[middle_index:] = [failure(path, reply, error_payload)]
         self._head(200, {"Content-Type": "text/event-stream", "Transfer-Encoding": "chunked"})
-        for number, event in enumerate(events):
-            if fault is not None and number:
+        for event_index, event in enumerate(events):
+            if fault is not None and event_index:
                 self.owner.wait(fault.pause)
-                self.owner.hold(fault.until if number == half else None)
+                self.owner.wait_for_event(
+                    fault.last_request if event_index == middle_index else None
+                )
             event_bytes = frame(event)
             chunk = b"%x\r\n%b\r\n" % (len(event_bytes), event_bytes)
-            if kind == "truncated" and number == half:
+            if kind == "truncated" and event_index == middle_index:
                 self.wfile.write(chunk[: len(chunk) // 2])
                 self._hang_up()
                 return
@@ -421,7 +428,7 @@ class _Handler(BaseHTTPRequestHandler):
     ) -> None:
         body = text.encode()
         fields = {"Content-Type": "application/json", "Content-Length": str(len(body))}
-        # In one write, so no answer waits for the acknowledgement of its own headers.
+        # A single write: otherwise the body would wait for the acknowledgement of the headers.
         self._head(status, fields | dict(headers or {}), body[: len(body) // 2] if cut else body)
 
     def _head(self, status: int, headers: Mapping[str, str], body: bytes = b"") -> None:

@@ -1,7 +1,7 @@
 """Answers as streams of server-sent events, for `intercode_integrations.testing.server`.
 
-Each function takes the whole answer, in a protocol's own form, and returns the events in which the
-real server sends it. One event carries one token, which is a word.
+Each function takes a whole answer in a protocol's own form, and yields the events in which the real
+server would send the answer. Each event carries one token, and a token is a word.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from typing import Any
 
 Payload = dict[str, Any]
 Event = tuple[str | None, Payload | str]
-"""Event: its name, if the protocol names events, and its data."""
+"""An event: its name (None if the protocol does not name events), and its data."""
 
 
 def frame(event: Event) -> bytes:
-    """Return the bytes of an event."""
+    """Return the bytes of an event in a stream."""
     name, data = event
     text = data if isinstance(data, str) else json.dumps(data)
     return ((f"event: {name}\n" if name else "") + f"data: {text}\n\n").encode()
 
 
 def tokens(text: str) -> list[str]:
-    """Split a text before each word except the first; the parts joined are the text."""
+    """Split a text before each word except the first. The joined parts equal the text."""
     return re.findall(r"\s*\S+(?:\s+\Z)?|\A\s+\Z", text)
 
 
 def chat(answer: Payload, request_body: Mapping[str, Any]) -> Iterator[Event]:
-    """Stream an answer of ``chat/completions``."""
+    """Yield the events of a ``chat/completions`` answer."""
     choice = answer["choices"][0]
     message = choice.get("message", {})
     calls = message.get("tool_calls") or ()
@@ -42,41 +42,42 @@ def chat(answer: Payload, request_body: Mapping[str, Any]) -> Iterator[Event]:
     )
     if message.get("reasoning_content"):
         yield _chunk(answer, request_body, {"reasoning_content": message["reasoning_content"]})
-    for part in tokens(message.get("content") or ""):
-        yield _chunk(answer, request_body, {"content": part}, token_fields.next_fields())
+    for token in tokens(message.get("content") or ""):
+        yield _chunk(answer, request_body, {"content": token}, token_fields.next_fields())
     for index, call in enumerate(calls):
         function = call["function"]
-        # Ollama sends objects, and therefore in one piece.
+        # Ollama sends arguments as an object, which cannot be split into several events.
         is_object = not isinstance(function["arguments"], str)
         function_start = {
             **function,
             "arguments": json.dumps(function["arguments"]) if is_object else "",
         }
-        head = {"index": index, **call, "function": function_start}
-        yield _chunk(answer, request_body, {"tool_calls": [head]}, token_fields.next_fields())
-        for part in () if is_object else tokens(function["arguments"]):
-            delta = {"index": index, "function": {"arguments": part}}
+        call_start = {"index": index, **call, "function": function_start}
+        yield _chunk(answer, request_body, {"tool_calls": [call_start]}, token_fields.next_fields())
+        for token in () if is_object else tokens(function["arguments"]):
+            delta = {"index": index, "function": {"arguments": token}}
             yield _chunk(answer, request_body, {"tool_calls": [delta]}, token_fields.next_fields())
     yield _chunk(answer, request_body, {}, {}, choice["finish_reason"])
     yield from _end(answer, request_body)
 
 
 class _TokenFields:
-    """Token ids and log-probabilities of an answer, one token after the other."""
+    """The token ids and log-probabilities of an answer, which are read token by token."""
 
     def __init__(self, choice: Payload) -> None:
         self._choice = choice
         self._position = 0
 
     def next_fields(self) -> Payload:
-        """Return the fields of the choice in the next token's chunk."""
+        """Return the fields about the next token, for the chunk that carries the token."""
         position, self._position = self._position, self._position + 1
         fields: Payload = {}
         if self._choice.get("token_ids") is not None:
             fields["token_ids"] = self._choice["token_ids"][position : position + 1]
         if isinstance(logprobs := self._choice.get("logprobs"), dict):
             fields["logprobs"] = {
-                name: part and part[position : position + 1] for name, part in logprobs.items()
+                field: entries and entries[position : position + 1]
+                for field, entries in logprobs.items()
             }
         return fields
 
@@ -114,13 +115,13 @@ def _has_usage(request_body: Mapping[str, Any]) -> bool:
 
 
 def completion(answer: Payload, request_body: Mapping[str, Any]) -> Iterator[Event]:
-    """Stream an answer of ``completions``."""
+    """Yield the events of a ``completions`` answer."""
     choice = answer["choices"][0]
     token_fields = _TokenFields(choice)
-    for part in tokens(choice["text"]):
+    for token in tokens(choice["text"]):
         chunk_choice = {
             "index": 0,
-            "text": part,
+            "text": token,
             "logprobs": None,
             "finish_reason": None,
             **token_fields.next_fields(),
@@ -137,7 +138,7 @@ def completion(answer: Payload, request_body: Mapping[str, Any]) -> Iterator[Eve
 
 
 def messages(answer: Payload, request_body: Mapping[str, Any]) -> Iterator[Event]:
-    """Stream an answer of Anthropic's ``messages``."""
+    """Yield the events of an answer of Anthropic's ``messages``."""
     start_message = {**answer, "content": [], "stop_reason": None}
     start_message["usage"] = {**answer["usage"], "output_tokens": 1}
     yield _named_event("message_start", message=start_message)
@@ -150,8 +151,8 @@ def messages(answer: Payload, request_body: Mapping[str, Any]) -> Iterator[Event
         yield _named_event("content_block_start", index=index, content_block=start_block)
         if not index:
             yield _named_event("ping")
-        for part in tokens(text):
-            delta = {"type": kind[0], kind[1]: part}
+        for token in tokens(text):
+            delta = {"type": kind[0], kind[1]: token}
             yield _named_event("content_block_delta", index=index, delta=delta)
         yield _named_event("content_block_stop", index=index)
     end = {name: answer[name] for name in ("stop_reason", "stop_sequence")}
@@ -164,13 +165,13 @@ def _named_event(kind: str, **fields: Any) -> Event:
 
 
 def responses(answer: Payload, request_body: Mapping[str, Any]) -> Iterator[Event]:
-    """Stream an answer of ``responses``, with numbered events."""
-    for number, (kind, data) in enumerate(_responses(answer)):
+    """Yield the events of a ``responses`` answer, with their sequence numbers."""
+    for sequence_number, (kind, data) in enumerate(_response_events(answer)):
         assert isinstance(data, dict)
-        yield kind, {**data, "sequence_number": number}
+        yield kind, {**data, "sequence_number": sequence_number}
 
 
-def _responses(answer: Payload) -> Iterator[Event]:
+def _response_events(answer: Payload) -> Iterator[Event]:
     start_response = {**answer, "status": "in_progress", "output": [], "usage": None}
     start_response["incomplete_details"] = None
     yield _named_event("response.created", response=start_response)
@@ -178,28 +179,28 @@ def _responses(answer: Payload) -> Iterator[Event]:
     for index, item in enumerate(answer["output"]):
         position = {"item_id": item["id"], "output_index": index}
         if item["type"] == "message":
-            yield from _text(item, position)
+            yield from _text_events(item, position)
         else:
-            yield from _call(item, position)
+            yield from _call_events(item, position)
         yield _named_event("response.output_item.done", output_index=index, item=item)
     yield _named_event(f"response.{answer['status']}", response=answer)
 
 
-def _text(item: Payload, position: Payload) -> Iterator[Event]:
+def _text_events(item: Payload, position: Payload) -> Iterator[Event]:
     start_item = {**item, "status": "in_progress", "content": []}
     yield _named_event(
         "response.output_item.added", output_index=position["output_index"], item=start_item
     )
-    part = item["content"][0]
+    text_part = item["content"][0]
     position = {**position, "content_index": 0}
-    yield _named_event("response.content_part.added", **position, part={**part, "text": ""})
-    for word in tokens(part["text"]):
+    yield _named_event("response.content_part.added", **position, part={**text_part, "text": ""})
+    for word in tokens(text_part["text"]):
         yield _named_event("response.output_text.delta", **position, delta=word, logprobs=[])
-    yield _named_event("response.output_text.done", **position, text=part["text"], logprobs=[])
-    yield _named_event("response.content_part.done", **position, part=part)
+    yield _named_event("response.output_text.done", **position, text=text_part["text"], logprobs=[])
+    yield _named_event("response.content_part.done", **position, part=text_part)
 
 
-def _call(item: Payload, position: Payload) -> Iterator[Event]:
+def _call_events(item: Payload, position: Payload) -> Iterator[Event]:
     start_item = {**item, "status": "in_progress", "arguments": ""}
     yield _named_event(
         "response.output_item.added", output_index=position["output_index"], item=start_item
@@ -216,11 +217,11 @@ STREAMS: dict[str, Callable[[Payload, Mapping[str, Any]], Iterator[Event]]] = {
     "messages": messages,
     "responses": responses,
 }
-"""Endpoint path → streaming function."""
+"""Endpoint path → function that yields the events of an answer."""
 
 
 def failure(path: str, answer: Payload, error: Payload) -> Event:
-    """Return the event of an error after the start of a stream."""
+    """Return the event that reports an error within a stream."""
     if path == "messages":
         return "error", error
     if path == "responses":

@@ -1,8 +1,9 @@
 """Environments and rollouts for TRL's ``GRPOTrainer``, for any InterCode environment.
 
-`environments` is for ``environment_factory``: TRL runs the episodes, and a model calls tools.
-`Rollouts` is for ``rollout_func``: InterCode runs the episodes in a vector, and a model writes
-blocks of code. There a group may share its first turns.
+`environments` is for the trainer's argument ``environment_factory``: TRL runs the episodes, and the
+model acts by calling tools. `Rollouts` is for the argument ``rollout_func``: InterCode runs the
+episodes in a vector, and the model acts by writing blocks of code. With `Rollouts`, the attempts of
+a group may share their first turns.
 """
 
 from __future__ import annotations

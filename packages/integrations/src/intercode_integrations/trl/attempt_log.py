@@ -1,4 +1,4 @@
-"""Records of a training run's attempts: a run folder that includes the trained tokens."""
+"""Records of the attempts in a training run: a run folder that includes each attempt's tokens."""
 
 from __future__ import annotations
 
@@ -8,22 +8,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from intercode.dialogues import Talk
+from intercode.dialogues import RecordedDialogue
 from intercode.envs.vector import ThreadVectorEnv
 from intercode.errors import UsageError
 from intercode.evaluate.manifest import dataset_facts, describe
 from intercode.records import MANIFEST, RecordWriter
-from intercode_integrations.trl.batch import Attempt
+from intercode_integrations.trl.batch import Rollout
 
 _AGENT = "trl"
 
 
-class Log:
-    """A log of attempts in a new folder; later attempts at a task are later epochs.
+class AttemptLog:
+    """A log that records attempts in a new run folder.
+
+    The second attempt at a task is recorded as the task's epoch 1, and so on.
 
     Args:
-        folder: The folder.
-        env: An environment of the run, used only for its facts.
+        folder: The run folder.
+        env: An environment of the training run, used only for its facts.
 
     Raises:
         UsageError: The folder already holds a run.
@@ -47,15 +49,21 @@ class Log:
             )
         )
 
-    def add(self, envs: ThreadVectorEnv, attempts: Sequence[Attempt]) -> None:
-        """Record the attempts of a batch; their episodes are the environments' last ones."""
+    def add(self, envs: ThreadVectorEnv, attempts: Sequence[Rollout]) -> None:
+        """Record the attempts of a batch.
+
+        Args:
+            envs: The vector; the last episode of the environment with an attempt's number is the
+                attempt's.
+            attempts: The attempts.
+        """
         for attempt in attempts:
             env: Any = envs.envs[attempt.number].unwrapped
             tokens = [
                 sum(len(call[name]) for call in attempt.calls)
                 for name in ("prompt_token_ids", "token_ids")
             ]
-            dialogue = Talk(
+            dialogue = RecordedDialogue(
                 name=_AGENT,
                 input_tokens=tokens[0],
                 output_tokens=tokens[1],
@@ -76,5 +84,5 @@ class Log:
             self._epochs[attempt.task] += 1
 
     def close(self) -> None:
-        """Release the folder. Idempotent."""
+        """Release the run folder. Idempotent."""
         self._writer.close()

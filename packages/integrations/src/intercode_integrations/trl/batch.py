@@ -1,6 +1,6 @@
 """Attempts of a batch, played together in a vector of environments.
 
-The trainer generates the replies, by vLLM or by itself, with its current weights.
+TRL's trainer generates the replies with its current weights, in its own process or by vLLM.
 """
 
 from __future__ import annotations
@@ -18,34 +18,39 @@ from intercode.dialogues import Call
 from intercode.envs.traits import resolve_traits
 from intercode.envs.vector import ThreadVectorEnv
 from intercode.errors import ForkError, SandboxError
-from intercode_integrations.trl.tokens import added_tokens, encode, encode_data, pieces
+from intercode_integrations.trl.tokens import added_tokens, encode, encode_data, split_text
 
 _REPLY = "\N{SYMBOL FOR UNIT SEPARATOR}"
-"""Placeholder for a reply, to find the text that a chat template puts after it."""
+"""Placeholder for a reply, by which the text that a chat template puts after a reply is found."""
 _DATA = "\N{SYMBOL FOR RECORD SEPARATOR}"
-"""Placeholder for an observation that contains the text of a control token."""
+"""Placeholder for an observation, if the observation contains the text of a control token."""
 
 
 @dataclass
-class Attempt:
-    """An attempt at a task, in tokens."""
+class Rollout:
+    """An attempt at a task, as tokens for training."""
 
     number: int
-    """Index of the environment in the vector."""
+    """Index of the attempt, and of its environment in the vector."""
     task: str
     prompt: list[int]
     completion: list[int] = field(default_factory=list)
     mask: list[int] = field(default_factory=list)
-    """1 for each token of the model, 0 for tokens of the environment."""
+    """1 for each completion token of the model, 0 for each token of the environment."""
     logprobs: list[float] | None = field(default_factory=list)
-    """Log-probabilities; None: the trainer's way of generating returns none."""
+    """Log-probability of each completion token; None if the trainer's generator returns none."""
     reward: float = math.nan
     running: bool = False
     calls: list[Call] = field(default_factory=list)
-    """The model's replies, in the form of an episode's record."""
+    """Replies of the model, in the form of an episode's record."""
 
     def reply(self, ids: Sequence[int], logprobs: Sequence[float] | None) -> None:
-        """Add a reply of the model to the completion."""
+        """Add a reply of the model to the completion.
+
+        Args:
+            ids: The reply's tokens.
+            logprobs: The log-probability of each token; None if there are none.
+        """
         call = Call(
             turn=len(self.calls),
             prompt_token_ids=self.prompt + self.completion,
@@ -57,14 +62,14 @@ class Attempt:
         self.add(ids, logprobs, mask_value=1)
 
     def add(self, ids: Sequence[int], logprobs: Sequence[float] | None, mask_value: int) -> None:
-        """Add tokens to the completion."""
+        """Add tokens of the model (mask 1) or of the environment (mask 0) to the completion."""
         self.completion += ids
         self.mask += [mask_value] * len(ids)
         if self.logprobs is not None:
             self.logprobs = None if logprobs is None else [*self.logprobs, *logprobs]
 
-    def continuation(self, number: int) -> Attempt:
-        """Return the attempt that continues this one in another environment."""
+    def continuation(self, number: int) -> Rollout:
+        """Return an attempt whose prompt is this attempt so far, in the environment `number`."""
         return replace(
             self,
             number=number,
@@ -77,15 +82,15 @@ class Attempt:
 
 
 class Batch:
-    """The attempts of a batch.
+    """The attempts of a batch, with the environments and the trainer.
 
     Args:
-        envs: The vector; its first environments belong to the attempts, by number.
-        attempts: The attempts in the order of their numbers; those of a group are adjacent.
+        envs: The vector; the environment at index n belongs to the attempt with number n.
+        attempts: The attempts, ordered by number. The attempts of a group are adjacent.
         trainer: TRL's trainer.
     """
 
-    def __init__(self, envs: ThreadVectorEnv, attempts: list[Attempt], trainer: Any) -> None:
+    def __init__(self, envs: ThreadVectorEnv, attempts: list[Rollout], trainer: Any) -> None:
         self._envs = envs
         self.attempts = attempts
         self._trainer = trainer
@@ -97,10 +102,10 @@ class Batch:
             [member.number for member in group]
             for _, group in groupby(self.attempts, lambda member: member.task)
         ]
-        firsts = [group[0] for group in groups]
-        self._begin(firsts)
+        leaders = [group[0] for group in groups]
+        self._begin(leaders)
         for _ in range(shared_turns):
-            self._play_turn(firsts)
+            self._play_turn(leaders)
         remaining_numbers = [
             member
             for group in groups
@@ -111,34 +116,38 @@ class Batch:
         while any(member.running for member in self.attempts):
             self._play_turn(range(len(self.attempts)))
 
-    def _begin(self, numbers: Sequence[int]) -> None:
-        if not numbers:
+    def _begin(self, attempt_numbers: Sequence[int]) -> None:
+        if not attempt_numbers:
             return
         reset_mask = np.zeros(self._envs.num_envs, dtype=np.bool_)
-        reset_mask[list(numbers)] = True
+        reset_mask[list(attempt_numbers)] = True
         tasks: list[str | None] = [None] * self._envs.num_envs
-        for number in numbers:
-            tasks[number] = self.attempts[number].task
-            self.attempts[number].running = True
+        for attempt_number in attempt_numbers:
+            tasks[attempt_number] = self.attempts[attempt_number].task
+            self.attempts[attempt_number].running = True
         self._envs.reset(options={"task_id": tasks, "reset_mask": reset_mask})
 
     def _fork(self, group: Sequence[int]) -> bool:
-        """Fork a group's first episode into its others; False: it has ended or cannot fork."""
+        """Fork the episode of a group's first attempt into the environments of the others.
+
+        Returns:
+            Whether the fork succeeded; False if the episode has ended or cannot fork.
+        """
         leader, *followers = group
         if not self.attempts[leader].running:
             return False
         try:
             self._envs.fork(leader, into=followers)
-        except (ForkError, SandboxError):  # the next step reports a lost one
+        except (ForkError, SandboxError):  # the next step reports a lost sandbox
             return False
         source = self.attempts[leader]
-        for number in group:
-            self.attempts[number] = source.continuation(number)
+        for attempt_number in group:
+            self.attempts[attempt_number] = source.continuation(attempt_number)
         return True
 
-    def _play_turn(self, numbers: Sequence[int]) -> None:
-        """Generate the model's replies, and take their actions in the environments."""
-        active_attempts = [self.attempts[n] for n in numbers if self.attempts[n].running]
+    def _play_turn(self, attempt_numbers: Sequence[int]) -> None:
+        """Generate a reply for each running attempt, and execute the replies' actions."""
+        active_attempts = [self.attempts[n] for n in attempt_numbers if self.attempts[n].running]
         if not active_attempts:
             return
         trainer, max_tokens = self._trainer, self._trainer.max_completion_length
@@ -170,20 +179,24 @@ class Batch:
             env.episode.metadata["ended_by"] = "tokens"
         self._step(full_attempts, ["submit"] * len(full_attempts))
 
-    def _step(self, attempts: Sequence[Attempt], actions: Sequence[str]) -> None:
+    def _step(self, attempts: Sequence[Rollout], actions: Sequence[str]) -> None:
         if not attempts:
             return
         self._envs.send(actions, [attempt.number for attempt in attempts])
         _, rewards, terminated, truncated, infos = self._envs.recv(len(attempts))
-        for number, reward, *end_flags in zip(
+        for attempt_number, reward, *end_flags in zip(
             infos["env_id"], rewards, terminated, truncated, strict=True
         ):
             if any(end_flags):
-                attempt = self.attempts[number]
+                attempt = self.attempts[attempt_number]
                 attempt.running, attempt.reward = False, float(reward)
 
-    def _add_observation(self, attempt: Attempt, max_tokens: int) -> bool:
-        """Add the observation to the completion; False: no space for it and a reply."""
+    def _add_observation(self, attempt: Rollout, max_tokens: int) -> bool:
+        """Add the last observation to an attempt's completion.
+
+        Returns:
+            Whether it was added; False if no space for a reply would remain within `max_tokens`.
+        """
         env: Any = self._envs.envs[attempt.number].unwrapped
         ids = self._observation_tokens(env.messages("chat")[-1], attempt.completion[-1])
         if len(attempt.completion) + len(ids) >= max_tokens:
@@ -192,24 +205,29 @@ class Batch:
         return True
 
     def _observation_tokens(self, message: dict[str, Any], last_token: int) -> list[int]:
-        """Return the tokens between a reply that ends with `last_token` and the next reply."""
+        """Return the tokens between the end of one reply and the start of the next.
+
+        Args:
+            message: The message with the observation.
+            last_token: The last token of the reply before it.
+        """
         trainer, tokenizer = self._trainer, self._trainer.processing_class
         reply = {"role": "assistant", "content": _REPLY}
         content = str(message["content"])
-        has_tokens = len(pieces(content, added_tokens(tokenizer))) > 1
-        shown_message = {**message, "content": _DATA} if has_tokens else message
-        text = tokenizer.apply_chat_template(
+        has_added_tokens = len(split_text(content, added_tokens(tokenizer))) > 1
+        shown_message = {**message, "content": _DATA} if has_added_tokens else message
+        rendered_text = tokenizer.apply_chat_template(
             [{"role": "user", "content": ""}, reply, shown_message],
             add_generation_prompt=True,
             tokenize=False,
             chat_template=trainer.chat_template,
             **trainer.chat_template_kwargs,
         )
-        text = text.partition(_REPLY)[2]
-        if has_tokens:
-            prefix, _, suffix = text.partition(_DATA)
-            ids = encode(tokenizer, prefix) + encode_data(tokenizer, content)
+        rendered_text = rendered_text.partition(_REPLY)[2]
+        if has_added_tokens:
+            text_before_data, _, suffix = rendered_text.partition(_DATA)
+            ids = encode(tokenizer, text_before_data) + encode_data(tokenizer, content)
             ids += encode(tokenizer, suffix)
         else:
-            ids = encode(tokenizer, text)
+            ids = encode(tokenizer, rendered_text)
         return ids[1:] if ids[0] == last_token else ids

@@ -1,9 +1,9 @@
 """Environments for ``GRPOTrainer(environment_factory=…)``.
 
 TRL exposes every public method of an environment's class as a tool, except `reset` and
-`get_reward`. This module therefore builds a class with the environment's own tools. TRL keeps the
-objects for later batches and never closes them. Each object closes its sandbox when it is scored,
-and everything else when it is collected or the process ends.
+`get_reward`. This module therefore builds a class whose methods are the tools of the environment.
+TRL reuses the objects in later batches, and never closes them. Each object closes its sandbox when
+its episode is scored, and everything else at garbage collection or at the end of the process.
 """
 
 from __future__ import annotations
@@ -31,18 +31,19 @@ log = logging.getLogger(__name__)
 
 
 def environments(env: str | Path, *, tokenizer: Any = None, **options: Any) -> Environments:
-    """Make a factory of environments in TRL's sense.
+    """Make a factory for the argument ``environment_factory`` of ``GRPOTrainer``.
 
     Args:
-        env: As in `intercode.make`.
-        tokenizer: The model's tokenizer, whose control tokens are broken in the tools' results.
-        **options: As in `intercode.make`, except ``errors``: failures are values.
+        env: As for `intercode.make`.
+        tokenizer: The model's tokenizer. The texts of its control tokens are altered in the tools'
+            results.
+        **options: As for `intercode.make`, except ``errors``, which is always ``"value"``.
     """
     return Environments(env, tokenizer=tokenizer, **options)
 
 
 class Environments:
-    """A factory of a training run's environments, each for one rollout at a time::
+    """A factory of environments for a training run, each for one rollout at a time::
 
         bash = environments("bash", max_turns=8)
         GRPOTrainer(model, train_dataset=bash.dataset(), environment_factory=bash)
@@ -50,10 +51,11 @@ class Environments:
     The factory can be pickled.
 
     Args:
-        env: As in `intercode.make`.
-        tokenizer: The model's tokenizer. TRL encodes the tools' results, including control tokens;
-            a zero-width space breaks these. None: tokens of the form ``<|…|>`` are broken.
-        **options: As in `intercode.make`, except ``errors``: failures are values.
+        env: As for `intercode.make`.
+        tokenizer: The model's tokenizer. TRL would encode the text of a control token in a tool's
+            result as that token. Therefore a zero-width space is inserted into such texts. None:
+            texts of the form ``<|…|>`` count as control tokens.
+        **options: As for `intercode.make`, except ``errors``, which is always ``"value"``.
     """
 
     def __init__(self, env: str | Path, *, tokenizer: Any = None, **options: Any) -> None:
@@ -66,13 +68,17 @@ class Environments:
         return partial(Environments, env, tokenizer=self._tokenizer, **options), ()
 
     def __call__(self) -> _Environment:
-        """Make an environment. Its sandbox starts at its `reset`."""
-        environment = self._kind(self._create(), self._tokenizer)
+        """Make an environment. The environment starts its sandbox at `reset`."""
+        environment = self._environment_class(self._create(), self._tokenizer)
         self._environments.add(environment)
         return environment
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the tasks as rows; TRL appends the text of `reset` to a prompt's last message."""
+        """Return the tasks as rows of a dataset.
+
+        At the start of an episode, TRL appends the text that `reset` returns to the last message of
+        the prompt.
+        """
         task_dialogues = dialogues(self._template, transcripts.tools)
         return [
             {"prompt": [system, {**user, "content": ""}], "task_id": task.task_id}
@@ -80,11 +86,11 @@ class Environments:
         ]
 
     def dataset(self) -> datasets.Dataset:
-        """Make a dataset of the tasks, for ``train_dataset``."""
+        """Make a dataset of the tasks, for the trainer's argument ``train_dataset``."""
         return as_dataset(self.rows())
 
     def close(self) -> None:
-        """Close all environments of this factory. Idempotent."""
+        """Close all environments that this factory has made. Idempotent."""
         for environment in list(self._environments):
             environment._close()
 
@@ -99,21 +105,21 @@ class Environments:
 
     @cached_property
     def _template(self) -> Any:
-        """Environment that is used only for its facts."""
+        """An environment that is used only for its facts, without an episode."""
         return self._create()
 
     @cached_property
-    def _kind(self) -> type[_Environment]:
-        name = str(self._template.name).capitalize()  # the reward's name in TRL's logs
+    def _environment_class(self) -> type[_Environment]:
+        name = str(self._template.name).capitalize()  # TRL's logs name the reward by the class
         return type(
             name,
             (_Environment,),
-            {function.__name__: _method(function) for function in Tools(self._template)},
+            {function.__name__: _make_method(function) for function in Tools(self._template)},
         )
 
 
 class _Environment:
-    """An environment with TRL's interface; subclasses have the tools."""
+    """An environment with TRL's interface; its subclass has a method for each tool."""
 
     def __init__(self, env: Any, tokenizer: Any = None) -> None:
         self._env = env
@@ -123,17 +129,22 @@ class _Environment:
         self._close = weakref.finalize(self, env.close)
 
     def reset(self, task_id: str | None = None, index: int | None = None, **row: Any) -> str:
-        """Start an episode; return the task's text.
+        """Start an episode, and return the text of its task.
+
+        Args:
+            task_id: The task's id, from the row of the dataset.
+            index: The task's index, if the row has no id.
+            **row: Other columns of the row, which are ignored.
 
         Raises:
-            UsageError: The row names no task.
+            UsageError: The row has neither an id nor an index.
             SandboxUnavailableError: This machine does not permit sandboxes. This error ends the
                 training.
         """
         if task_id is None and index is None:
             raise UsageError(
-                "a row has neither 'task_id' nor 'index', so that the attempts of a group would "
-                "have different tasks: train_dataset=environments.dataset()"
+                "a row has neither 'task_id' nor 'index', so the episodes of a group would have "
+                "different tasks: train_dataset=environments.dataset()"
             )
         self._env.reset(task_id=task_id, index=index if task_id is None else None)
         return break_tokens(str(self._env.messages("tools")[-1]["content"]), self._tokenizer)
@@ -142,7 +153,7 @@ class _Environment:
         """End the episode, score it, and close its sandbox.
 
         Returns:
-            The reward; None if the sandbox was lost or the task is broken.
+            The reward in [0, 1]; None if the sandbox was lost or the task is broken.
         """
         if not self._tools.done:
             self._env.step("submit")
@@ -153,12 +164,12 @@ class _Environment:
 
 
 def warn_of_loss(episode: Episode) -> None:
-    """Log the reason why an attempt has no reward, which TRL cannot know."""
+    """Log the reason why an attempt has no reward, because TRL does not receive the reason."""
     log.warning("task %s: an attempt has no reward: %s", episode.task_id, episode.error)
 
 
-def _method(function: Function) -> Callable[..., str]:
-    """Make a method for a tool that each object resolves by name."""
+def _make_method(function: Function) -> Callable[..., str]:
+    """Make a method that calls the tool of the same name in the object's own environment."""
     name = function.__name__
 
     @wraps(function)

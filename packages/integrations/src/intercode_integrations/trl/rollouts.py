@@ -1,11 +1,12 @@
 """Rollouts for ``GRPOTrainer(rollout_func=…)``, in a vector of environments.
 
-All attempts of a batch take their turns together: one model call for all running attempts, then one
-parallel step of their environments. A reply's block of code is its action, like for the agent
-``try-again``, so any chat template works.
+All attempts of a batch advance together. Each turn is one model call for all running attempts, and
+then one parallel step of their environments. As for the agent ``try-again``, the action is the
+block of code in the model's reply. Therefore any chat template works.
 
-A group may share its first turns: the first attempt plays them, and the others are forks of its
-episode. Shared turns are in the prompt of all attempts, and therefore outside the loss.
+The attempts of a group may share their first turns. The first attempt then plays these turns, and
+forks of its episode continue as the other attempts. The shared turns become part of every prompt,
+and are therefore excluded from the loss.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from intercode.agents import transcripts
 from intercode.envs.vector import ThreadVectorEnv
 from intercode.errors import UsageError
 from intercode.project import create, create_vec
-from intercode_integrations.trl.attempt_log import Log
-from intercode_integrations.trl.batch import Attempt, Batch
+from intercode_integrations.trl.attempt_log import AttemptLog
+from intercode_integrations.trl.batch import Batch, Rollout
 from intercode_integrations.trl.environments import warn_of_loss
 from intercode_integrations.trl.rows import as_dataset, dialogues
 
@@ -30,12 +31,19 @@ if TYPE_CHECKING:
 
 
 def env_reward(**row: Any) -> list[float | None]:
-    """Return the environments' rewards, for ``reward_funcs``; None without a reward."""
+    """Return the rewards of a batch, for the trainer's argument ``reward_funcs``.
+
+    Args:
+        **row: The columns of the batch, which contain the list ``env_reward`` of a rollout.
+
+    Returns:
+        Each attempt's reward; None for an attempt without a reward.
+    """
     return [None if math.isnan(reward) else reward for reward in row["env_reward"]]
 
 
 class Rollouts:
-    """A rollout function that plays the attempts of each batch::
+    """A function for the trainer's argument ``rollout_func``, which plays a batch's attempts::
 
         rollouts = Rollouts("bash", max_turns=8, shared_turns=1)
         GRPOTrainer(model, [env_reward], train_dataset=rollouts.dataset(), rollout_func=rollouts)
@@ -43,14 +51,14 @@ class Rollouts:
         rollouts.close()
 
     Args:
-        env: As in `intercode.make_vec`.
+        env: As for `intercode.make_vec`.
         shared_turns: The number of first turns that the attempts of a group share.
-        record: A folder for a run record of all attempts: ``intercode export --to parquet
-            --tokens`` returns the tokens of each, as the trainer received them.
-        **options: As in `intercode.make_vec`, except ``errors`` and ``autoreset_mode``.
+        record: A new run folder in which all attempts are recorded. ``intercode export --to parquet
+            --tokens`` then returns the tokens of each attempt, as the trainer received them.
+        **options: As for `intercode.make_vec`, except ``errors`` and ``autoreset_mode``.
 
     Raises:
-        UsageError: The environment does not exist, or no turn is left after the shared ones.
+        UsageError: The environment does not exist, or `shared_turns` covers all turns.
     """
 
     def __init__(
@@ -70,44 +78,44 @@ class Rollouts:
                 f"not {shared_turns}"
             )
         self._shared_turns = shared_turns
-        self._log = None if record is None else Log(Path(record), self._template)
+        self._log = None if record is None else AttemptLog(Path(record), self._template)
         self._envs: ThreadVectorEnv | None = None
         self._finalizer: weakref.finalize[[], Rollouts] | None = None
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the tasks as rows. The last message of a prompt names its task."""
+        """Return the tasks as rows of a dataset. Each prompt's last message has the task's id."""
         return [
             {"prompt": [system, {**user, "task_id": task.task_id}]}
             for task, (system, user) in dialogues(self._template, transcripts.chat)
         ]
 
     def dataset(self) -> datasets.Dataset:
-        """Make a dataset of the tasks, for ``train_dataset``."""
+        """Make a dataset of the tasks, for the trainer's argument ``train_dataset``."""
         return as_dataset(self.rows())
 
     def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, list[Any] | None]:
-        """Play an attempt for each prompt; adjacent prompts with equal tasks form a group.
+        """Play one attempt for each prompt. Adjacent prompts with the same task form a group.
 
         Args:
             prompts: Lists of messages, from `dataset`; the last message of each names its task.
             trainer: TRL's trainer, which generates the replies.
 
         Returns:
-            One entry per attempt in each list: ``prompt_ids`` and ``completion_ids`` (tokens),
-                ``logprobs`` (one per token of the completion; the whole value is None if the
-                trainer returns none), ``env_mask`` (1 for tokens of the model, 0 for the
-                environment's) and ``env_reward`` (NaN without a reward).
+            Lists with one entry per attempt. ``prompt_ids`` and ``completion_ids`` are tokens.
+                ``logprobs`` has a number for each completion token; the whole value is None if the
+                trainer returns none. ``env_mask`` is 1 for the model's tokens and 0 for the
+                environment's. ``env_reward`` is NaN for an attempt without a reward.
 
         Raises:
-            UsageError: A prompt names no task.
+            UsageError: A prompt does not contain its task's id.
         """
         tasks = [prompt[-1].get("task_id") for prompt in prompts]
         if None in tasks:
-            raise UsageError("a prompt names no task: train_dataset=rollouts.dataset()")
+            raise UsageError("a prompt does not name its task: train_dataset=rollouts.dataset()")
         prompt_ids, *_ = trainer._tokenize_prompts(prompts)
         attempts = [
-            Attempt(number, task, list(prompt))
-            for number, (task, prompt) in enumerate(zip(tasks, prompt_ids, strict=True))
+            Rollout(attempt_number, task, list(prompt))
+            for attempt_number, (task, prompt) in enumerate(zip(tasks, prompt_ids, strict=True))
         ]
         envs = self._vector(len(attempts))
         try:
@@ -118,7 +126,7 @@ class Rollouts:
             if self._log is not None:
                 self._log.add(envs, attempts)
         finally:
-            for env in envs.envs:  # the next batch may be far away
+            for env in envs.envs:  # frees sandboxes: the next batch may start much later
                 env.close()
         logprobs = [rollout.logprobs for rollout in attempts]
         return {
@@ -130,7 +138,10 @@ class Rollouts:
         }
 
     def close(self) -> None:
-        """Close the environments and the record. Idempotent; also done at the process's end."""
+        """Close the environments and the record. Idempotent.
+
+        The end of the process closes the environments, too.
+        """
         if self._log is not None:
             self._log.close()
         self._close_envs()

@@ -1,4 +1,4 @@
-"""Tasks of an environment as rows of a dataset, without gold and outcome."""
+"""Tasks of an environment as rows of a dataset, without gold and its outcome."""
 
 from __future__ import annotations
 
@@ -17,7 +17,12 @@ Style = Callable[[Any, Task], list[dict[str, Any]]]
 
 
 def dialogues(env: Any, style: Style) -> Iterator[tuple[Task, list[dict[str, Any]]]]:
-    """Yield each task with its messages before the first action; no episode starts."""
+    """Yield each task with the messages before the first action, without starting an episode.
+
+    Args:
+        env: The environment.
+        style: A function of `intercode.agents.transcripts` that returns the messages.
+    """
     for task in env.dataset:
         episode = Episode(task.task_id, task.query, env.name)
         facts = {"name": env.name, "traits": env.traits, "max_turns": env.max_turns}
@@ -25,7 +30,7 @@ def dialogues(env: Any, style: Style) -> Iterator[tuple[Task, list[dict[str, Any
 
 
 def as_dataset(rows: list[dict[str, Any]]) -> datasets.Dataset:
-    """Make a dataset from rows.
+    """Convert rows into a dataset of the package ``datasets``.
 
     Raises:
         UsageError: The package ``datasets`` is not installed.

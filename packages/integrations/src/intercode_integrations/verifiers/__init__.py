@@ -1,6 +1,7 @@
-"""Adapter for verifiers and prime-rl: InterCode's tasks as a taskset, and a harness to play them.
+"""An adapter for verifiers and prime-rl: InterCode's tasks as a taskset, and a harness for them.
 
-verifiers finds a plugin by a module name without dots: ``intercode_verifiers`` has the same names::
+verifiers finds a plugin only by a module name without dots. Therefore the module
+``intercode_verifiers`` has the same names::
 
     vf-eval intercode-verifiers --env.taskset.env sql -n 5 -r 2 -m MODEL --no-push
 """

@@ -1,7 +1,7 @@
-"""A verifiers harness that plays InterCode's tasks in verifiers' process.
+"""A harness that plays InterCode's tasks within the process of the framework verifiers.
 
-Each model call goes through verifiers' endpoint, which records messages, tokens and probabilities
-in the trace. Each tool call is a step of the environment.
+Each call to the model goes through verifiers' endpoint, which records messages, tokens and
+log-probabilities in the rollout's trace. Each tool call of the model is a step of the environment.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ from intercode.agents.strategies import NO_CALL
 from intercode.envs.tools import sendable
 from intercode.episode import NoAction
 from intercode.models.base import tool_as_openai
-from intercode.models.wire import arguments
+from intercode.models.response_parsing import arguments
 from intercode_integrations.async_env import AsyncEnv
-from intercode_integrations.verifiers.tasks import InterCodeData, failures
+from intercode_integrations.verifiers.tasks import InterCodeTaskData, failures
 
 
 class InterCodeHarnessConfig(vf.HarnessConfig):
-    """``--env.agent.harness.…``."""
+    """The options ``--env.agent.harness.…`` of the harness."""
 
     observation_limit: int = 10_000
-    """Characters of an observation that the model receives."""
+    """Maximum characters of an observation that the model receives."""
 
 
 class InterCodeHarness(vf.Harness[InterCodeHarnessConfig]):
-    """The agent ``tool-calling``, with verifiers' endpoint as its model."""
+    """The agent ``tool-calling``, which calls its model through verifiers' endpoint."""
 
     APPENDS_SYSTEM_PROMPT = True
     EXECUTES_CODE = False
-    """Commands run in InterCode's sandboxes, not in the runtime of the rollout."""
+    """Whether commands run in the rollout's runtime; here, they run in InterCode's sandboxes."""
     NEEDS_CONTAINER = False
 
     async def session(
         self, ctx: vf.ModelContext, trace: vf.Trace, *extra_arguments: Any, **keywords: Any
     ) -> vf.HarnessSession:
-        """Start the episode: within the time limit of the setup, not of the agent."""
+        """Start the episode. The time limit of the setup applies, not that of the agent."""
         data = trace.task.data
-        if not isinstance(data, InterCodeData):
-            raise intercode.UsageError("InterCode's harness plays InterCode's tasks only")
+        if not isinstance(data, InterCodeTaskData):
+            raise intercode.UsageError("InterCode's harness plays only InterCode's tasks")
         with failures():
             trace.state.env = AsyncEnv(await asyncio.to_thread(data.make))
             await trace.state.env.reset(task_id=data.id)
@@ -61,12 +61,13 @@ class InterCodeHarness(vf.Harness[InterCodeHarnessConfig]):
         mcp_urls: dict[str, str],
         data: vf.TaskData,
     ) -> vf.ProgramResult:
-        """Play until the episode ends."""
+        """Call the model, and execute the tool calls of its replies, until the episode ends."""
         env = trace.state.env
         tools: Any = [tool_as_openai(tool) for tool in env.tools]
         prompts = zip(("system", "user"), self.resolve_text_prompt(data), strict=True)
         dialogue: Any = [{"role": role, "content": text} for role, text in prompts if text]
-        # Certificates take longer to load than an episode: only for an encrypted endpoint.
+        # Certificates take longer to load than an episode takes. Only an encrypted endpoint needs
+        # them.
         is_encrypted = endpoint.startswith("https:")
         http = openai.DefaultAsyncHttpxClient(
             verify=is_encrypted, trust_env=is_encrypted, timeout=None
@@ -81,12 +82,16 @@ class InterCodeHarness(vf.Harness[InterCodeHarnessConfig]):
         return vf.ProgramResult(0, "", "")
 
     async def _play_reply(self, env: AsyncEnv, choice: Any) -> list[dict[str, Any]]:
-        """Take the actions of a reply; return the reply and the observations."""
+        """Execute the actions of a reply.
+
+        Returns:
+            The messages to append to the dialogue: the reply, and the observations.
+        """
         messages = [choice.message.model_dump(exclude_none=True)]
         calls = choice.message.tool_calls or ()
         if not calls:
             note = CUT_OFF if choice.finish_reason == "length" else NO_CALL
-            messages[0].setdefault("content", "")  # the API refuses empty messages
+            messages[0].setdefault("content", "")  # the API refuses a message without content
             text, *_ = await env.step(NoAction(note))
             return [*messages, {"role": "user", "content": text}]
         for call in calls:
@@ -102,22 +107,22 @@ class InterCodeHarness(vf.Harness[InterCodeHarnessConfig]):
         return messages
 
     async def cleanup(self, trace: vf.Trace, runtime: vf.Runtime) -> None:
-        """Free the sandbox, even after a failure."""
+        """Close the environment and its sandbox, even after a failure."""
         if (env := getattr(trace.state, "env", None)) is not None:
             await env.close()
 
 
 class InterCodeRolloutsConfig(vf.EnvConfig):
-    """``--env.…``."""
+    """The options ``--env.…`` of the rollouts."""
 
     agent: vf.AgentConfig = vf.AgentConfig(runtime=vf.SubprocessConfig())
-    """Runtime of the agent. verifiers' default would rent a remote machine that the harness never
-    uses."""
+    """The agent, with a runtime on this machine. verifiers' default runtime would rent a remote
+    machine, which the harness never uses."""
 
 
 class InterCodeRollouts(vf.Env[InterCodeRolloutsConfig]):
-    """A single agent on this machine."""
+    """Rollouts with a single agent, which runs on this machine."""
 
     async def run(self, task: vf.Task, agents: vf.Agents) -> None:
-        """Play a task."""
+        """Play a task with the agent."""
         await agents.agent.run(task)

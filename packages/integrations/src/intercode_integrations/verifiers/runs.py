@@ -1,7 +1,8 @@
 """Tasks of any verifiers taskset, run by InterCode: ``intercode run verifiers:MODULE``.
 
-Parameters after a question mark override its configuration: ``verifiers:MODULE?split=test``.
-Supported tasks have a prompt, and rewards that need only the trace. The first reply is the answer.
+Parameters after a question mark override the taskset's configuration, as in
+``verifiers:MODULE?split=test``. A task is supported if it has a prompt and its rewards need only
+the trace. The first reply of the model is the answer.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ import verifiers.v1 as vf
 from verifiers.v1.state import state_cls
 from verifiers.v1.utils.loaders import environment_class, load_taskset, taskset_config_type
 
-from intercode.envs.remote import Elsewhere, Reply
+from intercode.envs.remote import RemoteEnvironment, RemoteReply
 from intercode.envs.traits import Traits
 from intercode.errors import RewardError, UsageError
 from intercode.task import Dataset, Task
 
 MAX_TASKS = 100_000
-"""Maximum tasks of an unlimited taskset."""
+"""Maximum number of tasks that are loaded, because a taskset may be infinite."""
 
 
-class VerifiersEnv(Elsewhere):
-    """A taskset of verifiers whose tasks take one reply."""
+class VerifiersEnv(RemoteEnvironment):
+    """An environment of a verifiers taskset whose tasks consist of one question and one reply."""
 
     name: ClassVar[str] = "verifiers"
     traits: Traits = Traits(
@@ -46,8 +47,11 @@ class VerifiersEnv(Elsewhere):
     def tasks(cls, address: str) -> Dataset:
         """List the tasks of a taskset.
 
+        Args:
+            address: The module of the taskset, with parameters after a question mark.
+
         Raises:
-            UsageError: The taskset does not exist, or one of its tasks needs more than a reply.
+            UsageError: The taskset cannot be loaded, or a task of it needs more than one reply.
         """
         return Dataset(
             map(_convert_task, _taskset(address)), f"verifiers:{address}", source=address
@@ -57,10 +61,10 @@ class VerifiersEnv(Elsewhere):
         self._task = _taskset(str(self.dataset.source))[task.metadata["index"]]
         return task.query
 
-    def _take(self, action: str) -> Reply:
+    def _take(self, action: str) -> RemoteReply:
         return self._submit(action)
 
-    def _submit(self, answer: str | None) -> Reply:
+    def _submit(self, answer: str | None) -> RemoteReply:
         task, data = self._task, self._task.data
         trace = vf.Trace(
             task=vf.TraceTask(type=type(task).__name__, data=data, key=task.key, hash=task.hash),
@@ -75,8 +79,8 @@ class VerifiersEnv(Elsewhere):
             asyncio.run(task.score(trace))
         except vf.TaskError as error:
             raise RewardError(f"task {task.key} of verifiers cannot be scored: {error}") from error
-        parts = {name: reward.score for name, reward in trace.rewards.items()}
-        return Reply("", trace.reward, ended=True, parts={**trace.metrics, **parts})
+        rewards = {name: reward.score for name, reward in trace.rewards.items()}
+        return RemoteReply("", trace.reward, ended=True, parts={**trace.metrics, **rewards})
 
 
 def _node(trace: Any, message: dict[str, str], sampled: bool = False) -> Any:
@@ -92,7 +96,11 @@ def _convert_task(task: Any) -> Task:
 
 @cache
 def _taskset(address: str) -> list[Any]:
-    """Load the tasks; refuse tasks that need more than a reply."""
+    """Load the tasks of a taskset; refuse a taskset if a task needs more than one reply.
+
+    Raises:
+        UsageError: The taskset cannot be loaded, or a task of it needs more than one reply.
+    """
     module, _, parameters = address.partition("?")
     try:
         config = taskset_config_type(module).model_validate(
@@ -111,11 +119,11 @@ def _taskset(address: str) -> list[Any]:
 
 
 def _missing_feature(task: Any) -> str:
-    """Return the unsupported feature that a task needs; "": none."""
+    """Return the unsupported feature that a task needs; empty if the task is supported."""
     kind = type(task)
-    scores = [*task.hooks("reward"), *task.hooks("metric")]
+    scoring_functions = [*task.hooks("reward"), *task.hooks("metric")]
     if task.NEEDS_CONTAINER or any(
-        "runtime" in inspect.signature(function).parameters for function in scores
+        "runtime" in inspect.signature(function).parameters for function in scoring_functions
     ):
         return "a runtime"
     if any(getattr(kind, name) is not getattr(vf.Task, name) for name in ("setup", "finalize")):

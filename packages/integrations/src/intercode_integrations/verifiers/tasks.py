@@ -1,4 +1,4 @@
-"""InterCode's tasks as a taskset of verifiers, with InterCode's rewards."""
+"""InterCode's tasks as a taskset of the framework verifiers, with InterCode's rewards."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import verifiers.v1 as vf
 from pydantic import BaseModel, ConfigDict, Field
 
 import intercode
-from intercode.agents.conversation import Prompt, Scene
+from intercode.agents.conversation import Prompt, PromptContext
 from intercode.episode import Score
 from intercode.outcomes import failure_kind
 from intercode_integrations.async_env import AsyncEnv
@@ -20,89 +20,96 @@ class Source(BaseModel):
     """The origin of the tasks, and the options of their environment."""
 
     env: str = "bash"
-    """Name of an environment, or the folder of a benchmark."""
+    """Name of the environment, or the folder of a benchmark."""
     split: str | None = None
-    """Split of the data; None: the default, or all tasks."""
+    """Split of the data; None: the default split, or all tasks."""
     options: dict[str, Any] = Field(default_factory=dict)
-    """Further arguments of `intercode.make`: ``max_turns``, ``data``, ``limits``, …"""
+    """Further arguments of `intercode.make`, such as ``max_turns``, ``data`` or ``limits``."""
 
     def make(self) -> Any:
-        """Make the environment. Its sandbox starts with its first episode."""
+        """Make the environment. A sandbox starts only with the first episode."""
         return intercode.make(self.env, split=self.split, **self.options)
 
 
 class InterCodeConfig(vf.TasksetConfig, Source):
-    """``--env.taskset.…``."""
+    """The options ``--env.taskset.…`` of the taskset."""
 
 
-class InterCodeData(vf.TaskData, Source):
-    """A task in verifiers' records: without gold."""
+class InterCodeTaskData(vf.TaskData, Source):
+    """A task as verifiers records it, without gold."""
 
 
 class InterCodeState(vf.State):
-    """The episode of a rollout; it is not recorded."""
+    """The state of a rollout, which is not recorded."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
     env: AsyncEnv | None = Field(None, exclude=True)
-    """Set from the start of the harness to its end."""
+    """The environment, from the start of the harness to its end."""
     has_begun: bool = Field(False, exclude=True)
-    """Whether the episode started within verifiers' time limit for the setup."""
+    """Whether the episode started within the time limit that verifiers sets for the setup."""
 
     @property
     def score(self) -> Score | None:
-        """The score; None until the episode is scored."""
+        """The score of the episode; None until the episode is scored."""
         return None if self.env is None else self.env.episode.score
 
 
-class InterCodeTask(vf.Task[InterCodeData, InterCodeState]):
-    """A task of InterCode."""
+class InterCodeTask(vf.Task[InterCodeTaskData, InterCodeState]):
+    """An InterCode task with the interface of verifiers."""
 
     @property
     def key(self) -> str:
-        """The task's id, because its data has paths of this machine."""
+        """The task's id. A key made of the task's data would contain paths of this machine."""
         return str(self.data.id)
 
     async def finalize(self, trace: vf.Trace, runtime: vf.Runtime) -> None:
-        """End an episode that still runs, to score its current state."""
+        """End the episode if it still runs, which scores its current state.
+
+        Raises:
+            UsageError: Another harness than InterCode's has played the task.
+            SandboxError: The episode has no score.
+        """
         env = trace.state.env
         if env is None:
             raise intercode.UsageError(
-                "only InterCode's own harness plays its tasks: leave --env.agent.harness.id away"
+                "only InterCode's own harness plays its tasks: omit --env.agent.harness.id"
             )
-        if not trace.state.has_begun:  # verifiers scores rollouts that timed out, too
-            raise vf.SandboxError("the sandbox did not start within the time of the setup")
-        with failures(), suppress(intercode.EnvironmentStateError):  # the episode has ended
+        # The library `verifiers` also scores rollouts that exceeded the time limit of its setup.
+        if not trace.state.has_begun:
+            raise vf.SandboxError("the sandbox did not start within the time limit of the setup")
+        # `step` raises EnvironmentStateError if the episode has already ended.
+        with failures(), suppress(intercode.EnvironmentStateError):
             await env.step("submit")
         if trace.state.score is None:
             raise vf.SandboxError(env.episode.error or "the episode has no score")
 
     @vf.reward
     async def reward(self, trace: vf.Trace) -> float:
-        """Return the reward of the episode."""
+        """Return the reward of the episode, in [0, 1]."""
         return float(trace.state.score.value)
 
     @vf.metric
     async def parts(self, trace: vf.Trace) -> dict[str, float]:
-        """Return the parts of the reward, success and the number of turns."""
+        """Return the parts of the reward, the success (0 or 1), and the number of turns."""
         score: Score = trace.state.score
         turns = len(trace.state.env.episode.turns)
         return {**score.parts, "success": float(score.value == 1.0), "turns": float(turns)}
 
 
 class InterCodeTaskset(vf.Taskset[InterCodeTask, InterCodeConfig]):
-    """The tasks of an environment, or of a benchmark's folder."""
+    """The tasks of an environment or of a benchmark's folder, for verifiers."""
 
     def load(self) -> Iterator[InterCodeTask]:
-        """Yield the tasks, each with the prompt of the agent ``tool-calling``."""
+        """Yield the tasks, each with the prompts of the agent ``tool-calling``."""
         config = self.config
         env = config.make().unwrapped
         traits, prompt = env.traits, Prompt("tool_calling")
         setting = traits.setting or traits.language
         for task in env.dataset:
-            scene = Scene(env.name, traits, setting, task.query, env.max_turns)
+            scene = PromptContext(env.name, traits, setting, task.query, env.max_turns)
             values = {**scene.values(), "show_reward": False}
-            data = InterCodeData(
+            data = InterCodeTaskData(
                 id=task.task_id,
                 name=task.task_id,
                 prompt=prompt.render("task", **values),
@@ -116,7 +123,10 @@ class InterCodeTaskset(vf.Taskset[InterCodeTask, InterCodeConfig]):
 
 @contextmanager
 def failures() -> Iterator[None]:
-    """Convert failures into verifiers' own errors, for its retry rules: a failure has no reward."""
+    """Convert InterCode's errors in the block into those of verifiers, for its rules of retries.
+
+    A rollout with such an error has no reward.
+    """
     try:
         yield
     except (intercode.InterCodeError, OSError) as error:

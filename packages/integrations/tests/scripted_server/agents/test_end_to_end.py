@@ -99,7 +99,7 @@ def test_every_strategy_in_every_environment(
 
     assert taken(episodes) == server.usage
     cost = sum(talk["cost"] for talk in talks(episodes))
-    assert math.isclose(cost, PRICE.of(server.usage), rel_tol=1e-9)
+    assert math.isclose(cost, PRICE.compute_cost(server.usage), rel_tol=1e-9)
     check_messages(episodes, server)
     for path in (tmp_path / "run").iterdir():
         assert KEY not in path.read_text()

@@ -91,7 +91,7 @@ def test_the_branch_that_looks_best_is_chosen(
     assert nodes[search["chosen"]]["action"] == "submit"
     assert search["tried"] == sum(node["action"] not in ("", "submit") for node in nodes)
     # What all branches took is counted, and belongs to a state.
-    outcome = Outcome.of(episode)
+    outcome = Outcome.from_episode(episode)
     assert outcome.tokens_in is not None and outcome.tokens_out is not None
     assert sum(n["tokens"] for n in nodes) == outcome.tokens_in + outcome.tokens_out
     assert outcome.calls == len(episode.metadata["model"]["calls"]) > 6

@@ -285,7 +285,7 @@ def test_several_samples_need_a_temperature() -> None:
 def test_random_is_the_same_for_the_same_seed() -> None:
     def actions(seed: int, env: str = "bash") -> list[str]:
         place = SimpleNamespace(name=env, episode=SimpleNamespace(seed=seed))
-        agent = registry.get("random").within(place, TASK)  # type: ignore[attr-defined]
+        agent = registry.get("random").make_agent(place, TASK)  # type: ignore[attr-defined]
         return [agent.act("", [Turn("x", "")] * n) for n in range(20)]
 
     assert actions(1) == actions(1) != actions(2)

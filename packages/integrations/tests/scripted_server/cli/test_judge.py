@@ -78,7 +78,7 @@ def test_a_judged_run_is_called_so_wherever_its_rate_stands(
         **{"model": MODEL, "asked": 4, "same": 3, "split": 0, "steered": 0, "malformed": 0},
         "success_by_execution": pytest.approx(1 / 6),
         **{"tokens_in": usage.input_tokens, "tokens_out": usage.output_tokens},
-        "cost": pytest.approx(PRICE.of(usage)),
+        "cost": pytest.approx(PRICE.compute_cost(usage)),
     }
     for stats in (found["statistics"], found["tags"]["says"]):
         assert stats["judged_success_rate"] == pytest.approx(4 / 6)
@@ -90,7 +90,7 @@ def test_a_judged_run_is_called_so_wherever_its_rate_stands(
     said, page = capsys.readouterr().out, Path("page.html").read_text()
     for text in (said, page):
         assert NAME in text and "3 by its word; by execution alone 16.7 %" in text
-    assert f"{usage.input_tokens:,}" in said and f"{PRICE.of(usage):,.4f}" in said
+    assert f"{usage.input_tokens:,}" in said and f"{PRICE.compute_cost(usage):,.4f}" in said
     for form in ((), ("--csv",), ("--markdown",), ("--plot",)):
         plain = ["run", "bash", "--data", "tasks.json", "--agent", "agent.py:make"]
         if not form:
@@ -145,9 +145,9 @@ def test_judging_afterwards_has_a_budget_of_its_own(server: ScriptedServer, caps
         "--quiet",
     ]
     assert main([*again, "--max-cost", "9"]) == 1
-    assert 0 < PRICE.of(server.usage) <= 9 and "BudgetError" in capsys.readouterr().out
+    assert 0 < PRICE.compute_cost(server.usage) <= 9 and "BudgetError" in capsys.readouterr().out
     assert main([*again, "--max-cost", "9"]) == 1
-    assert PRICE.of(server.usage) <= 9, "with what it took before"
+    assert PRICE.compute_cost(server.usage) <= 9, "with what it took before"
     assert main([*again, "--max-cost", "90"]) == 0
     assert told(capsys, "report", "judged")["judge"]["same"] == 3
     assert main(["show", "judged", "--task", "t1"]) == 0
@@ -163,7 +163,7 @@ def test_what_it_takes_is_of_the_runs_budget(server: ScriptedServer, capsys: Tel
     assert 0 < server.usage.total <= 9000
     before = read_spending(Path("run"))
     assert before.tokens == server.usage.total
-    assert before.cost == pytest.approx(PRICE.of(server.usage))
+    assert before.cost == pytest.approx(PRICE.compute_cost(server.usage))
     assert main(["resume", "--trust", "run", "--judge-url", server.url, "--quiet"]) == 1
     assert server.usage.total <= 9000
     assert (
@@ -189,7 +189,7 @@ def test_a_server_that_fails_is_an_error_tried_again(server: ScriptedServer, cap
     server.plan = lambda number: for_good
     assert run(server) == 1
     found = capsys.readouterr().out
-    assert "Episodes without a result: 4 ModelError. They count in no rate" in found
+    assert "Episodes without a result: 4 ModelError. Rates and means exclude them" in found
     server.plan = lambda number: None
     assert main(["resume", "--trust", "run", "--judge-url", server.url, "--quiet"]) == 0
     found = told(capsys, "report", "run")["statistics"]
@@ -205,7 +205,7 @@ def test_a_server_that_fails_is_an_error_tried_again(server: ScriptedServer, cap
         (["bash", "--reward", "judge", "--judge-model", "gpt"], "PROVIDER/NAME"),
         (
             ["bash", "--reward", "judge", "--judge-model", MODEL, "--max-cost", "1"],
-            "the price of openai-compatible/referee is not known",
+            "the price of openai-compatible/referee is unknown",
         ),
     ],
 )

@@ -78,7 +78,7 @@ def test_a_budget_is_the_runs_and_not_the_sessions(
 ) -> None:
     def taken() -> float:
         usage = server.usage
-        return usage.total if option == "--max-tokens" else PRICE.of(usage)
+        return usage.total if option == "--max-tokens" else PRICE.compute_cost(usage)
 
     assert begin(server, option, limit) == 1
     told = capsys.readouterr().out
@@ -97,7 +97,10 @@ def test_a_budget_is_the_runs_and_not_the_sessions(
     assert resume(option, more) == 1
     assert spent < taken() <= more and done < solved() < 6
     known = read_spending(Path("run"))
-    assert (known.tokens, known.cost) == (server.usage.total, pytest.approx(PRICE.of(server.usage)))
+    assert (known.tokens, known.cost) == (
+        server.usage.total,
+        pytest.approx(PRICE.compute_cost(server.usage)),
+    )
     assert resume(option, enough) == 0
     assert solved() == 6
     assert resume() == 0
@@ -132,7 +135,9 @@ def test_what_nobody_told_counts_as_what_was_set_aside(server: ScriptedServer) -
     size = sum(len(talk["messages"][n]["content"]) + 16 for n in second["sent"])
     found = read_spending(Path("run"), PRICE, 50)
     assert found.tokens == 2 * usage.total + size + 50 > whole.tokens
-    assert found.cost == pytest.approx(2 * PRICE.of(usage) + PRICE.of(Usage(size, 50)))
+    assert found.cost == pytest.approx(
+        2 * PRICE.compute_cost(usage) + PRICE.compute_cost(Usage(size, 50))
+    )
     second["cached"] = True
     Path("run", EPISODES).write_text(json.dumps(line) + "\n")
     assert read_spending(Path("run")).tokens == 2 * usage.total

@@ -16,7 +16,7 @@ from intercode.cli.main import main
 from intercode.envs.base import InterCodeEnv
 from intercode.envs.terminal_keys import encode_keys
 from intercode.errors import ActionError, ForkError, UsageError
-from intercode.interpreters.terminal import ROWS, Screen
+from intercode.interpreters.terminal import ROWS, TerminalScreen
 from intercode.models.scripted import Line
 from intercode.records import read_episodes
 from intercode.task import Dataset, Task
@@ -120,7 +120,7 @@ def test_output_without_end_is_looked_at_and_can_be_stopped(env: InterCodeEnv[An
 
 def test_what_hostile_programs_print_is_no_error_and_changes_nothing() -> None:
     # The parser has its own exceptions for some of it: none may end the episode.
-    dice, screen = random.Random(17), Screen()
+    dice, screen = random.Random(17), TerminalScreen()
     screen.draw(b"\x1b[" + b"1" * 5000 + b"m")
     parts = [b"\x1b[", b"\x1b]0;t\x07", b"?", b">", b"25", b"9999", b";", b"e\xcc\x81", b"\xff"]
     parts += [b"\x1bP", b"\x1b#", *(bytes([n]) for n in range(64, 123)), "中".encode(), b"\x1b[6n"]
@@ -147,12 +147,12 @@ def test_keys_are_refused_by_their_text(env: InterCodeEnv[Any]) -> None:
 
 def test_a_fork_has_no_terminal_and_the_source_keeps_it(env: InterCodeEnv[Any]) -> None:
     env.step("name=value")
-    with closing(env.snapshot(how="state")):
+    with closing(env.snapshot(mode="state")):
         pass
     shown(env, '"echo ter; echo minal" Enter', "ter\nminal\n")  # begun while the shell rested
     with pytest.raises(ForkError, match=r"process \d+ \(bash\)"):
-        env.snapshot(how="state")
-    snapshot = env.snapshot(how="state", lossy=True)
+        env.snapshot(mode="state")
+    snapshot = env.snapshot(mode="state", lossy=True)
     assert len(snapshot.lost) == 1
     shown(env, '"echo still; echo there" Enter', "minal\n", "still\nthere\n")
     env.restore(snapshot)

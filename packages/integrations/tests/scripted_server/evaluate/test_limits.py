@@ -21,7 +21,7 @@ from intercode.agents.language import EpisodeLimits
 from intercode.episode import Turn
 from intercode.errors import UsageError
 from intercode.evaluate import evaluate, run_episode
-from intercode.evaluate.episode_loop import Semaphore, Shared, Stopped
+from intercode.evaluate.episode_loop import EpisodeStop, Semaphore, SharedResources
 from intercode.models import Message, Reply, Settings, get_model
 from intercode.models.scripted import Line
 from intercode.task import Task
@@ -192,10 +192,10 @@ def test_a_permit_comes_back_after_a_failure_and_none_is_given_after_the_end() -
         waiting = threads.submit(semaphore.__enter__)
         assert eventually(lambda: semaphore._waiters)
         semaphore.close()
-        with pytest.raises(Stopped):
+        with pytest.raises(EpisodeStop):
             waiting.result(TOGETHER)
         assert semaphore.held == 1
-    with pytest.raises(Stopped), semaphore:
+    with pytest.raises(EpisodeStop), semaphore:
         pass
     assert semaphore.held == 0
 
@@ -223,7 +223,7 @@ def test_waiting_is_in_no_limit(
         model=Counted(lambda: time.sleep(0.02)),  # allow sleep: it takes longer than the limit
         limits=EpisodeLimits(seconds=limit),
     )
-    episode = run_episode(FakeEnv(TASKS), agents, TASKS[0], shared=Shared(**shared))
+    episode = run_episode(FakeEnv(TASKS), agents, TASKS[0], resources=SharedResources(**shared))
     assert episode.metadata.get("ended_by") == ended_by
     calls = episode.metadata["model"]["calls"]
     assert calls and sum(call["seconds"] for call in calls) < 3600

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from intercode.cli.main import main
-from intercode.cli.results import Watcher
+from intercode.cli.run_output import Watcher
 from intercode.errors import ModelUnavailableError
 from intercode.evaluate import worker
 from intercode.models.base import Answer, AttemptError
 from intercode.models.drain import run_drain
 from intercode.models.limits import RateLimit, Retry
-from intercode.models.remote import Around, Frame
+from intercode.models.remote import CallContext, CallLimiter
 from intercode.records import read_manifest
 from intercode_integrations.testing.server import Fault, ScriptedServer
 
@@ -46,7 +46,9 @@ def test_a_run_tells_what_it_waits_for_and_ends_by_the_options_time(
 
 
 def test_a_delay_has_the_cause_of_the_last_try() -> None:
-    frame = Frame("openai/any", "http://host", Around(retry=Retry(retries=1, first_wait=0)))
+    frame = CallLimiter(
+        "openai/any", "http://host", CallContext(retry=Retry(retries=1, first_wait=0))
+    )
     assert frame.delay() is None
     delays: list[tuple[float, str] | None] = []
 
@@ -65,7 +67,7 @@ def test_a_delay_has_the_cause_of_the_last_try() -> None:
 @pytest.mark.parametrize(
     "fault",
     [
-        lambda heard: Fault("status", until=heard),
+        lambda heard: Fault("status", last_request=heard),
         lambda heard: Fault("status"),
         lambda heard: Fault("status", status=429, headers={"Retry-After": "200"}),
     ],
@@ -92,19 +94,19 @@ def test_after_an_interrupt_no_call_is_repeated(
             os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr(Watcher, "tick", tick)
-    monkeypatch.setattr(Watcher, "stopping", lambda *_: heard.set())
+    monkeypatch.setattr(Watcher, "report_interrupt", lambda *_: heard.set())
     run = ["--limit", "2", "--workers", "2", "--max-connections", "1", "--quiet"]
     with ScriptedServer(plan=plan) as server:
         asked = ["--base-url", server.url, "--out", str(tmp_path / "run")]
         assert main(["run", "bash", *MODEL, *run, *asked]) == 130
     assert requests == [0]
     said = capsys.readouterr().out
-    assert "as the run was interrupted" in said
+    assert "sent: the run was interrupted" in said
     assert "resume with: intercode resume" in said
 
 
 def test_after_an_interrupt_calls_that_are_answered_go_on() -> None:
-    frame = Frame("openai/any", "http://host", Around())
+    frame = CallLimiter("openai/any", "http://host", CallContext())
     with run_drain() as drain:
         drain.interrupt()
         assert frame.ask(lambda: Answer("yes"), 1).text == "yes"
@@ -112,16 +114,20 @@ def test_after_an_interrupt_calls_that_are_answered_go_on() -> None:
 
 
 def test_after_an_interrupt_no_call_waits_for_its_pace() -> None:
-    frame = Frame("openai/any", "http://host", Around(RateLimit(requests=0.001)))
+    frame = CallLimiter("openai/any", "http://host", CallContext(RateLimit(requests=0.001)))
     with run_drain() as drain:
         assert frame.ask(lambda: Answer("yes"), 1).text == "yes"
         drain.interrupt()
-        with pytest.raises(ModelUnavailableError, match="openai/any: not asked, as the run was"):
+        with pytest.raises(
+            ModelUnavailableError, match="openai/any: not sent: the run was interrupted"
+        ):
             frame.ask(lambda: Answer("yes"), 1)
 
 
 def test_a_run_that_was_left_stays_interrupted_and_later_calls_do_not() -> None:
-    frame = Frame("openai/any", "http://host", Around(retry=Retry(retries=1, first_wait=0)))
+    frame = CallLimiter(
+        "openai/any", "http://host", CallContext(retry=Retry(retries=1, first_wait=0))
+    )
     asked: list[int] = []
 
     def send() -> Answer:

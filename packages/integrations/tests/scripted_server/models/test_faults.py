@@ -17,8 +17,8 @@ from hypothesis import given, strategies as st
 from intercode.errors import ModelAccessError, ModelError, ModelUnavailableError, UsageError
 from intercode.models import Budget, Message, Retry, get_model
 from intercode.models.limits import LONGEST_WAIT, PATIENCE
+from intercode.models.response_parsing import retry_after, status_error
 from intercode.models.scripted import Line, Rule, script
-from intercode.models.wire import retry_after, status_error
 from intercode_integrations.testing import (
     Fault,
     ScriptedServer,
@@ -43,7 +43,7 @@ def test_a_fault_is_tried_again(name: str, fault: Fault) -> None:
     assert reply.usage == server.usage, "the lost answer is not counted as the reply's"
     assert budget.spent.tokens == reply.usage.total
     lost = fault.kind != "status"
-    assert (budget.presumed.tokens > 0) == lost, "but may have been charged for"
+    assert (budget.reserved_amounts.tokens > 0) == lost, "but may have been charged for"
 
 
 def test_a_server_that_is_silent() -> None:
@@ -57,7 +57,7 @@ def test_a_server_that_is_silent() -> None:
     assert reply.retries >= 1  # more where the machine was late with others, too
     # All were asked the same; who was given up before he was heard may come last.
     assert {exchange.usage for exchange in server.exchanges} == {reply.usage}
-    assert budget.presumed.tokens > 0
+    assert budget.reserved_amounts.tokens > 0
 
 
 @pytest.mark.parametrize("as_date", [False, True])
@@ -95,10 +95,12 @@ def test_nobody_there() -> None:
         silent.bind(("127.0.0.1", 0))  # so that nobody else is; but it does not listen
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/v1"
         model = get_model("vllm/any", base_url=url, retry=Retry(first_wait=PATIENCE), budget=budget)
-        told = f"no server was reached at {url}/chat/completions: .*; start it, or name another"
+        told = (
+            f"cannot connect to a server at {url}/chat/completions: .*; start the server, or name"
+        )
         with pytest.raises(ModelAccessError, match=told):
             model.complete(HELLO)
-    assert budget.presumed.tokens == 0, "nobody charges for that"
+    assert budget.reserved_amounts.tokens == 0, "nobody charges for that"
 
 
 @pytest.mark.parametrize("name", ["openai/gpt", "openai-completions/gpt", "anthropic/claude"])

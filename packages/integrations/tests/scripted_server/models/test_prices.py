@@ -34,8 +34,10 @@ def test_a_price_by_name(name: str, price: Price | None) -> None:
 
 def test_what_the_provider_had_in_its_cache_is_cheaper() -> None:
     usage = Usage(1000, 100, 600)
-    assert Price(2, 8, 0.5).of(usage) == pytest.approx((400 * 2 + 600 * 0.5 + 100 * 8) / 1e6)
-    assert Price(2, 8).of(usage) == pytest.approx((1000 * 2 + 100 * 8) / 1e6)
+    assert Price(2, 8, 0.5).compute_cost(usage) == pytest.approx(
+        (400 * 2 + 600 * 0.5 + 100 * 8) / 1e6
+    )
+    assert Price(2, 8).compute_cost(usage) == pytest.approx((1000 * 2 + 100 * 8) / 1e6)
 
 
 def test_a_file_goes_before_the_table(tmp_path: Path) -> None:

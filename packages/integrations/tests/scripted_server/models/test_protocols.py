@@ -241,7 +241,7 @@ def test_what_is_no_text_on_either_side(name: str) -> None:
         assert "half: \ufffd" in str(server.exchanges[0].body)
         broken = ToolCall("c", "bash", {"code": "\ud800"})
         if name == ANTHROPIC:
-            with pytest.raises(ModelError, match="half a character"):
+            with pytest.raises(ModelError, match="half a surrogate pair"):
                 model.complete([*HELLO, Message("assistant", "", (broken,)), *HELLO])
 
 
@@ -258,7 +258,7 @@ def test_an_unknown_price_is_no_price(caplog: pytest.LogCaptureFixture) -> None:
     with ScriptedServer(script([Rule(Line("hello"))])) as server:
         reply = connect("ollama/qwen", server).complete(HELLO)
         assert (reply.cost, reply.usage) == (None, Usage(3, 1))
-    assert "the price of ollama/qwen is not known" in caplog.text
+    assert "the price of ollama/qwen is unknown" in caplog.text
 
 
 def test_anthropics_base_url_with_and_without_the_version() -> None:

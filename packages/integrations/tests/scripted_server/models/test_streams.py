@@ -137,7 +137,7 @@ def test_no_stream_at_all(server: ScriptedServer, ask: Ask, protocol: str, fault
 def test_a_stream_arrives_while_it_is_made(server: ScriptedServer, ask: Ask, protocol: str) -> None:
     """The second half is not sent before the first was read."""
     rest = threading.Event()
-    fail(server, Fault("slow", pause=0.001, until=rest))
+    fail(server, Fault("slow", pause=0.001, last_request=rest))
     said = ""
     for event in ask():
         said += DELTAS[protocol](event) or ""
@@ -150,7 +150,7 @@ def test_a_stream_arrives_while_it_is_made(server: ScriptedServer, ask: Ask, pro
 def test_a_whole_answer_waits_for_its_event() -> None:
     ready = threading.Event()
     with (
-        ScriptedServer(plan=first(Fault("slow", until=ready))) as server,
+        ScriptedServer(plan=first(Fault("slow", last_request=ready))) as server,
         openai.OpenAI(api_key="x", base_url=server.url, max_retries=0) as client,
         ThreadPoolExecutor(1) as pool,
     ):
@@ -164,7 +164,7 @@ def test_a_whole_answer_waits_for_its_event() -> None:
 
 def test_a_server_ends_while_a_stream_waits() -> None:
     with ScriptedServer(script([Rule(Line(TEXT))])) as server:
-        server.plan = lambda number: Fault("slow", until=threading.Event())
+        server.plan = lambda number: Fault("slow", last_request=threading.Event())
         client = openai.OpenAI(api_key="x", base_url=server.url, max_retries=0)
         stream = client.chat.completions.create(**ASKED, stream=True)
         next(iter(stream))

@@ -63,7 +63,7 @@ def test_gymnasium_copies_it_with_an_environments_options(server: ScriptedServer
 
 
 def asked(server: ScriptedServer) -> list[Asked]:
-    return [Asked.of(one.body["messages"][-1]["content"]) for one in server.exchanges]
+    return [Asked.from_query(one.body["messages"][-1]["content"]) for one in server.exchanges]
 
 
 def judged(episode: Episode) -> Any:
@@ -84,7 +84,7 @@ def test_the_same_answer_in_other_words_is_a_success_by_its_word(server: Scripte
         server.usage.input_tokens,
         server.usage.output_tokens,
     )
-    assert found["cost"] == pytest.approx(PRICE.of(server.usage)) and found["cost"] > 0
+    assert found["cost"] == pytest.approx(PRICE.compute_cost(server.usage)) and found["cost"] > 0
     (talk,) = episode.metadata["judge"]
     assert len(talk["calls"]) == len(server.exchanges) == 8
     assert talk["cost"] == found["cost"]
@@ -208,7 +208,7 @@ def test_an_output_cannot_answer_for_the_judge(server: ScriptedServer) -> None:
 @given(st.text(), st.text(), st.text())
 def test_no_text_leaves_its_block(question: str, first: str, second: str) -> None:
     system, user = messages("w0rd", question, first, second)
-    assert Asked.of(user.content) == Asked("w0rd", question, first, second)
+    assert Asked.from_query(user.content) == Asked("w0rd", question, first, second)
     assert len(user.content.splitlines()) == 10 and user.content.isascii()
     assert re.findall(r"<[^>]*>", user.content) == [
         f"<{end}{name} w0rd>" for name in ("question", "output A", "output B") for end in ("", "/")

@@ -1,4 +1,4 @@
-"""The 2023 release's ``intercode.assets``: images, and small data files for first steps."""
+"""The module ``intercode.assets`` of the 2023 release: images, and small files of example tasks."""
 
 from __future__ import annotations
 
@@ -17,4 +17,4 @@ def bash_build_docker() -> None:
 
 
 def sql_build_docker() -> None:
-    """Do nothing: engines open databases from their files, and need no server."""
+    """Do nothing, because engines open databases from their files, without a server or an image."""

@@ -1,4 +1,4 @@
-"""The base class `IntercodeEnv` of 2023: the episode loop of an environment, for subclasses."""
+"""The base class `IntercodeEnv` of the 2023 environments, which runs the episodes of a subclass."""
 
 from __future__ import annotations
 
@@ -18,7 +18,12 @@ from rich.logging import RichHandler
 from intercode.errors import CausedInsideError, EnvironmentStateError, UsageError
 from intercode.task import Task
 from intercode_paper.bash import LIMITS, MALFORMED
-from intercode_paper.compat.utils import Container, IntercodeDataLoader, Record, read_place
+from intercode_paper.compat.utils import (
+    Container,
+    IntercodeDataLoader,
+    Record,
+    read_container_settings,
+)
 from intercode_sandbox import get_provider
 from intercode_sandbox.images import hide
 from intercode_sandbox.interruption import is_callers
@@ -31,18 +36,19 @@ REWARD = "reward"
 
 
 class IntercodeEnv(ABC, gymnasium.Env[Any, str]):
-    """Base class of the 2023 environments.
+    """The base class of the 2023 environments.
 
     A subclass defines `exec_action` and `get_reward`, and may override `reset_container` and
-    `close`. The class does not follow current Gymnasium: `step` returns four values.
+    `close`. Unlike in current Gymnasium, `step` returns four values.
 
     Args:
         image_name: The image: a name of 2023 (``intercode-nl2bash``), or a name for
             ``intercode run --image``.
-        **kwargs: As in 2023: ``data_path`` (a data file; without one, actions are executed and
-            nothing is scored), ``verbose``, ``traj_dir``, ``preprocess`` (row → commands). New are
-            ``sandbox`` (``native`` or ``docker``), ``network`` and ``environment``. The attribute
-            `kwargs` retains all keywords, including those of subclasses.
+        **kwargs: The keywords of 2023 are ``data_path``, ``verbose``, ``traj_dir`` and
+            ``preprocess`` (a function from a row to commands). Without a data file, actions are
+            executed, and nothing is scored. The new keywords are ``sandbox`` (``native`` or
+            ``docker``), ``network`` and ``environment``. The attribute `kwargs` keeps all keywords,
+            even those of a subclass.
 
     Raises:
         OSError: The data file does not exist.
@@ -62,7 +68,7 @@ class IntercodeEnv(ABC, gymnasium.Env[Any, str]):
         if self.preprocess is not None and not callable(self.preprocess):
             raise UsageError("preprocess must be a function from a row of the data to its commands")
         self.traj_dir: str | None = kwargs.get("traj_dir") or None
-        hide(self.traj_dir)  # trajectories contain golds: no sandbox may read the folder
+        hide(self.traj_dir)  # trajectories contain golds, so no sandbox may read the folder
         self.data_path: str | None = kwargs.get("data_path")
         self.tool_mode = self.data_path is None
         if self.data_path is None:
@@ -72,16 +78,16 @@ class IntercodeEnv(ABC, gymnasium.Env[Any, str]):
             hide(self.data_path)
             self.logger.info("%d tasks from %s", len(self.data_loader), self.data_path)
         self.image_name = image_name
-        self._place = read_place(image_name, kwargs)
+        self._container_settings = read_container_settings(image_name, kwargs)
         self.container_name = f"{image_name}_ic_ctr"
         self.container = self._new_container(self.container_name)
         self.logger.info("Ready: call reset() to begin an episode")
 
     def reset(self, index: int | None = None) -> tuple[Any, dict[str, Any]]:  # type: ignore[override]
-        """Begin an episode.
+        """Start an episode.
 
         Args:
-            index: The row of the data; None: a random row.
+            index: The row of the data file; None: a random row.
 
         Returns:
             The query, and an empty dictionary.
@@ -95,8 +101,8 @@ class IntercodeEnv(ABC, gymnasium.Env[Any, str]):
         self.trajectory: list[tuple[str, Any]] = []
         self.observation: Any = None
         if not self.tool_mode:
-            rows = len(self.data_loader)
-            self.query_idx = numpy.random.randint(0, rows) if index is None else index
+            row_count = len(self.data_loader)
+            self.query_idx = numpy.random.randint(0, row_count) if index is None else index
             self.record = self.data_loader.get(self.query_idx)
             self.query, self.gold = self.record["query"], self.record.get("gold", "N/A")
             self.reward: float | None = None
@@ -112,15 +118,15 @@ class IntercodeEnv(ABC, gymnasium.Env[Any, str]):
         return self.observation, self.info
 
     def step(self, action: str) -> tuple[Any, float, bool, dict[str, Any]]:  # type: ignore[override]
-        """Execute an action: ``submit…`` ends and scores the episode, ``skip`` ends it.
+        """Execute an action. ``submit…`` scores and ends the episode; ``skip`` only ends it.
 
         Returns:
-            Observation, reward, done, info.
+            Observation, reward, whether the episode has ended, and `info`.
 
         Raises:
             EnvironmentStateError: `reset` was not called yet, or an exception of the caller
-                (Ctrl-C) has interrupted the last action.
-            SandboxError: The sandbox was lost, and no process in it was the cause.
+                (Ctrl-C) interrupted the last action.
+            SandboxError: The infrastructure, not a process in the sandbox, ended the sandbox.
         """
         if not hasattr(self, "trajectory"):
             raise EnvironmentStateError("there is no episode yet: call reset() first")
@@ -148,7 +154,7 @@ class IntercodeEnv(ABC, gymnasium.Env[Any, str]):
             return self.observation, reward, True, {**info, ACTION_EXEC: True}
         try:
             self.exec_action(action)
-        except CausedInsideError:  # the action ended the container: a result, not an error
+        except CausedInsideError:  # the action ended the container, which is a result, not an error
             self.container.reset()
             self.observation, self.info[ACTION_EXEC] = MALFORMED, False
         self.trajectory.append((action, self.observation))
@@ -156,9 +162,9 @@ class IntercodeEnv(ABC, gymnasium.Env[Any, str]):
         return self.observation, 0, False, dict(self.info)
 
     def save_trajectory(self) -> None:
-        """Write the episode to ``logs_NAME/log_TIME.json`` in `traj_dir`.
+        """Write the episode to ``logs_NAME/log_TIME.json`` in the folder `traj_dir`.
 
-        Without `traj_dir` the folder is the working directory.
+        Without `traj_dir`, the file is in the working directory.
         """
         folder = Path(self.traj_dir or ".", f"logs_{self.name}")
         folder.mkdir(parents=True, exist_ok=True)
@@ -179,43 +185,44 @@ class IntercodeEnv(ABC, gymnasium.Env[Any, str]):
         trajectory_record["info"] = self.info
         stem = time.strftime("log_%Y%m%d%H%M%S")
         paths = (folder / f"{stem}{f'_{n}' if n else ''}.json" for n in count())
-        path = next(path for path in paths if not path.exists())  # several per second
+        # The stem has only full seconds, and several logs may be written within one second.
+        path = next(path for path in paths if not path.exists())
         path.write_text(json.dumps(trajectory_record, indent=2, default=str), encoding="utf-8")
         self.logger.info("Saved trajectory to %s", path)
 
     @abstractmethod
     def exec_action(self, action: str) -> None:
-        """Execute an action; set `observation`, and ``info["action_executed"]``."""
+        """Execute an action, and set `observation` and ``info["action_executed"]``."""
 
     @abstractmethod
     def get_reward(self) -> tuple[float, dict[str, Any]]:
-        """Score the current state; set `reward` and `info`, and return both."""
+        """Score the current state, set `reward` and `info`, and return both."""
 
     def reset_container(self) -> None:
-        """Reset the container to its initial state."""
+        """Reset the container to its initial state; the default does nothing."""
 
     def close(self) -> None:
-        """Free the environment's resources. Idempotent."""
+        """Stop the container, and free its resources. Idempotent."""
         self.container.stop()
 
     def get_available_actions(self) -> Any:
-        """Return the possible actions; None: any text."""
+        """Return the possible actions; None, the default, stands for any text."""
         return None
 
     def _score_state(self) -> tuple[float, dict[str, Any]]:
         try:
             return self.get_reward()
-        except CausedInsideError as error:  # a background process ended the container
+        except CausedInsideError as error:  # a background process has ended the container
             self.reward = 0.0
             return 0.0, {"ended": str(error)}
 
     def _new_container(self, name: str) -> Container:
-        image, sandbox, network, environment = self._place
+        image, sandbox, network, environment = self._container_settings
         provider = get_provider(sandbox)
         return Container(name, lambda: provider.start(image, LIMITS, network), environment)
 
     def _task(self, fields: Mapping[str, Any] | None = None) -> Task:
-        """Return the episode's row, or replaced fields, as a task."""
+        """Return a task from the episode's row, or from the given fields in its place."""
         return Task.from_dict(
             dict(self.record.fields) if fields is None else fields, int(self.query_idx)
         )

@@ -1,4 +1,4 @@
-"""The Python environment of the 2023 release: `PythonEnv`."""
+"""The Python environment of the 2023 release, as the class `PythonEnv`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from intercode_paper.python import LIMITS, PaperPython, is_error, score, submitt
 
 
 class PythonEnv(IntercodeEnv):
-    """A Python environment: one interpreter per episode; ``submit NAME`` submits a function.
+    """A Python environment with one interpreter per episode. ``submit NAME`` submits a function.
 
     Args:
         image_name: The image.
-        **kwargs: As `IntercodeEnv`, and ``is_agent``: with False (the default), an action that
+        **kwargs: As for `IntercodeEnv`, and ``is_agent``. With False (the default), an action that
             begins with ``def`` reads further lines from the terminal, until an empty line.
     """
 
@@ -26,19 +26,22 @@ class PythonEnv(IntercodeEnv):
         self.is_agent = bool(kwargs.get("is_agent", False))
 
     def reset_container(self) -> None:
-        """Start a fresh interpreter."""
+        """Start a fresh container with a fresh interpreter."""
         self.container.reset()
         self._python = PaperPython(self.container.sandbox)
 
     def exec_action(self, action: str) -> None:
-        """Execute code, and print the value of an expression."""
+        """Execute Python code, and print the value if the code is an expression."""
         if action.strip().startswith("def ") and not self.is_agent:
             action = f"{action}\n{self.input_multiline_function()}"
         self.observation = self._python.step(action)
         self.info[ACTION_EXEC] = not is_error(self.observation)
 
     def get_reward(self) -> tuple[float, dict[str, Any]]:
-        """Run the tests on the submitted function and on gold; the reward without tests is 0."""
+        """Run the tests on the submitted function and on gold, and return the reward and `info`.
+
+        A task without tests has the reward 0.
+        """
         self.reward, self.info = 0.0, {REWARD: 0.0}
         if task := (self._task() if self.record.get("tests") else None):
             name = submitted_name(self.trajectory[-1][0])
@@ -47,10 +50,10 @@ class PythonEnv(IntercodeEnv):
         return self.reward, self.info
 
     def input_multiline_function(self) -> str:
-        """Read lines from the terminal, until an empty line."""
+        """Read lines from the terminal until an empty line, and return them as one text."""
         return "\n".join(iter(lambda: input(". "), ""))
 
     def _new_container(self, name: str) -> Container:
-        image, sandbox, network, environment = self._place
+        image, sandbox, network, environment = self._container_settings
         provider = PYTHON.provider(sandbox)
         return Container(name, lambda: provider.start(image, LIMITS, network), environment)

@@ -25,7 +25,7 @@ from intercode_paper.bash import (
 from intercode_paper.bash_env import gold_runs
 from intercode_paper.compat.base import ACTION_EXEC, AGENT_OBS, REWARD, IntercodeEnv
 from intercode_paper.compat.utils import Container
-from intercode_paper.container import md5sum, pairs
+from intercode_paper.container import md5sum, parse_pairs
 from intercode_paper.python import submitted_name
 from intercode_sandbox import SandboxBackend, get_provider
 from intercode_sandbox.images import hide
@@ -36,10 +36,10 @@ GIT_STATUS_SCRIPT = "git status --short;"
 
 
 class BashEnv(IntercodeEnv):
-    """A Bash environment: a new process per action, and a reward that compares gold's container.
+    """A Bash environment. Each action is a new process; the reward compares with gold's container.
 
-    The folder ``/`` has no git repository. The attribute `container` answers `GIT_STATUS_SCRIPT`
-    and `GIT_RESET_SCRIPT` itself, as if a repository existed.
+    The folder ``/`` has no git repository. The object `container` itself answers the commands
+    `GIT_STATUS_SCRIPT` and `GIT_RESET_SCRIPT`, as if there were a repository.
     """
 
     name: ClassVar[str] = "ic_bash"
@@ -48,21 +48,24 @@ class BashEnv(IntercodeEnv):
         super().__init__(image_name, **kwargs)
         self.ctr_name_eval = f"{image_name}_ic_ctr_eval"
         self.container_eval = self._new_container(self.ctr_name_eval)
-        self.container_eval.environment = {**self._place.environment, "HOSTNAME": GOLD_HOST}
+        self.container_eval.environment = {
+            **self._container_settings.environment,
+            "HOSTNAME": GOLD_HOST,
+        }
 
     def _new_container(self, name: str) -> Container:
-        image, sandbox, network, environment = self._place
-        paper_image = gold_runs(get_provider(sandbox), image).image
+        image, sandbox, network, environment = self._container_settings
+        prepared_image = gold_runs(get_provider(sandbox), image).image
 
         def reset(container: Container) -> str:
             container.reset()
             return ""
 
         answers = {
-            GIT_STATUS_SCRIPT: lambda container: paper_image.short_status(container.sandbox),
+            GIT_STATUS_SCRIPT: lambda container: prepared_image.short_status(container.sandbox),
             GIT_RESET_SCRIPT: reset,
         }
-        return Container(name, lambda: paper_image.start(network), environment, answers)
+        return Container(name, lambda: prepared_image.start(network), environment, answers)
 
     def reset_container(self) -> None:
         """Reset the container to its image, and the working directory to ``/``."""
@@ -70,7 +73,7 @@ class BashEnv(IntercodeEnv):
         self.container.reset()
 
     def exec_action(self, action: str) -> None:
-        """Execute an action; ``cd`` changes the working directory of later actions."""
+        """Execute an action. A ``cd`` changes the working directory of later actions."""
         bash = PaperBash(
             self.container.sandbox,
             self.container.environment,
@@ -82,7 +85,10 @@ class BashEnv(IntercodeEnv):
         self.info[ACTION_EXEC] = execution.ok
 
     def get_reward(self) -> tuple[float, dict[str, Any]]:
-        """Compare files and the last output with the result of gold in `container_eval`.
+        """Run gold in `container_eval`, and compare files and last outputs of both containers.
+
+        Returns:
+            The reward and `info`.
 
         Raises:
             SandboxError: A sandbox failed.
@@ -103,17 +109,17 @@ class BashEnv(IntercodeEnv):
     def close(self) -> None:
         """Stop both containers. Idempotent."""
         super().close()
-        if hasattr(self, "container_eval"):  # subclasses may have none
+        if hasattr(self, "container_eval"):  # subclasses may have no second container
             self.container_eval.stop()
 
     def clean_cmd(self, action: str) -> str:
-        """Return the command line of an action."""
+        """Return the command line that runs an action."""
         shell = "/bin/sh" if self.image_name == "intercode-bash" else "/bin/bash"
         return f'{shell} -c "{action.strip()}"'
 
     def parse_status(self, status: str) -> list[tuple[str, str]]:
-        """Parse paths and codes from the text of ``git status --short``."""
-        return pairs(status)
+        """Parse the text of ``git status --short`` into pairs of path and status code."""
+        return parse_pairs(status)
 
     def simplify_path(self, current: str, changed: str) -> str:
         """Return the working directory after ``cd changed``."""
@@ -130,11 +136,11 @@ class BashEnv(IntercodeEnv):
 
 
 class CTFEnv(BashEnv):
-    """A capture-the-flag environment: Bash, and ``submit FLAG``, which is case-insensitive.
+    """A capture-the-flag environment: Bash, and ``submit FLAG``, in which case does not matter.
 
-    The files of an episode's task are in ``/ctf/ID``, from ``task_assets`` beside the data. As in
-    2023, `preprocess` must enter this folder and run the task's setup, which may need
-    ``network=True``.
+    The files of an episode's task are in ``/ctf/ID``. They come from the folder ``task_assets``
+    beside the data file. As in 2023, `preprocess` must enter ``/ctf/ID`` and run the task's setup,
+    which may need ``network=True``.
     """
 
     name: ClassVar[str] = "ic_ctf"
@@ -143,14 +149,14 @@ class CTFEnv(BashEnv):
         IntercodeEnv.__init__(self, image_name, **kwargs)
 
     def get_reward(self) -> tuple[float, dict[str, Any]]:
-        """Compare the flag with gold: the reward is 1 or 0."""
+        """Compare the submitted flag with gold, and return the reward (1 or 0) and `info`."""
         flag = submitted_name(self.trajectory[-1][0])
         self.reward = float(flag.lower() == str(self.gold).strip().lower())
         self.info = {AGENT_OBS: flag, REWARD: self.reward}
         return self.reward, self.info
 
     def clean_cmd(self, action: str) -> str:
-        """Return the command line of an action."""
+        """Return the command line that runs an action."""
         action = action.strip()
         as_it_stands = action.startswith(("python -c", "python3 -c"))
         return action if as_it_stands else f"/bin/bash -c '{action}'"
@@ -158,27 +164,27 @@ class CTFEnv(BashEnv):
     def _new_container(self, name: str) -> Container:
         if self.data_path is None:
             return IntercodeEnv._new_container(self, name)
-        image, sandbox, network, environment = self._place
+        image, sandbox, network, environment = self._container_settings
         folder = Path(self.data_path).absolute().parent
-        hide(folder / "task_assets")  # the write-ups contain flags
+        hide(folder / "task_assets")  # the write-ups in this folder contain flags
         stage = CtfStage(sandbox, image, LIMITS, network)
 
         def start() -> SandboxBackend:
-            fields = task_fields(self.record.fields, folder)
-            return stage.open(self._task({**fields, "released_setup": None}))
+            ctf_fields = task_fields(self.record.fields, folder)
+            return stage.open(self._task({**ctf_fields, "released_setup": None}))
 
         return Container(name, start, environment)
 
 
 class SWEEnv(BashEnv):
-    """An environment for issues of SWE-bench: Bash in the issue's repository.
+    """An environment of SWE-bench's issues: Bash in the repository of an issue.
 
-    The reward runs the issue's tests in the image. The 2023 release gave the reward 0 always.
+    The reward runs the issue's tests in the image. In the 2023 release the reward was always 0.
 
     Args:
         image_name: The image.
-        **kwargs: As `IntercodeEnv`, and ``repositories``: the folder or URL of the repositories;
-            the default is GitHub.
+        **kwargs: As for `IntercodeEnv`, and ``repositories``: the folder or the URL of the
+            repositories; the default is GitHub.
     """
 
     name: ClassVar[str] = "ic_swe"
@@ -187,12 +193,12 @@ class SWEEnv(BashEnv):
         IntercodeEnv.__init__(self, image_name, **kwargs)
 
     def reset_container(self) -> None:
-        """Reset the repository to its base commit, and enter its folder."""
+        """Reset the repository to its base commit, and the working directory to its folder."""
         self.container.reset()
         self.workdir = "/" if self.tool_mode else self._stage.directory(self._issue())
 
     def get_reward(self) -> tuple[float, dict[str, Any]]:
-        """Run the tests of the issue, and return reward and info."""
+        """Run the tests of the issue, and return the reward and `info`."""
         reward = SweReward(self._stage.open, self._stage.plan, self._stage.identify)
         issue = self._issue()
         episode = Episode(issue.task_id, issue.query, self.name)
@@ -201,7 +207,7 @@ class SWEEnv(BashEnv):
         return self.reward, self.info
 
     def _issue(self) -> Task:
-        """Return the row as a task, with the tests moved up from the nested object of 2023."""
+        """Return the row as a task. The fields of the object ``tests`` of 2023 become its own."""
         fields = dict(self.record.fields)
         tests = fields.pop("tests", None)
         if isinstance(tests, Mapping):
@@ -209,11 +215,12 @@ class SWEEnv(BashEnv):
         return self._task(fields)
 
     def _new_container(self, name: str) -> Container:
-        image, sandbox, network, environment = self._place
+        image, sandbox, network, environment = self._container_settings
         repositories = self.kwargs.get("repositories", "https://github.com")
+        # As in 2023, the repository of an issue contains its full history.
         self._stage = SweStage(
             sandbox, image, LIMITS, network, repositories=repositories, history=FULL_HISTORY
-        )  # as in 2023
+        )
         if self.tool_mode:
             return IntercodeEnv._new_container(self, name)
         return Container(name, lambda: self._stage.open(self._issue()), environment)

@@ -1,4 +1,4 @@
-"""The SQL environment of the 2023 release: `SqlEnv`."""
+"""The SQL environment of the 2023 release, as the class `SqlEnv`."""
 
 from __future__ import annotations
 
@@ -23,32 +23,38 @@ from intercode_sandbox.images import hide
 
 
 class SqlEnv(IntercodeEnv):
-    """An SQL environment: one connection for agent and gold, without any reset between episodes.
+    """An SQL environment: agent and gold share one connection, which no episode resets.
 
     An observation is a list of rows, None, or the text of an error.
 
     Args:
-        image_name: As in 2023; the environment needs no container.
-        **kwargs: As `IntercodeEnv`; ``databases``: the dump, file or folder of the databases, by
-            default beside the data; ``engine``: ``sqlite`` (actions are translated from MySQL's
-            dialect), ``mysql`` or a server's URL.
+        image_name: The image's name of 2023; the environment needs no container.
+        **kwargs: As for `IntercodeEnv`, with two more. ``databases``: the dump, file or folder of
+            the databases, by default beside the data file. ``engine``: ``sqlite`` (actions are
+            translated from MySQL's dialect), ``mysql`` or the URL of a server.
     """
 
     name: ClassVar[str] = "ic_sql"
 
     def __init__(self, image_name: str, **kwargs: Any) -> None:
         super().__init__(image_name, **kwargs)
-        place = self._databases = Path(kwargs.get("databases") or find_databases(self.data_path))
-        hide(place)
-        engine = shared_engine(kwargs.get("engine", "sqlite"), sandbox=self._place.sandbox)
-        self.cnx = Connection(EngineDatabases(engine, lambda name: find(place, name)))
+        databases_path = self._databases = Path(
+            kwargs.get("databases") or find_databases(self.data_path)
+        )
+        hide(databases_path)
+        database_engine = shared_engine(
+            kwargs.get("engine", "sqlite"), sandbox=self._container_settings.sandbox
+        )
+        self.cnx = Connection(
+            EngineDatabases(database_engine, lambda name: find(databases_path, name))
+        )
         self.cur = self.cnx.cursor()
 
     def reset_container(self) -> None:
-        """Check that the row's database exists; the state persists, as in 2023.
+        """Check that the database of the row exists. As in 2023, no state is reset.
 
         Raises:
-            TaskError: The row's database does not exist.
+            TaskError: The database of the row does not exist.
         """
         if not self.tool_mode and (name := self.record.get("db")):
             try:
@@ -58,31 +64,31 @@ class SqlEnv(IntercodeEnv):
                 raise TaskError(f"{error}; {advice}") from None
 
     def exec_action(self, action: str) -> None:
-        """Run a statement."""
+        """Execute a statement."""
         self.observation = self.cnx.answer(action)
         self.info[ACTION_EXEC] = not sql_env.is_error(self.observation)
 
     def get_reward(self) -> tuple[float, dict[str, Any]]:
-        """Compare the rows of the last action with gold's."""
+        """Compare the rows of the last action with gold's rows; return the reward and `info`."""
         score = sql_env.score(self.observation, self.cnx.answer(str(self.gold)))
         self.reward, self.info = score.value, dict(score.detail)
         return self.reward, self.info
 
     def close(self) -> None:
-        """Close the connection, and discard all changes. Idempotent."""
+        """Close the connection, and discard all changes of the databases. Idempotent."""
         self.cnx.close()
         super().close()
 
     def get_intersect_items(self, my_list: list[str], my_dict: dict[str, int]) -> list[str]:
-        """Return the list's items that are in the dictionary, at most as often as its counts."""
+        """Return the items of a list that a dictionary counts, each at most as often as counted."""
         return sql_env.common_rows(my_list, Counter(my_dict))
 
 
 class Connection:
-    """The subset of a ``mysql.connector`` connection that `SqlEnv` exposed in 2023.
+    """The part of a ``mysql.connector`` connection that `SqlEnv` exposed in 2023.
 
     Args:
-        databases: The databases, which the connection owns and closes.
+        databases: The databases, which `close` closes, too.
     """
 
     __class__ = stands_for("mysql.connector", "MySQLConnection")
@@ -93,7 +99,7 @@ class Connection:
         self._cursor = Cursor(self)
 
     def answer(self, sql: str) -> Answer:
-        """Run a statement.
+        """Execute a statement, and return the answer.
 
         Raises:
             EnvironmentStateError: The connection was closed.
@@ -103,11 +109,11 @@ class Connection:
             raise EnvironmentStateError("the connection was closed: make a new environment")
         try:
             return self._open.execute(sql)
-        except TaskError:  # before the first USE
+        except TaskError:  # no database has been selected by USE
             return error_observation("No database selected")
 
     def cursor(self, **options: object) -> Cursor:
-        """Return the connection's only cursor."""
+        """Return the only cursor of the connection; the options are ignored."""
         return self._cursor
 
     def is_connected(self) -> bool:
@@ -122,10 +128,10 @@ class Connection:
 
 
 class Cursor:
-    """The subset of a ``mysql.connector`` cursor that scripts of 2023 use.
+    """The part of a ``mysql.connector`` cursor that scripts of 2023 use.
 
     Args:
-        connection: The connection that runs the cursor's statements.
+        connection: The connection that executes the cursor's statements.
     """
 
     __class__ = stands_for("mysql.connector.cursor", "MySQLCursor")
@@ -140,7 +146,7 @@ class Cursor:
         return self._rows is not None
 
     def execute(self, sql: str) -> None:
-        """Run a statement.
+        """Execute a statement, and keep its rows.
 
         Raises:
             ActionError: The statement failed.
@@ -156,5 +162,5 @@ class Cursor:
         return list(self._rows or ())
 
     def close(self) -> None:
-        """Discard the rows. Idempotent."""
+        """Discard the kept rows. Idempotent."""
         self._rows = None

@@ -1,4 +1,4 @@
-"""The 2023 release's ``intercode.utils``: a data loader, containers, and a time limit."""
+"""The module ``intercode.utils`` of the 2023 release: data loader, containers and time limit."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from intercode_sandbox import SandboxBackend, get_provider
 from intercode_sandbox.images.resolve import check
 
 TIMEOUT_DURATION = 10
-"""The time limit of an action in seconds."""
+"""The default time limit of an action in seconds."""
 START_UP_DELAY = 0
-"""The start-up time of a container in seconds: 0, since a sandbox is ready at once."""
+"""The seconds to wait after the start of a container: none, because a sandbox is ready at once."""
 MAX_SECONDS = 3600.0
-"""The maximum seconds of a command without a time limit; 2023 had no maximum."""
+"""The time limit in seconds of a command for which none is set. The 2023 release had no limit."""
 SUFFIXES = (".csv", ".json", ".jsonl", ".tsv")
 
 _deadline: ContextVar[float | None] = ContextVar("deadline", default=None)
 
 
 class Record(dict[str, Any]):
-    """A row of a data file: query, gold, and all other fields under ``extra``.
+    """A row of a data file, with query, gold and all other fields.
 
-    Early releases had the other fields under ``extra``, later releases beside query and gold. Both
-    forms of access work.
+    Early releases had the other fields in ``extra``, later releases beside query and gold. A
+    `Record` permits both ways of access.
 
     Args:
-        fields: All fields of the row.
+        fields: All fields of the row by name.
     """
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
@@ -53,7 +53,7 @@ class Record(dict[str, Any]):
         return super().__contains__(name) or name in self.fields
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return a field, or `default`."""
+        """Return the value of a field; `default` if the row has no such field."""
         return {**self.fields, **self}.get(name, default)
 
 
@@ -61,13 +61,14 @@ class IntercodeDataLoader:
     """The rows of a data file of 2023: JSON, JSON Lines, CSV or TSV.
 
     Args:
-        data_path: The file.
-        parse_func: Ignored, as in 2023.
+        data_path: The path of the file.
+        parse_func: A function that is ignored, as in 2023.
 
     Raises:
         OSError: The file does not exist.
-        UsageError: The format is unknown, or a row lacks the field ``query``. A `ValueError`.
-        TaskError: The file is malformed. A `ValueError`.
+        UsageError: The format is unknown, or a row lacks the field ``query``. The class is a
+            `ValueError`.
+        TaskError: The file is malformed. The class is a `ValueError`.
     """
 
     def __init__(self, data_path: str, parse_func: Callable[..., Any] | None = None) -> None:
@@ -79,15 +80,20 @@ class IntercodeDataLoader:
         return len(self._rows)
 
     def get(self, index: int | None = None) -> Record:
-        """Return a row without its empty fields; None: a random row."""
+        """Return a row without its empty fields.
+
+        Args:
+            index: The number of the row; None: a random row.
+        """
         if index is None:
-            index = numpy.random.randint(0, len(self))  # old scripts seed NumPy's global generator
+            # NumPy's global generator is used, because scripts of 2023 seed it.
+            index = numpy.random.randint(0, len(self))
         row = self._rows[index]
         return Record({name: value for name, value in row.items() if value not in (None, "")})
 
     @cached_property
     def data(self) -> Any:
-        """The rows as a table of pandas, which is imported at the first access.
+        """The rows as a pandas table; pandas is imported at the first access.
 
         Raises:
             ImportError: pandas is not installed.
@@ -122,14 +128,14 @@ class IntercodeDataLoader:
 
 
 class timeout:  # noqa: N801 - its name in 2023
-    """A time limit for the container's commands within a ``with`` block.
+    """A time limit for the commands of containers within a ``with`` block.
 
-    The 2023 class used a signal, which works in the main thread only. This class limits the
+    The class of 2023 used a signal, which works only in the main thread. This class limits the
     commands of `Container.exec_run`.
 
     Args:
-        seconds: The limit, for the whole block.
-        error_message: The text of the `TimeoutError`.
+        seconds: The time limit of the whole block.
+        error_message: The text of the `TimeoutError` that the block then raises.
     """
 
     def __init__(self, seconds: float = TIMEOUT_DURATION, error_message: str = "Timeout") -> None:
@@ -146,10 +152,14 @@ class timeout:  # noqa: N801 - its name in 2023
 
 
 def stands_for(module: str, name: str) -> property:
-    """Return a ``__class__`` property that makes `isinstance` accept another package's class.
+    """Return a property ``__class__`` with which an object counts as an instance of another class.
 
-    The tests of 2023 call `isinstance`. The property imports nothing: a script with such a call has
-    imported the package.
+    Tests of 2023 call `isinstance` with classes of Docker and MySQL packages. The property never
+    imports such a package, because a script that names the class has imported the package.
+
+    Args:
+        module: The module of the class.
+        name: The name of the class.
     """
 
     def get_class(self: object) -> type:
@@ -160,24 +170,24 @@ def stands_for(module: str, name: str) -> property:
 
 
 class ExecResult(NamedTuple):
-    """The result of a command."""
+    """The result of a command in a container."""
 
     exit_code: int | None
-    """None: the command's text could not be split."""
+    """The exit code of the command; None if its text could not be split."""
     output: bytes
 
 
 class Container:
-    """A stand-in for a Docker container of 2023: a sandbox, started at its first use.
+    """A sandbox with the interface of a 2023 Docker container.
 
-    ``isinstance`` also accepts an object as a ``docker.models.containers.Container``, if the module
-    of that class is imported.
+    The sandbox starts at its first use. If the module of Docker's class
+    ``docker.models.containers.Container`` is imported, `isinstance` accepts the object as such.
 
     Args:
-        name: The container's name.
-        start: Starts a sandbox.
+        name: The name of the container.
+        start: A function that starts a sandbox.
         environment: All environment variables of the container's processes.
-        answers: Text of a command → function that returns its output without the sandbox.
+        answers: Text of a command → function that returns the output without running the command.
     """
 
     def __init__(
@@ -198,7 +208,7 @@ class Container:
 
     @property
     def sandbox(self) -> SandboxBackend:
-        """The container's sandbox, started at the first access.
+        """The sandbox of the container, which the first access starts.
 
         Raises:
             EnvironmentStateError: The container was stopped.
@@ -213,13 +223,13 @@ class Container:
     def exec_run(
         self, cmd: str | Sequence[str], workdir: str | None = None, *, timeout: float | None = None
     ) -> ExecResult:
-        """Run a command: a list, or a text that is split like in a POSIX shell.
+        """Run a command, and return its exit code and output.
 
         Args:
-            cmd: The command.
+            cmd: The command as a list of words, or as a text, which is split as by a POSIX shell.
             workdir: The working directory; None: ``/``.
-            timeout: The limit in seconds; None: the remaining time of an enclosing `timeout`, else
-                an hour.
+            timeout: The time limit in seconds; None: the remaining time of an enclosing block of
+                `timeout`, or an hour without such a block.
 
         Raises:
             TimeoutError: The command exceeded its time limit, and was killed.
@@ -238,43 +248,43 @@ class Container:
         return ExecResult(output.exit_code, output.text.encode())
 
     def reset(self) -> None:
-        """Reset the container to its image: the next command runs in a fresh sandbox."""
+        """Close the sandbox; the next command runs in a fresh sandbox of the image."""
         sandbox, self._sandbox = self._sandbox, None
         if sandbox is not None:
             sandbox.close()
 
     def start(self) -> None:
-        """Restart the container from its image."""
+        """Permit commands again, in a fresh sandbox of the image."""
         self.status = "running"
 
     def stop(self) -> None:
-        """Stop the container, and free its sandbox. Idempotent."""
+        """Close the sandbox, and refuse further commands. Idempotent."""
         self.reset()
         self.status = "exited"
 
     remove = stop
 
 
-class Place(NamedTuple):
-    """The options with which an environment starts containers."""
+class ContainerSettings(NamedTuple):
+    """The options with which an environment starts its containers."""
 
     image: str
     sandbox: str
     network: bool
     environment: dict[str, str]
-    """The environment variables of processes."""
+    """Environment variables of the container's processes."""
 
 
-def read_place(image_name: str, kwargs: Mapping[str, Any]) -> Place:
-    """Read the container options among the keywords of an environment.
+def read_container_settings(image_name: str, kwargs: Mapping[str, Any]) -> ContainerSettings:
+    """Return the options of containers from the keywords of an environment.
 
     Args:
-        image_name: The image: a name of 2023, or a name for `intercode run --image`.
-        kwargs: The keywords, of which ``sandbox``, ``network``, ``environment`` and ``data_path``
-            count.
+        image_name: The image: a name of 2023, or a name for ``intercode run --image``.
+        kwargs: The keywords. Only ``sandbox``, ``network``, ``environment`` and ``data_path`` are
+            read.
 
     Raises:
-        UsageError: ``ports``, ``volumes`` or ``command`` is given: sandboxes support none of them.
+        UsageError: ``ports``, ``volumes`` or ``command`` is given, which sandboxes do not support.
         TaskError, ImageError: The image does not exist.
     """
     for name in ("ports", "volumes", "command"):
@@ -287,20 +297,20 @@ def read_place(image_name: str, kwargs: Mapping[str, Any]) -> Place:
     check(image)
     environment = {**variables(AGENT_HOST, image), **(kwargs.get("environment") or {})}
     network = bool(kwargs.get("network", False))
-    return Place(image, kwargs.get("sandbox", "native"), network, environment)
+    return ContainerSettings(image, kwargs.get("sandbox", "native"), network, environment)
 
 
 def get_container(ctr_name: str, image_name: str, **kwargs: Any) -> Container:
-    """Return a fresh container of an image.
+    """Return a new container of an image, whose sandbox starts at its first use.
 
     Args:
-        ctr_name: The container's name.
-        image_name: The image.
-        **kwargs: The keywords of an environment.
+        ctr_name: The name of the container.
+        image_name: The name of the image.
+        **kwargs: The keywords of an environment; see `read_container_settings`.
 
     Raises:
-        UsageError, TaskError, ImageError: As `read_place`.
+        UsageError, TaskError, ImageError: As for `read_container_settings`.
     """
-    image, sandbox, network, environment = read_place(image_name, kwargs)
+    image, sandbox, network, environment = read_container_settings(image_name, kwargs)
     provider = get_provider(sandbox)
     return Container(ctr_name, lambda: provider.start(image, LIMITS, network), environment)

@@ -1,1 +1,1 @@
-"""Sandboxes in containers of Docker, or of another engine with Docker's API."""
+"""The Docker provider: sandboxes in containers of Docker, or of another engine with its API."""

@@ -1,6 +1,7 @@
-"""A client of Docker that closes its sockets: Docker's own leaves them open if no engine listens.
+"""A client of Docker's engine that leaves no sockets open.
 
-This module is imported only if the package docker is installed.
+The client of the package docker leaves sockets open if no engine listens. This module is imported
+only if that package is installed.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from docker.transport import UnixHTTPAdapter
 
 _LOCAL = "http+docker://"
 _CONNECTIONS = 4
+"""Maximum number of connection pools that the client keeps."""
 
 
 class Client(docker.APIClient):  # type: ignore[misc]
@@ -20,7 +22,7 @@ class Client(docker.APIClient):  # type: ignore[misc]
 
     Args:
         url: The engine's address.
-        options: Options of `docker.APIClient`.
+        **options: Options of `docker.APIClient`.
     """
 
     def __init__(self, url: str, **options: Any) -> None:
@@ -28,8 +30,9 @@ class Client(docker.APIClient):  # type: ignore[misc]
         self._knocks = url.startswith("unix://")
         super().__init__(**{**options, "base_url": url, "version": "auto"})
         if self._knocks:
-            # Docker's adapter keeps a connection for each of 25 paths, and paths contain
-            # containers' names.
+            # The adapter of the package docker keeps connections for 25 different paths of
+            # requests. Paths contain the names of containers, so too many connections would stay
+            # open.
             self.get_adapter(_LOCAL).close()
             self.mount(
                 _LOCAL,
@@ -39,13 +42,13 @@ class Client(docker.APIClient):  # type: ignore[misc]
             )
 
     def send(self, request: Any, **options: Any) -> Any:
-        """Send a request.
+        """Send an HTTP request to the engine.
 
         Raises:
             OSError: No engine listens.
         """
         if self._knocks:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as knock:
-                knock.settimeout(self.timeout)
-                knock.connect(self._socket)
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe_socket:
+                probe_socket.settimeout(self.timeout)
+                probe_socket.connect(self._socket)
         return super().send(request, **options)

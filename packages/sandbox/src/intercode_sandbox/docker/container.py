@@ -1,8 +1,9 @@
-"""A container: started by the engine, then controlled over a socket of its process 1.
+"""`Container`: a container that Docker's engine starts, and whose process 1 InterCode controls.
 
-The socket's folder is mounted into the container; once process 1 has connected, nothing listens
-on the socket. Process 1 ends when this process closes its end, or ends itself. Then the engine
-removes the container.
+Process 1 of the container is InterCode's C program. Process 1 connects to a socket of the caller,
+whose folder is mounted into the container. After the connection nothing listens at the socket.
+Process 1 ends when the caller closes the connection, or when the caller's process ends. Then the
+engine removes the container.
 """
 
 from __future__ import annotations
@@ -23,19 +24,19 @@ from typing import TYPE_CHECKING, Any
 
 from intercode_sandbox.accounts import MAX_TABLE_BYTES, Account, resolve_account
 from intercode_sandbox.base import Evidence, Limits
-from intercode_sandbox.capabilities import mask
 from intercode_sandbox.docker.engine import (
     DOCKER_HOST_COMMAND,
     LABEL,
     LEASE,
-    Engine,
+    DockerEngine,
     MissingObjectError,
 )
 from intercode_sandbox.docker.images import EngineImage
 from intercode_sandbox.docker.runtime_mounts import CONTAINER_FOLDER, RuntimeFolder
 from intercode_sandbox.errors import SandboxError, SandboxUnavailableError
-from intercode_sandbox.files import Descriptor
+from intercode_sandbox.host_files import Descriptor
 from intercode_sandbox.images.base import HOSTNAME
+from intercode_sandbox.linux_capabilities import mask
 from intercode_sandbox.native import seccomp, wire
 from intercode_sandbox.native.identity import OWN_THREADS
 from intercode_sandbox.native.preflight import load_error
@@ -50,12 +51,16 @@ if TYPE_CHECKING:
 _START_SECONDS = 120.0
 _POLL_SECONDS = 0.25
 _HANG_UP_SECONDS = 2.0
+"""Seconds for which a closed container may end by itself, before the engine must kill it."""
 _EVENT_WAIT_SECONDS = 10
+"""Seconds to wait for the engine's event of a container's end."""
 _EVENTS_SECONDS = 24 * 3600
+"""Age of the oldest events that are requested from the engine."""
 _SIGNAL_EXIT_BASE = 128
+"""The engine reports an end by signal N as this number plus N."""
 _CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETPCAP", "SETUID")
-"""The capabilities of process 1 in addition to those in `Limits.capabilities`. Process 1 passes
-only the latter on to programs."""
+"""The capabilities of process 1 in addition to those in `Limits.capabilities`. The programs that
+process 1 starts get only those in `Limits.capabilities`."""
 _OVERHEAD = 96 * MIB
 """Memory for process 1 itself, with the library that workers use."""
 _READ_ONLY = ("bus", "fs", "irq", "sys", "sysrq-trigger")
@@ -65,14 +70,15 @@ _IPC_SYSCTLS = {
     "kernel.sem": "32000 8192 500 128",
     "fs.mqueue.queues_max": "16",
 }
-"""Limits of kernel objects that outlive programs, equal to those of native sandboxes. Low limits
-leave room for other sandboxes, and few objects are removed fast."""
+"""Kernel settings that limit objects of inter-process communication, which outlive programs. Native
+sandboxes have the same limits. Low limits leave room for other sandboxes. At a sandbox's end the
+kernel removes a small number of objects fast."""
 _SHM = "rw,nosuid,nodev,noexec,mode=1777,size=64m,nr_inodes=4096"
 
 
 @dataclass(frozen=True)
-class Key:
-    """The properties by which containers are interchangeable."""
+class ContainerKey:
+    """The properties of a container. Unused containers with equal keys are interchangeable."""
 
     image: EngineImage
     network: bool
@@ -85,27 +91,30 @@ class Key:
     debugger: bool
 
     @classmethod
-    def of(cls, image: EngineImage, network: bool, limits: Limits) -> Key:
-        """Return the key of a sandbox with these limits."""
+    def from_limits(cls, image: EngineImage, network: bool, limits: Limits) -> ContainerKey:
+        """Return the key of the containers for sandboxes with these limits."""
         names = ("memory", "processes", "disk", "files", "open_files", "capabilities", "debugger")
         return cls(image, network, *(getattr(limits, name) for name in names))
 
 
 @dataclass(eq=False)
 class Container:
-    """A container with a process 1 that is ready."""
+    """A running container whose process 1 is ready for requests."""
 
-    key: Key
+    key: ContainerKey
     id: str
+    """The engine's identifier of the container."""
     control: socket.socket
+    """The socket to process 1."""
     process: InitProcess | None
     """Process 1 of the container; None if this process cannot see the engine's processes."""
-    engine: Engine
+    engine: DockerEngine
     account: Account
-    """The image's user."""
+    """The user of the image, under which programs run."""
     ids: int
     """The number of user ids in the container."""
     workers: tuple[str, ...]
+    """The names of the modules that can run as workers."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
@@ -114,7 +123,9 @@ class Container:
     def ask(
         self, message: dict[str, Any], fds: Sequence[int] = ()
     ) -> tuple[dict[str, Any], list[int]]:
-        """Send one request to process 1, outside of any sandbox.
+        """Send one request to process 1, and return the reply with its descriptors.
+
+        A sandbox that has taken the container uses `NativeSandbox` for its requests instead.
 
         Raises:
             SandboxError: The request failed, or process 1 has ended.
@@ -129,14 +140,14 @@ class Container:
             raise SandboxError(f"container {self.id[:12]} died: {error}") from error
         finally:
             if not answered:
-                self.close()  # the next request must not receive this one's reply
+                self.close()  # otherwise the next request would receive the reply to this request
         if "errno" in reply:
             reason = reply["error"] or os.strerror(reply["errno"])
             raise SandboxError(f"container {self.id[:12]} failed at {message['op']!r}: {reason}")
         return reply, descriptors
 
     def disown(self) -> None:
-        """Close the inherited socket (`SupportsDisown`)."""
+        """Close the inherited descriptors in a fork of this process: see `SupportsDisown`."""
         self._lock = threading.Lock()
         self.control.close()
         if self.process is not None:
@@ -144,9 +155,13 @@ class Container:
 
     @property
     def alive(self) -> bool:
-        """Whether process 1 seems to run; True during a request."""
+        """Whether process 1 seems to run; True during a request.
+
+        The socket becomes readable when process 1 ends. During a request a reply would make it
+        readable, too.
+        """
         if not self._lock.acquire(blocking=False):
-            return True  # a pending reply would look like an end
+            return True
         try:
             poll = select.poll()
             poll.register(self.control, select.POLLIN)
@@ -157,9 +172,10 @@ class Container:
             self._lock.release()
 
     def root(self) -> int:
-        """Return a descriptor of its root; the caller must close it."""
-        # Through /proc if possible: the kernel refuses to send the descriptor while programs of any
-        # container have too many in flight, as all of them count for one user.
+        """Return a descriptor of the container's root folder; the caller must close it."""
+        # The descriptor is opened by /proc if possible. Process 1 could not always send it: the
+        # kernel counts the descriptors in flight of all containers for one user. If programs of any
+        # container have too many in flight, the kernel refuses to send another.
         with suppress(OSError):  # an ordinary user may not read that link
             if self.process is not None:
                 path = f"/proc/{self.process.pid}/root"
@@ -167,7 +183,11 @@ class Container:
         return self.ask({"op": "root"})[1][0]
 
     def evidence(self, mute: bool) -> Evidence:
-        """Return the engine's evidence of the container's end, or, if `mute`, of its silence."""
+        """Return the engine's evidence about the container's end, or about its failure to answer.
+
+        Args:
+            mute: Whether process 1 did not answer in time. False: its socket was closed.
+        """
         try:
             with self.engine.errors("looking at a container") as api:
                 if mute:
@@ -182,32 +202,34 @@ class Container:
     def close(self) -> None:
         """End the container and wait for the end of all its processes. Idempotent.
 
-        If the kernel needs longer than `END_SECONDS` for them, the engine alone awaits the end.
-        The engine removes the container.
+        If the kernel needs longer than `END_SECONDS` to end them, only the engine waits on. The
+        engine removes the container after its end.
         """
         with suppress(OSError):
             self.control.shutdown(socket.SHUT_RDWR)
         self.control.close()
         if self.process is not None:
-            # An ordinary user may not kill it: then it ends after the hang-up.
+            # Process 1 ends because of the closed socket, even if this user may not kill it.
             if not self.process.end(_HANG_UP_SECONDS):
-                self.hand_over()
+                self.request_kill()
                 self.process.wait(END_SECONDS)
             self.process.end()
 
-    def hand_over(self) -> None:
-        """Request from the engine to kill the container, without waiting for its end."""
+    def request_kill(self) -> None:
+        """Request that the engine kill the container; return without waiting for its end."""
         with suppress(SandboxError), self.engine.errors("ending a container") as api:
             api.kill(self.id)
 
     def remove(self) -> None:
-        """End the container and have the engine remove it."""
+        """End the container, and request that the engine remove it."""
         self.close()
         with suppress(MissingObjectError), self.engine.errors("removing a container") as api:
             api.remove_container(self.id, force=True, v=True)
 
 
-def start_container(engine: Engine, runtime_folder: RuntimeFolder, key: Key) -> Container:
+def start_container(
+    engine: DockerEngine, runtime_folder: RuntimeFolder, key: ContainerKey
+) -> Container:
     """Start a container, and wait until it is ready.
 
     Raises:
@@ -251,7 +273,10 @@ def start_container(engine: Engine, runtime_folder: RuntimeFolder, key: Key) -> 
 
 
 def _read_exit_evidence(api: APIClient, identity: str) -> Evidence:
-    """Return the evidence of an end from the engine's events, as the container is removed."""
+    """Return evidence about a container's end, from the events that the engine has recorded.
+
+    The container itself cannot be inspected, because the engine removes it at its end.
+    """
     now = time.time()
     actions: set[str] = set()
     code: int | None = None
@@ -271,21 +296,26 @@ def _read_exit_evidence(api: APIClient, identity: str) -> Evidence:
     return Evidence(
         is_keeper_alive=True,
         was_killed_outside="kill" in actions,
-        # The engine counts like a shell: 128 + N for death by signal N.
+        # The engine's exit code is 128 + N if signal N killed process 1, as in a shell.
         exit_code=code if code is None or code <= _SIGNAL_EXIT_BASE else _SIGNAL_EXIT_BASE - code,
         starved="oom" in actions,
     )
 
 
 def _bind(listener: socket.socket, socket_folder: Path) -> None:
-    """Bind through a descriptor: a socket's name has at most 107 bytes, and a cache's path more."""
+    """Bind a listening socket to the file ``s`` in a folder.
+
+    The name that is bound has the folder's descriptor in place of its path. A socket's name has at
+    most 107 bytes, and the path of a cache may have more.
+    """
     with Descriptor(os.open(socket_folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as fd:
         listener.bind(f"/proc/self/fd/{fd}/s")
-    (socket_folder / "s").chmod(0o666)  # the folder above controls the access
+    # Any user who can enter the folder may connect: the mode of the folder controls the access.
+    (socket_folder / "s").chmod(0o666)
 
 
 def _container_config(
-    runtime_folder: RuntimeFolder, socket_folder: Path, key: Key
+    runtime_folder: RuntimeFolder, socket_folder: Path, key: ContainerKey
 ) -> dict[str, Any]:
     mounts = [
         (socket_folder, CONTAINER_FOLDER),
@@ -297,12 +327,13 @@ def _container_config(
         "Cmd": [],
         "User": "0:0",
         "WorkingDir": "/",
-        # The image's values would make our loader load the image's libraries.
+        # The image may set these variables. With the image's values the dynamic loader of
+        # InterCode's Python would load libraries of the image.
         "Env": ["LD_PRELOAD=", "LD_LIBRARY_PATH="],
         "Hostname": HOSTNAME,
         "Tty": False,
         "OpenStdin": False,
-        "StopSignal": "SIGKILL",  # no other signal reaches process 1
+        "StopSignal": "SIGKILL",  # no other signal has an effect on process 1
         "Healthcheck": {"Test": ["NONE"]},
         "Labels": {LABEL: "1", LEASE: runtime_folder.lease},
         "HostConfig": _host_config(runtime_folder, mounts, key),
@@ -310,7 +341,7 @@ def _container_config(
 
 
 def _host_config(
-    runtime_folder: RuntimeFolder, mounts: list[tuple[Path, str]], key: Key
+    runtime_folder: RuntimeFolder, mounts: list[tuple[Path, str]], key: ContainerKey
 ) -> dict[str, Any]:
     image, memory = key.image, key.memory + _OVERHEAD
     low_ports = "net_bind_service" in key.capabilities
@@ -350,10 +381,15 @@ def _host_config(
 
 
 def _program_volume(path: str, empty_folder: Path) -> dict[str, Any]:
-    """Return a volume with this machine's programs, removed with its container.
+    """Return the settings of a volume with a folder of this machine's programs.
 
-    The overlay has separate inodes: a lock or a watch on the machine's inodes would affect the
-    machine and other containers.
+    The engine removes the volume with its container. The volume is an overlay, because an overlay
+    has separate inodes. A lock or a watch on the machine's own inodes would affect the machine and
+    other containers.
+
+    Args:
+        path: The path of the folder, on this machine and in the container.
+        empty_folder: An empty folder: an overlay needs a second layer.
     """
     lower = str(empty_folder).replace("\\", "\\\\").replace(":", "\\:")
     options = {
@@ -368,19 +404,28 @@ def _program_volume(path: str, empty_folder: Path) -> dict[str, Any]:
     }
 
 
-def _explain_error(error: SandboxError, engine: Engine) -> SandboxError:
+def _explain_error(error: SandboxError, engine: DockerEngine) -> SandboxError:
     text = str(error)
     if "bind source path does not exist" in text or "bind mount source" in text:
         return SandboxUnavailableError(
-            f"the engine at {engine.url} does not see this machine's files, which it must: it is "
+            f"the engine at {engine.url} cannot see this machine's files, but needs to: it runs "
             f"on another machine, or in a container ({text})",
             DOCKER_HOST_COMMAND,
         )
     return error
 
 
-def _accept(listener: socket.socket, engine: Engine, identity: str) -> socket.socket:
-    """Return the connection from the container's process 1."""
+def _accept(listener: socket.socket, engine: DockerEngine, identity: str) -> socket.socket:
+    """Wait until process 1 of a container connects; return the connection.
+
+    Args:
+        listener: The listening socket.
+        engine: The engine.
+        identity: The engine's identifier of the container.
+
+    Raises:
+        SandboxError: Process 1 has ended, or did not connect in time.
+    """
     poll = select.poll()
     poll.register(listener, select.POLLIN)
     deadline = time.monotonic() + _START_SECONDS
@@ -407,13 +452,22 @@ def _open_init_process(control: socket.socket) -> InitProcess | None:
     pid, *_ = struct.unpack(
         credentials_format, control.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
     )
-    with suppress(OSError):  # process 1 has died, which its introduction will report
+    with suppress(OSError):  # process 1 has ended, which `_receive_introduction` reports
         return InitProcess(os.pidfd_open(pid)) if pid else None
     return None
 
 
-def _greet(control: socket.socket, identity: str, key: Key) -> tuple[Account, int]:
-    """Send process 1 its settings; return the image's user, and the number of user ids."""
+def _greet(control: socket.socket, identity: str, key: ContainerKey) -> tuple[Account, int]:
+    """Send process 1 the settings of its container, and wait until it is ready.
+
+    Args:
+        control: The socket to process 1.
+        identity: The engine's identifier of the container.
+        key: The container's properties.
+
+    Returns:
+        The account of the image's user, and the number of user ids in the container.
+    """
     try:
         ids, account = _receive_introduction(control, key.image.user)
         with Descriptor(os.pidfd_open(os.getpid())) as owner:
@@ -427,9 +481,17 @@ def _greet(control: socket.socket, identity: str, key: Key) -> tuple[Account, in
 
 
 def _receive_introduction(control: socket.socket, user: str) -> tuple[int, Account]:
-    """Return the number of ids and the image's user, before any program runs in the container."""
+    """Receive the first message of process 1, before any program runs in the container.
+
+    Args:
+        control: The socket to process 1.
+        user: The image's user, in the format of ``USER``.
+
+    Returns:
+        The number of user ids in the container, and the account of the image's user.
+    """
     reply: dict[str, Any] = {}
-    while "ids" not in reply:  # a Python with workers first reports that it has loaded them
+    while "ids" not in reply:  # a process 1 with workers first reports that it has imported them
         reply, fds = wire.receive(control)
         if "unloaded" in reply:
             raise load_error(reply)
@@ -442,13 +504,13 @@ def _receive_introduction(control: socket.socket, user: str) -> tuple[int, Accou
 
 
 def _read_text(fd: int) -> str:
-    """Return the text of a regular file; empty for any other file."""
+    """Close a descriptor, and return the text of its file; empty if the file is not regular."""
     with open(fd, "rb") as file:
         regular = stat.S_ISREG(os.fstat(fd).st_mode)
         return file.read(MAX_TABLE_BYTES).decode(errors="replace") if regular else ""
 
 
-def _start_message(key: Key, account: Account) -> dict[str, Any]:
+def _start_message(key: ContainerKey, account: Account) -> dict[str, Any]:
     files: dict[str, str | None] = dict.fromkeys(
         ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf")
     )

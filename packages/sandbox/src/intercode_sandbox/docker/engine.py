@@ -1,4 +1,7 @@
-"""Connections to the engine's API, and the conversion of its errors to InterCode's."""
+"""Connections to the API of Docker's engine, and the conversion of its errors to InterCode's.
+
+The engine is the daemon that runs containers.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +22,19 @@ if TYPE_CHECKING:
 LABEL = "intercode"
 """Label of every container and image of InterCode."""
 LEASE = "intercode.lease"
-"""Label with the owner's lease: a sweep removes objects of processes that have ended."""
+"""Label of a container with the lease of the process that owns it (`ownership.new_lease`). The
+containers of processes that have ended are removed: see `provider.sweep`."""
 _SECONDS = 120
+"""Time limit of a request to the engine."""
 DOCKER_HOST_COMMAND = "export DOCKER_HOST=unix:///var/run/docker.sock"
 INSTALL_COMMAND = "pip install 'intercode-sandbox[docker]'"
 _SOCKETS = ("/var/run/docker.sock", "{run}/docker.sock")
 
 
-class Engine:
-    """An engine with Docker's API. Thread-safe: every thread has its own connection.
+class DockerEngine:
+    """A Docker engine, or another engine with its API. Thread-safe.
+
+    Every thread has its own connection.
 
     Args:
         url: The engine's address; None: ``DOCKER_HOST``, or the first usual socket that exists.
@@ -41,10 +48,10 @@ class Engine:
 
     @property
     def api(self) -> APIClient:
-        """Connection of the calling thread.
+        """The connection of the calling thread, opened at its first use.
 
         Raises:
-            SandboxUnavailableError: No engine listens, or the client's package is missing.
+            SandboxUnavailableError: No engine listens, or the package docker is not installed.
         """
         client = getattr(self._local, "client", None)
         if client is None:
@@ -70,8 +77,18 @@ class Engine:
 
     @contextmanager
     def errors(self, activity: str) -> Iterator[APIClient]:
-        """Convert errors of the engine and its connection to `SandboxError` within the block."""
-        api = self.api  # first: it reports a missing package docker, with the fix
+        """Yield the connection; convert errors of the engine in the block to `SandboxError`.
+
+        Args:
+            activity: The purpose of the block, for messages.
+
+        Raises:
+            MissingObjectError: The engine does not have the requested object.
+            SandboxError: The engine, or the connection to it, failed.
+        """
+        # This line comes before the imports: if the package docker is missing, its error has the
+        # fix.
+        api = self.api
         import docker
         import requests
 
@@ -86,7 +103,9 @@ class Engine:
             ) from error
 
     def info(self) -> dict[str, Any]:
-        """Return the engine's version, storage and options, by the names of its API's ``/info``.
+        """Return facts on the engine: its version, storage and options.
+
+        The names are those of ``/info`` of the engine's API.
 
         Raises:
             SandboxUnavailableError: The engine is Podman's, or no engine listens.
@@ -95,8 +114,8 @@ class Engine:
             info: dict[str, Any] = api.info()
         if "BuildahVersion" in info:
             raise SandboxUnavailableError(
-                f"the engine at {self.url} is Podman's, which names images in another way and does "
-                "not know all of our mounts (--sandbox native needs no engine)",
+                f"the engine at {self.url} is Podman's, which names images differently and does "
+                "not support all mounts (--sandbox native needs no engine)",
                 DOCKER_HOST_COMMAND,
             )
         return info
@@ -111,25 +130,25 @@ class Engine:
 
 
 class MissingObjectError(SandboxError, ImageError):
-    """An object that the engine does not have."""
+    """An image or a container that the engine does not have."""
 
 
 def default_url() -> str:
-    """Return ``DOCKER_HOST``, or the first of the usual sockets that exists."""
+    """Return the engine's address: ``DOCKER_HOST``, or the first usual socket that exists."""
     if url := os.environ.get("DOCKER_HOST"):
         return url
-    return "unix://" + next(iter(_usual_sockets()), _SOCKETS[0])
+    return "unix://" + next(iter(_default_sockets()), _SOCKETS[0])
 
 
-def _usual_sockets() -> list[str]:
-    """List the usual sockets that exist, or may exist."""
+def _default_sockets() -> list[str]:
+    """Return the paths of the engine's usual sockets that exist, or may exist."""
     run = os.environ.get("XDG_RUNTIME_DIR", f"/run/user/{os.getuid()}")
     paths = [path.format(run=run) for path in _SOCKETS]
-    return [path for path in paths if may_be_there(Path(path))]
+    return [path for path in paths if may_exist(Path(path))]
 
 
-def may_be_there(path: Path) -> bool:
-    """Return whether a file exists, or may exist in a folder that is closed to this user."""
+def may_exist(path: Path) -> bool:
+    """Return whether a file exists, or may exist in a folder that this user must not enter."""
     try:
         return path.exists()
     except PermissionError:
@@ -137,10 +156,15 @@ def may_be_there(path: Path) -> bool:
 
 
 def unavailable_error(url: str, error: Exception) -> SandboxUnavailableError:
-    """Return the error that names the reason of a failed connection, and its fix."""
+    """Return the error for a failed connection to the engine, with the reason and the fix.
+
+    Args:
+        url: The engine's address.
+        error: The error of the connection.
+    """
     text = str(error)
     path = Path(url.removeprefix("unix://"))
-    if "Permission denied" in text or (may_be_there(path) and not os.access(path, os.W_OK)):
+    if "Permission denied" in text or (may_exist(path) and not os.access(path, os.W_OK)):
         fix = f"{as_root('usermod -aG docker $USER')}  # and log in again"
         reason = f"{path} is not for this user"
     else:
@@ -148,9 +172,9 @@ def unavailable_error(url: str, error: Exception) -> SandboxUnavailableError:
         if not url.startswith("unix://"):
             reason = f"{url} does not answer"
         else:
-            reason = f"nothing answers at {path}" if may_be_there(path) else f"there is no {path}"
+            reason = f"nothing answers at {path}" if may_exist(path) else f"there is no {path}"
         reason += ", which DOCKER_HOST names" if is_named else ""
-        fix = "unset DOCKER_HOST" if is_named and _usual_sockets() else _start_command()
+        fix = "unset DOCKER_HOST" if is_named and _default_sockets() else _start_command()
     return SandboxUnavailableError(f"no engine for the sandbox 'docker': {reason}", fix)
 
 

@@ -1,8 +1,8 @@
-"""Resolution of an image's name to an image of the engine.
+"""Resolution of an image's name to an image of the Docker engine.
 
-A name has the same meaning as on the native provider. The image is built in the same way, and
-imported into the engine once, under its digest. ``docker-daemon:REFERENCE`` names an image of the
-engine, over which archives can be laid, too.
+A name has the same meaning as for the native provider. InterCode builds the image in the same way,
+and imports the image into the engine once, under the image's digest. ``docker-daemon:REFERENCE``
+names an image that the engine already has. A name may add archives to such an image, too.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from intercode_sandbox.docker.engine import LABEL, LEASE, Engine, MissingObjectError
+from intercode_sandbox.docker.engine import LABEL, LEASE, DockerEngine, MissingObjectError
 from intercode_sandbox.errors import ImageError, SandboxError
-from intercode_sandbox.files import joint_digest, sha256
+from intercode_sandbox.host_files import joint_digest, sha256
 from intercode_sandbox.images import (
     BuildScript,
     Image,
     Progress,
-    hidden_places,
     host_mounts,
     resolve,
+    resolve_hidden_paths,
 )
 from intercode_sandbox.images.archive import opaque_folders
 from intercode_sandbox.images.base import Addition, Spec, clean_environment, parse
@@ -35,7 +35,9 @@ from intercode_sandbox.ownership import new_lease
 
 SCHEME = "docker-daemon:"
 REPOSITORY = "intercode"
+"""The repository, in the engine, of all images that InterCode has created there."""
 _FILES = ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf")
+"""The files of an image over which an engine mounts its own versions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,26 +45,37 @@ class EngineImage:
     """An image of the engine, and additional settings of its containers."""
 
     image: Image = field(hash=False)
-    """Settings of programs; it has no layers of InterCode."""
+    """Name, digest, and settings of programs. The layers are empty: the engine has the files."""
     reference: str
-    """The engine's digest of the image."""
+    """The engine's digest, or its name, of the image."""
     user: str = "0"
+    """The image's user, in the format of ``USER``."""
     volumes: tuple[str, ...] = ()
+    """The paths that the image declares as volumes."""
     binds: tuple[str, ...] = ()
-    """Folders of this machine, mounted read-only at the same path."""
+    """Folders of this machine that are mounted read-only at the same path."""
     hidden_paths: tuple[str, ...] = ()
     """Paths below `binds` that no program may see."""
     named_home: bool = True
     """Whether the image itself sets ``HOME``."""
     files: dict[str, str | None] = field(default_factory=dict, hash=False)
-    """The image's content of files over which an engine mounts its own."""
+    """Path of a file over which an engine mounts its own version → the image's content."""
 
 
 class Images:
-    """The images that were requested from the engine so far."""
+    """The finder of images in the engine, which remembers images that were requested before.
+
+    Args:
+        engine: The engine.
+        build_script: A function that runs a script or command in a sandbox of an image.
+        progress: A function that returns the receiver of a build's messages, or None.
+    """
 
     def __init__(
-        self, engine: Engine, build_script: BuildScript, progress: Callable[[], Progress | None]
+        self,
+        engine: DockerEngine,
+        build_script: BuildScript,
+        progress: Callable[[], Progress | None],
     ) -> None:
         self._engine = engine
         self._build_script = build_script
@@ -101,7 +114,11 @@ class Images:
             return self._images_by_key[key]
 
     def _import_image(self, image: Image) -> str:
-        """Import an image of InterCode; return the engine's digest of it."""
+        """Import an image of InterCode into the engine, unless the engine has the image already.
+
+        Returns:
+            The engine's digest of the image.
+        """
         name = f"{REPOSITORY}:{image.digest}"
         with self._engine.errors("looking for an image") as api:
             image_ids = api.images(name, quiet=True)
@@ -138,11 +155,14 @@ class Images:
         with self._engine.errors("looking for an image") as api:
             image_ids = api.images(name, quiet=True)
         if not image_ids:
-            raise SandboxError(f"the engine did not take the image {image.name}")
+            raise SandboxError(f"the engine did not accept the image {image.name}")
         return str(image_ids[0])
 
     def _find_daemon_image(self, spec: Spec) -> EngineImage:
-        """Return an image of the engine, inspected again each time: a tag may move."""
+        """Return the image that a name with ``docker-daemon:`` denotes.
+
+        Each call inspects the image again, because a tag may have moved to another image.
+        """
         name = spec.argument
         try:
             with self._engine.errors("looking for an image") as api:
@@ -172,7 +192,7 @@ class Images:
         )
 
     def _layer_archives(self, base: str, additions: tuple[Addition, ...]) -> tuple[str, str]:
-        """Lay archives over an image; repeat that only after a change of an archive's file."""
+        """Return the image of `_lay_over`, computed again only after a change of an archive."""
         key = base, tuple((str(addition.path), *_stamp(addition.path)) for addition in additions)
         with self._lock:
             if key not in self._layered_images:
@@ -189,13 +209,14 @@ def _stamp(path: Path) -> tuple[int, int, int]:
 
 
 def _list_hidden_paths() -> list[str]:
-    return [path for path in hidden_places() if Path(path).exists()]
+    return [path for path in resolve_hidden_paths() if Path(path).exists()]
 
 
-def _lay_over(engine: Engine, base: str, additions: Sequence[Addition]) -> tuple[str, str]:
+def _lay_over(engine: DockerEngine, base: str, additions: Sequence[Addition]) -> tuple[str, str]:
     """Return an image of the engine: `base` with archives unpacked at its root.
 
-    The image is created once, and found again by the digest of its inputs.
+    The first call creates the image. Its name contains a digest of its inputs, by which later calls
+    find it.
 
     Args:
         engine: The engine.
@@ -203,21 +224,21 @@ def _lay_over(engine: Engine, base: str, additions: Sequence[Addition]) -> tuple
         additions: The archives, in order.
 
     Returns:
-        The image's name in the engine, and the digest of its inputs: equal in every engine.
+        The image's name in the engine, and the digest of the inputs, which is equal in every
+        engine.
 
     Raises:
         ImageError: An archive cannot be read, or is a script.
         SandboxError: The engine failed.
     """
-    parts = [base]
+    input_digests = [base]
     for addition in additions:
         if addition.is_script:
             raise ImageError(
-                f"{addition.text} cannot be run over an image of the engine's own: have its "
-                "Dockerfile run it"
+                f"{addition.text} cannot run over an image of the engine: run it in the Dockerfile"
             )
-        parts.append(_archive_digest(addition.path))
-    digest = joint_digest(*parts)
+        input_digests.append(_archive_digest(addition.path))
+    digest = joint_digest(*input_digests)
     name = f"{REPOSITORY}:{digest}"
     with engine.errors("looking for an image") as api:
         image_ids = api.images(name, quiet=True)
@@ -227,9 +248,10 @@ def _lay_over(engine: Engine, base: str, additions: Sequence[Addition]) -> tuple
 
 
 def _build_layered_image(
-    engine: Engine, digest: str, base: str, additions: Sequence[Addition]
+    engine: DockerEngine, digest: str, base: str, additions: Sequence[Addition]
 ) -> None:
-    labels = {LABEL: "1", LEASE: new_lease()}  # for a sweep, if this process is killed
+    # If this process is killed, `provider.sweep` finds and removes the container by the labels.
+    labels = {LABEL: "1", LEASE: new_lease()}
     with engine.errors("laying files over an image") as api:
         container = api.create_container(base, ["-"], labels=labels)["Id"]
         try:
@@ -237,14 +259,18 @@ def _build_layered_image(
                 _check_free(engine, container, addition)
                 with addition.path.open("rb") as archive:
                     api.put_archive(container, "/", archive)
-            # A commit adopts the container's command: the image's own is never run either.
+            # The new image has the container's useless command "-" in place of the image's command.
+            # InterCode never runs either of them.
             api.commit(container, REPOSITORY, digest, changes=[f"LABEL {LABEL}=1"])
         finally:
             api.remove_container(container, force=True, v=True)
 
 
-def _check_free(engine: Engine, container: str, addition: Addition) -> None:
-    """Refuse an archive with folders that hide the image's: an engine would merge them."""
+def _check_free(engine: DockerEngine, container: str, addition: Addition) -> None:
+    """Refuse an archive with a folder that must hide a folder of the image.
+
+    An engine cannot hide the image's folder, but would merge both folders.
+    """
     for name in opaque_folders(addition.path):
         try:
             with engine.errors("looking at an image") as api:
@@ -252,8 +278,8 @@ def _check_free(engine: Engine, container: str, addition: Addition) -> None:
         except MissingObjectError:
             continue
         raise ImageError(
-            f"the image has /{name}, which an engine cannot hide: have its Dockerfile remove it, "
-            "name another 'metadata.directory', or take --sandbox native"
+            f"the image has /{name}, which an engine cannot hide: remove it in the Dockerfile, "
+            "name another 'metadata.directory', or use --sandbox native"
         )
 
 
@@ -265,7 +291,12 @@ def _archive_digest(path: Path) -> str:
 
 
 def _read_content(layers: Sequence[Path], path: str) -> str | None:
-    """Return the content of a small file of the merged tree; None if it is not a regular file."""
+    """Return the content of a small file of an image; None if it is not a regular file.
+
+    Args:
+        layers: The image's layers, the lowest first.
+        path: The path in the image.
+    """
     entry = find_entry(layers, path.strip("/").split("/"))
     if entry is None or not stat.S_ISREG(entry.info.st_mode):
         return None
@@ -273,16 +304,16 @@ def _read_content(layers: Sequence[Path], path: str) -> str | None:
 
 
 def prune(dry_run: bool = False) -> list[tuple[str, int]]:
-    """Remove InterCode's images that no container uses from the engine, if one runs.
+    """Remove the images of InterCode that no container uses from the engine, if an engine runs.
 
     Args:
-        dry_run: Only list the images.
+        dry_run: Whether to return the images without removing them.
 
     Returns:
         The identifier and the size in bytes of each image.
     """
     removed_images = []
-    with suppress(SandboxError), closing(Engine()) as engine:
+    with suppress(SandboxError), closing(DockerEngine()) as engine:
         with engine.errors("listing images") as api:
             images = api.images(all=True, filters={"label": f"{LABEL}=1"})
         for image in images:

@@ -1,4 +1,4 @@
-"""The Docker provider: sandboxes in containers of an engine on this machine."""
+"""The Docker provider: sandboxes in containers of a Docker engine on this machine."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from intercode_sandbox.base import Limits, Snapshot
-from intercode_sandbox.docker.container import Container, Key, start_container
-from intercode_sandbox.docker.engine import LABEL, LEASE, Engine
+from intercode_sandbox.docker.container import Container, ContainerKey, start_container
+from intercode_sandbox.docker.engine import LABEL, LEASE, DockerEngine
 from intercode_sandbox.docker.images import EngineImage, Images
 from intercode_sandbox.docker.runtime_mounts import (
     CACHE_FOLDER,
@@ -28,10 +28,10 @@ from intercode_sandbox.docker.runtime_mounts import (
     check_users,
     has_own_users,
 )
-from intercode_sandbox.docker.sandbox import DockerSandbox, DockerSnapshot, Origin, SnapshotLayer
+from intercode_sandbox.docker.sandbox import DockerSandbox, DockerSnapshot, Origin, SnapshotFile
 from intercode_sandbox.errors import ImageError, InterCodeError, SandboxError
 from intercode_sandbox.extensions import bare_packages
-from intercode_sandbox.files import cache_root
+from intercode_sandbox.host_files import cache_root
 from intercode_sandbox.images import Command, Image, Progress
 from intercode_sandbox.native.process_start import Workers
 from intercode_sandbox.native.sandbox import NativeSandbox
@@ -40,16 +40,17 @@ from intercode_sandbox.network import Network, Policy
 from intercode_sandbox.ownership import close_at_exit, disown_in_forks, is_gone
 
 _REMOVAL_SECONDS = 20.0
+"""Seconds for which `DockerProvider.close` waits until the engine has removed the containers."""
 
 
 class DockerProvider:
     """The Docker implementation of `Provider`. Thread-safe.
 
     Args:
-        progress: Called with the names of slow steps.
-        preload: The modules that `SandboxBackend.worker` can start: importable with the standard
-            library, each other's packages and `path` alone.
-        path: Folders with the single-file modules among them.
+        progress: A function that is called with the name of each slow step.
+        preload: The modules that `SandboxBackend.worker` can start. They may import the standard
+            library, modules of each other's packages, and modules in `path`, only.
+        path: Folders with those of the modules that are single files.
         url: The engine's address; None: ``DOCKER_HOST``, or the usual socket.
     """
 
@@ -67,12 +68,15 @@ class DockerProvider:
         disown_in_forks(self)
 
     def disown(self) -> None:
-        """Reset the provider (`SupportsDisown`). A fork starts its own containers."""
+        """Forget all containers in a fork of this process: see `SupportsDisown`.
+
+        The fork starts its own containers.
+        """
         self._reset_to(self._engine.url)
 
     def _reset_to(self, url: str | None) -> None:
         self._lock = threading.Lock()
-        self._engine = Engine(url)
+        self._engine = DockerEngine(url)
         self._images = Images(self._engine, self.build_script, lambda: self.progress)
         self._home: RuntimeFolder | None = None
         self._pool = ContainerPool(self._start_container)
@@ -87,11 +91,11 @@ class DockerProvider:
         network: Network = False,
     ) -> DockerSandbox:
         """Start a fresh sandbox."""
-        limits, policy = limits or Limits(), Policy.of(network)
+        limits, policy = limits or Limits(), Policy.parse(network)
         self._prepare_runtime()
         engine_image, layer = self._find_image(image)
         base = image.base if isinstance(image, DockerSnapshot) else engine_image
-        key = Key.of(base, policy.shared, limits)
+        key = ContainerKey.from_limits(base, policy.shared, limits)
         origin = Origin(
             base,
             layer,
@@ -109,8 +113,13 @@ class DockerProvider:
         sandbox.admit(policy)
         return sandbox
 
-    def _take(self, key: Key, layer: SnapshotLayer | None) -> Container:
-        """Return an unused container, with a snapshot's changes applied."""
+    def _take(self, key: ContainerKey, layer: SnapshotFile | None) -> Container:
+        """Take a container from the pool, and apply the changes of a snapshot to it.
+
+        Args:
+            key: The properties of the container.
+            layer: The changes; None: no changes.
+        """
         container = self._pool.take(key)
         try:
             if layer is not None:
@@ -185,29 +194,36 @@ class DockerProvider:
                 self._home = RuntimeFolder(self._workers, info)
             return self._home
 
-    def _find_image(
-        self, image: str | Snapshot | Image
-    ) -> tuple[EngineImage, SnapshotLayer | None]:
+    def _find_image(self, image: str | Snapshot | Image) -> tuple[EngineImage, SnapshotFile | None]:
         if isinstance(image, DockerSnapshot):
             return image.engine_image, image.layer
         if isinstance(image, str | Image):
             return self._images.find(image), None
         raise ImageError(f"a snapshot of another provider cannot be started here: {image!r}")
 
-    def _start_container(self, key: Key) -> Container:
+    def _start_container(self, key: ContainerKey) -> Container:
         return start_container(self._engine, self._prepare_runtime(), key)
 
-    def _find_baseline(self, image: EngineImage, layer: SnapshotLayer | None) -> Container:
-        """Return the container with which sandboxes of an image are compared."""
+    def _find_baseline(self, image: EngineImage, layer: SnapshotFile | None) -> Container:
+        """Return the container with whose files the files of sandboxes are compared.
+
+        No sandbox uses the container, which is started at its first use.
+
+        Args:
+            image: The image.
+            layer: A snapshot over the image; None: the image alone.
+        """
         if layer is not None:
-            return layer.get_baseline(lambda: self._start_container(Key.of(image, False, Limits())))
+            return layer.get_baseline(
+                lambda: self._start_container(ContainerKey.from_limits(image, False, Limits()))
+            )
         with self._baseline_lock:
             container = self._baseline_containers.get(image)
             if container is None or not container.alive:
                 if container is not None:
                     container.close()
                 self._baseline_containers[image] = self._start_container(
-                    Key.of(image, False, Limits())
+                    ContainerKey.from_limits(image, False, Limits())
                 )
             return self._baseline_containers[image]
 
@@ -221,7 +237,11 @@ class DockerProvider:
 
 
 def _image_with_home(engine_image: EngineImage, container: Container) -> Image:
-    """Return the image; if it sets no home, with the home of its user."""
+    """Return the image with all environment variables of its programs.
+
+    An image of the engine may set no ``HOME``. Then the variables ``HOME`` and ``USER`` are those
+    of the image's user, unless that is root.
+    """
     account = container.account
     if engine_image.named_home or account.name == "root":
         return engine_image.image
@@ -232,32 +252,38 @@ def _image_with_home(engine_image: EngineImage, container: Container) -> Image:
 log = logging.getLogger(__name__)
 
 MAX_SPARE_CONTAINERS = 4
+"""Maximum number of unused containers of one key that are started in advance."""
 MAX_IDLE_CONTAINERS = 16
+"""Maximum number of unused containers of all keys together."""
 _SETTLE_SECONDS = 20.0
+"""Seconds for which `ContainerPool.settle` waits."""
 _MAX_STARTERS = 2
+"""Maximum number of threads that start containers in advance."""
 
 
 class ContainerPool:
-    """A pool that allocates containers, and starts spare ones in advance. Thread-safe.
+    """A pool that allocates containers, and starts further containers in advance. Thread-safe.
+
+    Each sandbox gets an unused container, which is never given back.
 
     Args:
-        start: Starts a container.
+        start: A function that starts a container of a key.
     """
 
-    def __init__(self, start: Callable[[Key], Container]) -> None:
+    def __init__(self, start: Callable[[ContainerKey], Container]) -> None:
         self._start = start
         self._condition = threading.Condition()
-        self._idle_containers: OrderedDict[Key, list[Container]] = OrderedDict()
-        self._coming: Counter[Key] = Counter()
-        self._waiter_counts: Counter[Key] = Counter()
-        self._live_counts: Counter[Key] = Counter()
-        self._request_counts: Counter[Key] = Counter()
-        self._jobs: queue.SimpleQueue[Key | None] = queue.SimpleQueue()
-        self._threads = 0
+        self._idle_containers: OrderedDict[ContainerKey, list[Container]] = OrderedDict()
+        self._starting_counts: Counter[ContainerKey] = Counter()
+        self._waiter_counts: Counter[ContainerKey] = Counter()
+        self._live_counts: Counter[ContainerKey] = Counter()
+        self._request_counts: Counter[ContainerKey] = Counter()
+        self._jobs: queue.SimpleQueue[ContainerKey | None] = queue.SimpleQueue()
+        self._thread_count = 0
         self.closed = False
 
-    def take(self, key: Key) -> Container:
-        """Return an unused container.
+    def take(self, key: ContainerKey) -> Container:
+        """Return an unused container of a key; start a container if none is ready.
 
         Raises:
             ImageError, SandboxError: See `start_container`.
@@ -265,10 +291,11 @@ class ContainerPool:
         with self._condition:
             self._request_counts[key] += 1
             self._live_counts[key] += 1
-            # To wait for a container that is being started is never slower than to start another.
-            while (container := self._pop(key)) is None and self._coming[key] > self._waiter_counts[
+            # If a container of the key is being started for no other caller, this caller waits for
+            # it. To start another container would not be faster.
+            while (container := self._pop(key)) is None and self._starting_counts[
                 key
-            ]:
+            ] > self._waiter_counts[key]:
                 self._waiter_counts[key] += 1
                 self._condition.wait()
                 self._waiter_counts[key] -= 1
@@ -281,8 +308,8 @@ class ContainerPool:
         finally:
             self._refill(key)
 
-    def _pop(self, key: Key) -> Container | None:
-        """Return an idle container; close containers that have ended."""
+    def _pop(self, key: ContainerKey) -> Container | None:
+        """Return an idle container of a key, or None; close idle containers that have ended."""
         idle_containers = self._idle_containers.get(key, [])
         while idle_containers:
             container = idle_containers.pop()
@@ -291,13 +318,16 @@ class ContainerPool:
             container.close()
         return None
 
-    def count_end(self, key: Key) -> None:
-        """Count the end of an allocated container."""
+    def count_end(self, key: ContainerKey) -> None:
+        """Note that a sandbox no longer uses a container that `take` has returned."""
         with self._condition:
             self._live_counts[key] -= 1
 
     def close(self) -> None:
-        """End all idle containers. A container that is being started ends after its start."""
+        """Close all idle containers.
+
+        A container that is being started is closed after its start.
+        """
         with self._condition:
             self.closed = True
             containers = [
@@ -306,54 +336,64 @@ class ContainerPool:
                 for container in idle_containers
             ]
             self._idle_containers.clear()
-            for _ in range(self._threads):
+            for _ in range(self._thread_count):
                 self._jobs.put(None)
-            self._threads = 0
+            self._thread_count = 0
         for container in containers:
             container.close()
 
     def settle(self) -> None:
-        """Wait for starts in progress: an exit of this process would leave their containers."""
-        with self._condition:
-            self._condition.wait_for(lambda: not any(self._coming.values()), _SETTLE_SECONDS)
+        """Wait until no container is being started.
 
-    def _refill(self, key: Key) -> None:
-        """Start as many spare containers as are in use, for a key requested at least twice."""
+        If this process exited during a start, the container would remain.
+        """
+        with self._condition:
+            self._condition.wait_for(
+                lambda: not any(self._starting_counts.values()), _SETTLE_SECONDS
+            )
+
+    def _refill(self, key: ContainerKey) -> None:
+        """Order the start of unused containers of a key: as many as sandboxes use now.
+
+        Nothing is started before the second request for the key. The maximum is
+        `MAX_SPARE_CONTAINERS`.
+        """
         with self._condition:
             if self.closed or self._request_counts[key] < 2:
                 return
             target_count = min(MAX_SPARE_CONTAINERS, max(self._live_counts[key], 1))
             missing_count = (
-                target_count - self._coming[key] - len(self._idle_containers.get(key, ()))
+                target_count - self._starting_counts[key] - len(self._idle_containers.get(key, ()))
             )
             if missing_count <= 0:
                 return
-            self._coming[key] += missing_count
+            self._starting_counts[key] += missing_count
             for _ in range(missing_count):
                 self._jobs.put(key)
-            while self._threads < _MAX_STARTERS:  # each thread keeps a connection to the engine
-                self._threads += 1
+            # The number of threads is small, because each thread keeps a connection to the engine.
+            while self._thread_count < _MAX_STARTERS:
+                self._thread_count += 1
                 thread = threading.Thread(target=self._work, name="intercode-docker", daemon=True)
                 thread.start()
 
     def _work(self) -> None:
         while (key := self._jobs.get()) is not None:
-            self._start_ahead(key)
+            self._start_spare(key)
 
-    def _start_ahead(self, key: Key) -> None:
+    def _start_spare(self, key: ContainerKey) -> None:
         container = None
         try:
             container = None if self.closed else self._start(key)
         except InterCodeError as error:
-            # The next caller meets the error again, and receives it.
+            # If the error persists, the next call of `take` raises it.
             log.info("a container did not start ahead: %s", error)
         finally:
             self._add_started(key, container)
 
-    def _add_started(self, key: Key, container: Container | None) -> None:
+    def _add_started(self, key: ContainerKey, container: Container | None) -> None:
         surplus: list[Container] = []
         with self._condition:
-            self._coming[key] -= 1
+            self._starting_counts[key] -= 1
             if container is not None and self.closed:
                 surplus.append(container)
             elif container is not None:
@@ -365,7 +405,10 @@ class ContainerPool:
             surplus_container.close()
 
     def _pop_surplus(self) -> list[Container]:
-        """Remove and return idle containers above the maximum: those of the least recent keys."""
+        """Remove idle containers in excess of `MAX_IDLE_CONTAINERS` from the pool; return them.
+
+        Containers of the least recently used keys come first.
+        """
         idle_count = sum(map(len, self._idle_containers.values()))
         surplus: list[Container] = []
         while idle_count - len(surplus) > MAX_IDLE_CONTAINERS:
@@ -377,8 +420,12 @@ class ContainerPool:
         return surplus
 
 
-def sweep(engine: Engine, dry_run: bool = False) -> list[str]:
-    """Remove containers and folders of processes that have ended; return their names.
+def sweep(engine: DockerEngine, dry_run: bool = False) -> list[str]:
+    """Remove the containers and folders that ended processes have left; return their names.
+
+    Args:
+        engine: The engine.
+        dry_run: Whether to return the names without removing anything.
 
     Raises:
         SandboxError: The engine failed.
@@ -397,16 +444,26 @@ def sweep(engine: Engine, dry_run: bool = False) -> list[str]:
 
 
 def sweep_all(dry_run: bool = False) -> list[str]:
-    """Sweep like `sweep`, even without an engine."""
+    """Remove the containers and folders like `sweep`; without an engine, only the folders.
+
+    Args:
+        dry_run: See `sweep`.
+    """
     try:
-        with closing(Engine()) as engine:
+        with closing(DockerEngine()) as engine:
             return sweep(engine, dry_run)
     except SandboxError:
         return sweep_folders(dry_run)
 
 
 def sweep_folders(dry_run: bool = False) -> list[str]:
-    """Remove killed processes' folders for containers; return them. Needs no engine."""
+    """Remove the folders for containers that killed processes have left; return their paths.
+
+    This function needs no engine.
+
+    Args:
+        dry_run: Whether to return the paths without removing the folders.
+    """
     removed_paths = []
     parent = cache_root() / CACHE_FOLDER
     for folder in parent.glob(f"{RUN_PREFIX}*") if os.access(parent, os.R_OK) else ():

@@ -1,9 +1,10 @@
 """Files of this machine that are mounted into containers: process 1, and a Python for workers.
 
-Process 1 is the static program of native sandboxes, which needs nothing of the image. Workers need
-a Python, and an image may have none, or another C library. Containers with workers therefore start
-with this machine's Python, its library, shared objects and loader, mounted read-only. The files
-are copied once: the originals may be at any path, and may be upgraded while a container runs.
+Process 1 is the C program of native sandboxes, which is linked statically and needs nothing of the
+image. Workers need a Python. The image may have no Python, or a different C library. Therefore
+containers with workers use this machine's Python, with its library, shared objects and loader,
+mounted read-only. The files are copied once into the cache. The originals may be at any path, and
+may be upgraded while a container runs.
 """
 
 from __future__ import annotations
@@ -21,20 +22,24 @@ from pathlib import Path
 from typing import Any
 
 from intercode_sandbox.errors import SandboxUnavailableError
-from intercode_sandbox.files import cache_root, file_lock, hold_folder, joint_digest
+from intercode_sandbox.host_files import cache_root, file_lock, hold_folder, joint_digest
 from intercode_sandbox.native.preflight import missing_program_error
 from intercode_sandbox.native.process_start import PROGRAM, Workers, command
 from intercode_sandbox.ownership import new_lease, register_finalizer
 
 _PACKAGE_FOLDER = Path(__file__).parents[1]
 _MODULES = [f"native/{name}.py" for name in ("process_start", "syscalls", "wire", "worker")]
-"""The modules that a worker's Python loads in addition to the worker's packages."""
+"""The modules of this package that the Python of workers imports. The modules of the workers are
+copied in addition."""
 CONTAINER_FOLDER = "/dev/.intercode"
-"""InterCode's folder in a container: on a memory file system, to leave the image's files alone."""
+"""InterCode's folder in a container. The folder lies on a memory file system, so the files of the
+image stay unchanged."""
 _OWNER_ID, _REMAPPED_OWNER_ID = 1_878_982_656, 65_533
-"""An id of this machine without an account, and an id in a remapped container."""
+"""An id of this machine without an account, and an id in a container whose ids the engine remaps.
+`folder_owner_id` chooses between both."""
 SHARED_ROOT = "INTERCODE_DOCKER_SHARED_ROOT"
-"""The variable by which a user accepts that a container's user 0 is this machine's."""
+"""Name of the environment variable by which a user accepts that user 0 of a container is user 0 of
+this machine."""
 ROOT_RISK = (
     "so that an agent can take all inotify instances, epoll watches, pending signals and bytes of "
     "message queues that the kernel gives root, whose services then fail"
@@ -43,15 +48,19 @@ REMAP_ADVICE = (
     'remap users: add "userns-remap": "default" to /etc/docker/daemon.json, and restart it'
 )
 CACHE_FOLDER = "docker"
+"""Name of the folder for containers, in the cache folder."""
 RUN_PREFIX = "run-"
+"""Beginning of the name of a process's folder there. The process's lease follows."""
 
 
 class RuntimeFolder:
-    """The folder with the files that containers need, removed at the end of its process.
+    """The folder of the current process with the files that its containers need.
+
+    The folder is removed when this process ends.
 
     Args:
-        workers: The modules of workers.
-        info: The engine's ``/info``.
+        workers: The modules that can run as workers.
+        info: The engine's facts, from ``/info`` of its API.
     """
 
     def __init__(self, workers: Workers, info: dict[str, Any]) -> None:
@@ -66,7 +75,7 @@ class RuntimeFolder:
         self.empty_folder = self.folder / "empty"
         self.empty_folder.mkdir()
         self.mounts: dict[str, Path] = {}
-        """Name in `CONTAINER_FOLDER` → the folder that is mounted under it."""
+        """Name in `CONTAINER_FOLDER` → the folder of this machine that is mounted there."""
         self.program = self.folder / "process1"
         try:
             shutil.copy(PROGRAM, self.program)
@@ -77,23 +86,32 @@ class RuntimeFolder:
             self._copy_code(self.mounts["code"], workers.path)
 
     def command(self) -> list[str]:
-        """Return the command that becomes process 1 of a container."""
+        """Return the command line of process 1 of a container."""
         socket = f"{CONTAINER_FOLDER}/s"
         if not self.preload:
             return [f"{CONTAINER_FOLDER}/{self.program.name}", socket]
-        python, code = f"{CONTAINER_FOLDER}/python", f"{CONTAINER_FOLDER}/code"
+        python, code_folder = f"{CONTAINER_FOLDER}/python", f"{CONTAINER_FOLDER}/code"
         arguments = {"modules": self.preload, "caller": socket}
-        packages = {name: f"{code}/{_folder(name)}" for name in self._packages}
-        path, program = [f"{code}/others"], f"{python}/{PYTHON}"
+        packages = {name: f"{code_folder}/{_folder(name)}" for name in self._packages}
+        path, program = [f"{code_folder}/others"], f"{python}/{PYTHON}"
         return [
             *(f"{python}/{LOADER}", "--library-path", f"{python}/so"),
             *command(
-                "worker", arguments, path, packages, program, f"{code}/{_PACKAGE_FOLDER.name}"
+                "worker",
+                arguments,
+                path,
+                packages,
+                program,
+                f"{code_folder}/{_PACKAGE_FOLDER.name}",
             ),
         ]
 
     def link(self) -> Path:
-        """Create a folder for a container's socket, with mount points for its other mounts."""
+        """Create the folder that is mounted as `CONTAINER_FOLDER` into one container.
+
+        The folder has the program of process 1, and mount points for `mounts`. The caller creates
+        the container's socket in it.
+        """
         socket_folder = self.folder / secrets.token_hex(6)
         socket_folder.mkdir()
         for name in self.mounts:
@@ -109,7 +127,14 @@ class RuntimeFolder:
         self._finalizer()
 
     def _copy_code(self, code: Path, path: Sequence[str]) -> None:
-        """Copy only the modules that run inside: the package contains golds, too."""
+        """Copy the modules that run in containers.
+
+        Other modules are not copied, because packages also contain reference solutions (golds).
+
+        Args:
+            code: The target folder.
+            path: Folders with the single-file modules among the workers' modules.
+        """
         copies = {_PACKAGE_FOLDER / name: code / _PACKAGE_FOLDER.name / name for name in _MODULES}
         for package in dict.fromkeys(name.rpartition(".")[0] for name in self.preload):
             if package in self._packages:
@@ -137,15 +162,25 @@ def _folder(package: str) -> str:
 
 
 def has_quota(info: dict[str, Any]) -> bool:
-    """Return whether a container's size can be limited: overlay2 on xfs with project quotas."""
+    """Return whether the engine can limit the bytes that a container writes to disk.
+
+    The storage drivers btrfs and zfs can, and overlay2 on xfs with project quotas.
+
+    Args:
+        info: The engine's facts, from ``/info`` of its API.
+    """
     status = dict(entry for entry in info.get("DriverStatus") or () if len(entry) == 2)
     return info.get("Driver") in ("btrfs", "zfs") or status.get("Backing Filesystem") == "xfs"
 
 
 def remapped_root_id(info: dict[str, Any]) -> int | None:
-    """Return this machine's id of a container's user 0; None: 0 itself, or an ordinary user's id.
+    """Return the id of this machine to which an engine remaps user 0 of containers.
 
-    An engine with ``--userns-remap`` has the id in the name of its folder.
+    None: the engine does not remap ids, or runs as an ordinary user. An engine with
+    ``--userns-remap`` has the id in the name of its folder.
+
+    Args:
+        info: The engine's facts, from ``/info`` of its API.
     """
     if not any("name=userns" in option for option in info.get("SecurityOptions") or ()):
         return None
@@ -154,31 +189,41 @@ def remapped_root_id(info: dict[str, Any]) -> int | None:
 
 
 def has_own_users(info: dict[str, Any]) -> bool:
-    """Return whether a container's user ids differ from this machine's."""
+    """Return whether user 0 of a container is another user on this machine."""
     options = info.get("SecurityOptions") or ()
     return any(f"name={kind}" in option for option in options for kind in ("userns", "rootless"))
 
 
 def check_users(info: dict[str, Any], url: str) -> None:
-    """Refuse an engine whose containers share root with this machine, unless the user accepts it.
+    """Refuse a container engine if user 0 of its containers is root of this machine.
+
+    The kernel would count the resources that agents use as those of root, whose services could
+    then fail. If the environment variable that `SHARED_ROOT` names is 1, this risk is accepted.
+
+    Args:
+        info: The engine's facts, from ``/info`` of its API.
+        url: The engine's address.
 
     Raises:
-        SandboxUnavailableError: The kernel would count agents' resources as root's on this machine.
+        SandboxUnavailableError: User 0 is this machine's root, and the variable is not 1.
     """
     if not has_own_users(info) and os.environ.get(SHARED_ROOT) != "1":
         raise SandboxUnavailableError(
-            f"user 0 of the containers of the engine at {url} is this machine's root, {ROOT_RISK}. "
-            f"Let it {REMAP_ADVICE}; or accept that for this engine",
+            f"user 0 of the containers of the engine at {url} is this machine's root, "
+            f"{ROOT_RISK}. To prevent it, {REMAP_ADVICE}; or accept the risk for this engine",
             f"export {SHARED_ROOT}=1",
         )
 
 
 def folder_owner_id(info: dict[str, Any]) -> int:
-    """Return the owner, as an id of this machine, of InterCode's folders in a container.
+    """Return the owner of InterCode's folders in a container, as an id of this machine.
 
-    No program in the container has this id, or privileges over others' files. Process 1 has such
-    privileges, but only over the container's ids. If the engine remaps ids, the owner must
-    therefore be one of those.
+    No program in the container has this id, or privileges over files of other users. Process 1 has
+    such privileges, but only over files of ids that the container has. If the engine remaps ids,
+    the owner must therefore be an id of the container.
+
+    Args:
+        info: The engine's facts, from ``/info`` of its API.
     """
     root_id = remapped_root_id(info)
     return _OWNER_ID if root_id is None else root_id + _REMAPPED_OWNER_ID
@@ -194,10 +239,10 @@ _LDD_LINE = re.compile(r"(?:=>\s*)?(/\S+) \(0x[0-9a-f]+\)$")
 
 
 def runtime(owner: int) -> Path:
-    """Return the folder with this Python; create it if necessary.
+    """Return the cached folder with a copy of this process's Python; create it if necessary.
 
     Args:
-        owner: The folder's owner if this process is root: see `folder_owner_id`.
+        owner: The id that owns the folder if this process is root: see `folder_owner_id`.
 
     Raises:
         SandboxUnavailableError: This Python cannot be copied.
@@ -216,7 +261,7 @@ def runtime(owner: int) -> Path:
             temporary = parent / f".python-{digest}"
             shutil.rmtree(temporary, ignore_errors=True)
             try:
-                _copy(program, temporary, owner)
+                _copy_python(program, temporary, owner)
             except OSError as error:
                 raise SandboxUnavailableError(
                     f"this Python ({program}) cannot be copied for containers: {error}"
@@ -225,7 +270,7 @@ def runtime(owner: int) -> Path:
     return python_folder
 
 
-def _copy(program: Path, python_folder: Path, owner: int) -> None:
+def _copy_python(program: Path, python_folder: Path, owner: int) -> None:
     library = Path(sysconfig.get_path("stdlib"))
     library_copy = python_folder / "lib" / library.name
     shutil.copytree(library, library_copy, ignore=_IGNORE_PATTERNS)
@@ -239,14 +284,14 @@ def _copy(program: Path, python_folder: Path, owner: int) -> None:
         is_loader = path.name.startswith("ld-")
         shutil.copy2(path, python_folder / (LOADER if is_loader else f"so/{path.name}"))
     if not (python_folder / LOADER).exists():
-        raise OSError("it has no dynamic loader")
+        raise OSError("the Python has no dynamic loader")
     if os.geteuid() == 0:
         os.chown(python_folder, owner, owner)
         python_folder.chmod(0o700)
 
 
 def _shared_objects(files: list[Path]) -> set[Path]:
-    """Return the shared objects that the loader would load for these files."""
+    """Return the shared objects that the dynamic loader would load for these files."""
     result = subprocess.run(
         ["ldd", *map(str, files)], capture_output=True, text=True, check=False, timeout=60
     )

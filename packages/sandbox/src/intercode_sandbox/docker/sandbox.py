@@ -1,8 +1,9 @@
-"""A sandbox in a container, from the caller's side, and its snapshots.
+"""Sandboxes in containers, and their snapshots.
 
-The sandbox is a native one, over the container's process 1. A snapshot is the difference from the
-image, stored as a stream and applied to a container that waits already. A snapshot is not a
-commit of the engine: the engine would create an image, and then need a new container of it.
+`DockerSandbox` is a `NativeSandbox` whose process 1 runs in a container. A snapshot is a file with
+the stream of all differences from the image. A sandbox of the snapshot takes a container that was
+started in advance, and applies the stream. The engine's own snapshots (``docker commit``) would be
+slower: each would create an image, and need a new container of it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from intercode_sandbox.base import Change, Evidence, Limits
 from intercode_sandbox.docker.container import Container
 from intercode_sandbox.docker.images import EngineImage
 from intercode_sandbox.errors import SandboxError
-from intercode_sandbox.files import Descriptor, cache_root, joint_digest
+from intercode_sandbox.host_files import Descriptor, cache_root, joint_digest
 from intercode_sandbox.images import Image
 from intercode_sandbox.native.process import SandboxSlot
 from intercode_sandbox.native.sandbox import NativeSandbox
@@ -33,16 +34,19 @@ class Origin:
     """The image or snapshot from which a sandbox started."""
 
     image: EngineImage
-    layer: SnapshotLayer | None
-    """All differences from the image; they must exist as long as the sandbox."""
-    baseline_layer: SnapshotLayer | None
-    """The baseline of changes; None: the image is the baseline."""
-    get_baseline: Callable[[SnapshotLayer | None], Container]
-    """Returns a container of the image, or of the snapshot over it, that no sandbox uses."""
-    take: Callable[[SnapshotLayer | None], Container]
-    """Returns a container for the sandbox alone."""
+    layer: SnapshotFile | None
+    """The sandbox's differences from the image at its start; None: no differences. The reference
+    keeps the file as long as the sandbox exists."""
+    baseline_layer: SnapshotFile | None
+    """The snapshot with which `changes` compares the files; None: `changes` compares with the
+    image."""
+    get_baseline: Callable[[SnapshotFile | None], Container]
+    """A function that returns a container for comparisons, which no sandbox uses. The container has
+    the files of the image, or of a snapshot over the image."""
+    take: Callable[[SnapshotFile | None], Container]
+    """A function that returns a container for the sandbox alone, with the changes of a snapshot."""
     count_end: Callable[[], None]
-    """Called when the sandbox no longer needs its container."""
+    """A function that is called when the sandbox no longer needs its container."""
 
 
 class DockerSandbox(NativeSandbox):
@@ -50,10 +54,10 @@ class DockerSandbox(NativeSandbox):
 
     Args:
         container: A container for this sandbox alone.
-        image: Settings of its programs.
-        limits: Its limits.
-        origin: The image or snapshot at its start.
-        on_close: Called at its end.
+        image: The image, with the settings of programs.
+        limits: The sandbox's limits.
+        origin: The image or snapshot from which the sandbox starts.
+        on_close: A function that is called with this object when it is closed.
     """
 
     def __init__(
@@ -78,7 +82,7 @@ class DockerSandbox(NativeSandbox):
             "timeout": _FILES_SECONDS,
             "layered": baseline_layer is not None,
         }
-        reply = self._until_still(lambda: self._request_comparison(request, baseline_layer))
+        reply = self._wait_until_still(lambda: self._request_comparison(request, baseline_layer))
         return [Change(*entry) for entry in sorted(reply["changes"])]
 
     def snapshot(self) -> DockerSnapshot:  # type: ignore[override] # as native's, for us
@@ -87,7 +91,10 @@ class DockerSandbox(NativeSandbox):
         return DockerSnapshot(self.origin.image, layer, layer)
 
     def freeze(self) -> DockerSnapshot:  # type: ignore[override] # as native's, for us
-        """Save the present files, and continue with them in a fresh container."""
+        """Save the present files, and end all processes: see `SupportsFork.freeze`.
+
+        The next request starts a new container with the same files.
+        """
         if not self.resting:
             self.kill()
             self.origin = replace(self.origin, layer=self._save_stream())
@@ -98,24 +105,34 @@ class DockerSandbox(NativeSandbox):
         return DockerSnapshot(self.origin.image, self.origin.layer, self.origin.baseline_layer)
 
     def save_copy(self) -> DockerSnapshot:  # type: ignore[override] # as native's, for us
-        """Save the present files."""
+        """Save the present files: see `SupportsFork.save_copy`."""
         return DockerSnapshot(self.origin.image, self._save_stream(), self.origin.baseline_layer)
 
-    def _save_stream(self) -> SnapshotLayer:
-        return self._until_still(lambda: SnapshotLayer(self.archive))
+    def _save_stream(self) -> SnapshotFile:
+        return self._wait_until_still(lambda: SnapshotFile(self.archive))
 
-    def _continue(self, alone: bool) -> SandboxSlot:  # a container prepares no program
+    # The argument `alone` has no effect, because a container has no prepared program.
+    def _continue(self, alone: bool) -> SandboxSlot:
         self.container = self.origin.take(self.origin.layer)
         return _make_slot(self.container)
 
     def archive(self, descriptor: int) -> None:
-        """Stream all differences from the image into a descriptor, in native's `archive` format."""
+        """Write a stream of all differences from the image to a descriptor.
+
+        The module `intercode_sandbox.native.archive` describes the format.
+        """
         self._request_comparison({"op": "archive", "timeout": _FILES_SECONDS}, None, descriptor)
 
     def _request_comparison(
-        self, request: dict[str, Any], layer: SnapshotLayer | None, *fds: int
+        self, request: dict[str, Any], layer: SnapshotFile | None, *fds: int
     ) -> dict[str, Any]:
-        """Send a request that compares the sandbox with the root of a pristine container."""
+        """Send a request by which process 1 compares the sandbox's files with a baseline.
+
+        Args:
+            request: The request.
+            layer: The snapshot that is the baseline; None: the image.
+            *fds: Further descriptors for process 1.
+        """
         if self._end is not None:
             raise self._end_error()
         with Descriptor(self.origin.get_baseline(layer).root()) as root:
@@ -126,9 +143,12 @@ class DockerSandbox(NativeSandbox):
         return self.container.evidence(mute)
 
     def close(self) -> None:
-        """End all processes and free the resources. A slow end is left to the engine."""
+        """End all processes and free the resources.
+
+        If the kernel takes long to end the processes, only the engine waits for their end.
+        """
         super().close()
-        self.container.close()  # requests the end from the engine if necessary
+        self.container.close()  # if necessary, this call makes the engine kill the container
         self.origin = replace(self.origin, layer=None, baseline_layer=None)
 
 
@@ -136,17 +156,20 @@ def _make_slot(container: Container) -> SandboxSlot:
     return SandboxSlot(
         container.control,
         container.process,
-        on_slow_end=container.hand_over,
+        on_slow_end=container.request_kill,
         ids=container.ids,
         workers=container.workers,
     )
 
 
-class SnapshotLayer:
-    """A snapshot's stream in a file, removed with its last user: a snapshot, or a sandbox.
+class SnapshotFile:
+    """A file with the stream of a snapshot's changes.
+
+    Snapshots and sandboxes that need the file hold references to this object. The file is removed
+    when the last reference ends.
 
     Args:
-        write: Streams the changes into a descriptor.
+        write: A function that writes the stream to a descriptor.
     """
 
     def __init__(self, write: Callable[[int], None]) -> None:
@@ -171,14 +194,21 @@ class SnapshotLayer:
             raise SandboxError(f"the snapshot could not be saved: {error}") from error
 
     def apply(self, container: Container) -> None:
-        """Apply the changes to a container."""
+        """Apply the snapshot's changes to the files of an unused container."""
         with Descriptor(os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)) as fd:
             container.ask({"op": "apply"}, [fd])
 
     def get_baseline(self, start: Callable[[], Container]) -> Container:
-        """Return an unused container for comparisons, which the first call starts."""
+        """Return the container with the snapshot's files for comparisons.
+
+        The first call starts the container.
+
+        Args:
+            start: A function that starts a container of the image.
+        """
         with self._lock:
-            if self._baseline is None or not self._baseline.alive:  # its finalizer closes it
+            # A container that has ended is closed by its finalizer.
+            if self._baseline is None or not self._baseline.alive:
                 container = start()
                 try:
                     self.apply(container)
@@ -191,28 +221,36 @@ class SnapshotLayer:
 
 
 class DockerSnapshot:
-    """The Docker implementation of `Snapshot`; its storage is freed with this object."""
+    """The Docker implementation of `Snapshot`.
+
+    The storage is freed as soon as no snapshot and no sandbox refers to it.
+
+    Args:
+        base_image: The image below the snapshot.
+        layer: All differences from the image.
+        baseline_layer: The value for `Origin.baseline_layer` of the snapshot's sandboxes.
+    """
 
     def __init__(
-        self, base_image: EngineImage, layer: SnapshotLayer, baseline_layer: SnapshotLayer | None
+        self, base_image: EngineImage, layer: SnapshotFile, baseline_layer: SnapshotFile | None
     ) -> None:
         image = base_image.image
         self.base = base_image
         self.baseline_layer = baseline_layer
-        """See `Origin.baseline_layer`."""
-        self._layer: SnapshotLayer | None = layer
+        """The value for `Origin.baseline_layer` of the snapshot's sandboxes."""
+        self._layer: SnapshotFile | None = layer
         self.name = f"{image.name} (snapshot)"
         self.digest = joint_digest(image.digest, layer.name)
 
     @property
     def engine_image(self) -> EngineImage:
-        """The image below the snapshot, under the snapshot's name and digest."""
+        """The image below the snapshot, but with the name and digest of the snapshot."""
         image = replace(self.base.image, name=self.name, digest=self.digest)
         return replace(self.base, image=image)
 
     @property
-    def layer(self) -> SnapshotLayer:
-        """The stream of changes.
+    def layer(self) -> SnapshotFile:
+        """The file with all differences from the image.
 
         Raises:
             SandboxError: The snapshot was deleted.
@@ -222,5 +260,5 @@ class DockerSnapshot:
         return self._layer
 
     def delete(self) -> None:
-        """Free the storage, as soon as no sandbox needs it."""
+        """Free the storage as soon as no sandbox and no other snapshot needs it."""
         self._layer = self.baseline_layer = None

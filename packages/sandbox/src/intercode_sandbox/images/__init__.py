@@ -1,4 +1,7 @@
-"""Images: the files from which sandboxes start, resolved by name, built once and retained."""
+"""Images: the file systems from which sandboxes start.
+
+A name is resolved to an image, which is built at its first use and retained in a cache.
+"""
 
 from intercode_sandbox.images.base import BuildScript, Command, Image, Progress
 from intercode_sandbox.images.cache import (
@@ -9,7 +12,7 @@ from intercode_sandbox.images.cache import (
     prune_sources,
     sweep,
 )
-from intercode_sandbox.images.host import hidden_places, hide, host_mounts
+from intercode_sandbox.images.host import hide, host_mounts, resolve_hidden_paths
 from intercode_sandbox.images.resolve import resolve
 
 __all__ = [
@@ -19,7 +22,7 @@ __all__ = [
     "ImageInfo",
     "Progress",
     "SourceInfo",
-    "hidden_places",
+    "resolve_hidden_paths",
     "hide",
     "host_mounts",
     "list_images",

@@ -1,7 +1,8 @@
-"""Archives: untrusted ones laid over an image, and tarballs created from a folder.
+"""Tarballs: the unpacking of untrusted ones over an image, and the packing of folders.
 
-Paths are resolved like the kernel's inside the image. A symbolic link among a member's parents, of
-the archive or of the image, is followed within the image and never beyond its root.
+The path of a member is resolved as the kernel would resolve it inside the image. A folder in the
+path may be a symbolic link, of the archive or of the image. The link is followed within the image,
+and never out of the image's root.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, BinaryIO, Protocol
 
 from intercode_sandbox.errors import ImageError
-from intercode_sandbox.files import (
+from intercode_sandbox.host_files import (
     DiskBudget,
     cache_root,
     file_digest,
@@ -34,7 +35,7 @@ from intercode_sandbox.privileges import is_root
 
 VERSION = "1"
 REPLACES_HEADER = "INTERCODE.replaces"
-"""The header of a member that is a folder and hides the image's folder at its path."""
+"""Name of the header by which a folder of a tarball hides the image's folder at the same path."""
 
 DAMAGE = (
     tarfile.TarError,
@@ -43,14 +44,23 @@ DAMAGE = (
     EOFError,
     OSError,
     ValueError,  # a malformed number
-    OverflowError,  # a time beyond all clocks
-    RecursionError,  # headers of headers of headers
+    OverflowError,  # a time that the system cannot represent
+    RecursionError,  # headers that are nested too deeply
 )
 """The errors that a damaged archive may raise."""
 
 
 def add_archive(base: Image, addition: Addition, spec: str, context: Context) -> Image:
-    """Return the image with the archive's files; its digest covers the base and the archive."""
+    """Return an image with a further layer: the files of a tarball.
+
+    The digest covers the base and the tarball.
+
+    Args:
+        base: The image below.
+        addition: The tarball.
+        spec: The name of the resulting image.
+        context: See `Context`.
+    """
     try:
         file = open_regular(addition.path)
     except OSError as error:
@@ -72,7 +82,16 @@ def add_archive(base: Image, addition: Addition, spec: str, context: Context) ->
 
 
 def unpack(file: BinaryIO, path: Path, layer: Path, base: Image) -> int:
-    """Unpack an archive into a layer, like root's ``tar -x`` at ``/``; return the members' number.
+    """Unpack a tarball into a layer, as ``tar -x`` of root at ``/`` would do.
+
+    Args:
+        file: The open tarball.
+        path: The path of the tarball, for messages.
+        layer: The empty folder of the layer.
+        base: The image below.
+
+    Returns:
+        The number of members.
 
     Raises:
         ImageError: The archive is damaged, or has members that no image may have.
@@ -89,7 +108,7 @@ def unpack(file: BinaryIO, path: Path, layer: Path, base: Image) -> int:
                 count += 1
                 archive.members.clear()  # type: ignore[attr-defined] # it keeps them all
             while archive.fileobj.read(1 << 20):
-                pass  # only the end of a compressed file proves that it is complete
+                pass  # only the end of a compressed file proves that the file is complete
         unpacker.finish()
     except DAMAGE as error:
         raise ImageError(f"cannot unpack the archive {path}: {error}") from error
@@ -99,13 +118,14 @@ def unpack(file: BinaryIO, path: Path, layer: Path, base: Image) -> int:
 
 
 _MAX_ID = 65535
+"""The highest user or group id that sandboxes have."""
 
 
 class Archive(Protocol):
-    """A source of the members' content."""
+    """A source of the content of members: a `tarfile.TarFile`, or a substitute."""
 
     def extractfile(self, member: tarfile.TarInfo) -> IO[bytes] | None:
-        """Return the content of a regular file."""
+        """Return an open file with the content of a member that is a regular file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,56 +137,65 @@ class _Metadata:
 
 
 class Unpacker:
-    """A writer of one layer."""
+    """A writer of one layer, from the members of untrusted archives."""
 
     def __init__(self, layer: Path, lower_layers: Sequence[Path], mounts: Sequence[str]) -> None:
         """Prepare the writer of a layer.
 
         Args:
-            layer: An empty folder of this process.
-            lower_layers: The layers under it, lowest first.
-            mounts: Top-level names with a mount over them, which would hide a member.
+            layer: The empty folder of the layer.
+            lower_layers: The layers below, the lowest first.
+            mounts: Names in the root at which sandboxes have a mount, which would hide members.
         """
         self._layer = layer
         self._lower_layers = lower_layers
         self._tree = Tree((*lower_layers, layer))
         self._budget = DiskBudget(layer)
         self._mounts = frozenset(mounts)
-        self._owner = is_root()  # another user's namespace may lack a member's owner
-        # Directories get their metadata last: until then they must be writable, and each write into
-        # them changes their times.
+        self._can_set_owner = is_root()  # other users may lack the ids of a member's owner
+        # These directories get their owners, modes and times at the end. Until then they must be
+        # writable, and each write into them changes their times.
         self._folders: dict[Parts, _Metadata] = {}
+        # Path of a directory in an archive → its real path, with links resolved.
         self._resolved_folders: dict[Parts, Parts] = {}
-        self._shared_folders: set[Parts] = {()}  # folders that the layers below have, too
+        # These directories exist in the layers below, too.
+        self._shared_folders: set[Parts] = {()}
 
     def add(self, archive: Archive, member: tarfile.TarInfo) -> None:
-        """Write one member.
+        """Write one member into the layer.
+
+        Args:
+            archive: The source of the member's content.
+            member: The member.
 
         Raises:
-            ImageError: No image may have a member of its kind, or of its name.
+            ImageError: No image may have a member of this kind, or of this name.
         """
         parts = split_name(member.name)
         if not parts:
-            return  # "./": the root directory stays as it is
+            return  # the member is "./", the root directory, which stays unchanged
         metadata = _Metadata(
-            member.mode & 0o7777, _owner(member.uid), _owner(member.gid), member.mtime
+            member.mode & 0o7777,
+            _valid_owner_id(member.uid),
+            _valid_owner_id(member.gid),
+            member.mtime,
         )
-        parent = self._folder(parts[:-1], metadata.mtime)
-        place = (*parent, parts[-1])
-        if place[0] in self._mounts and not (member.isdir() and len(place) == 1):
+        parent = self._ensure_folder(parts[:-1], metadata.mtime)
+        real_parts = (*parent, parts[-1])
+        if real_parts[0] in self._mounts and not (member.isdir() and len(real_parts) == 1):
             raise ImageError(
-                f"{member.name!r} would be hidden: in the image 'host' /{place[0]} is this "
+                f"{member.name!r} would be hidden: in the image 'host' /{real_parts[0]} is this "
                 "machine's own, read-only"
             )
         if member.isdir():
-            place = self._folder(parts, metadata.mtime)
-            self._folders[place] = metadata
+            real_parts = self._ensure_folder(parts, metadata.mtime)
+            self._folders[real_parts] = metadata
             if REPLACES_HEADER in member.pax_headers:
-                self._hide_below(place)
+                self._hide_below(real_parts)
             return
-        path = self._layer.joinpath(*place)
+        path = self._layer.joinpath(*real_parts)
         self._budget.take(0, files=1)
-        self._clear(path, place, member.name)
+        self._clear(path, real_parts, member.name)
         if member.islnk():
             self._link(member, path)
             return
@@ -178,71 +207,90 @@ class Unpacker:
             os.mkfifo(path, 0o600)
         else:
             raise ImageError(f"{member.name!r} is a device or of an unknown type")
-        self._set(path, metadata)
+        self._set_metadata(path, metadata)
 
     def finish(self) -> None:
-        """Set the directories' modes, owners and times."""
+        """Set the modes, owners and times of all directories, after the last member."""
         for parts in sorted(self._folders, key=len, reverse=True):
-            self._set(self._layer.joinpath(*parts), self._folders[parts])
+            self._set_metadata(self._layer.joinpath(*parts), self._folders[parts])
 
-    def _folder(self, parts: Parts, mtime: float) -> Parts:
-        """Return the real path of a directory, created in the layer with its parents."""
+    def _ensure_folder(self, parts: Parts, mtime: float) -> Parts:
+        """Return the real path of a directory, with links resolved.
+
+        The directory and its parents are created in the layer if missing.
+
+        Args:
+            parts: The path of the directory in the archive.
+            mtime: The time of directories that neither the archive nor the image has.
+        """
         if (cached_parts := self._resolved_folders.get(parts)) is not None:
             return cached_parts
         real_parts = self._tree.resolve("/".join(parts), allow_missing=True)
         if real_parts is None:
             raise ImageError(f"{'/'.join(parts)!r} goes through too many symbolic links")
         for count in range(1, len(real_parts) + 1):
-            place = real_parts[:count]
-            entry = self._tree.look(place)
+            prefix = real_parts[:count]
+            entry = self._tree.look(prefix)
             if entry is not None and not entry.is_dir:
-                raise ImageError(f"{'/'.join(place)!r} is both a file and a directory")
-            self._make(place, entry, mtime)
+                raise ImageError(f"{'/'.join(prefix)!r} is both a file and a directory")
+            self._make_folder(prefix, entry, mtime)
         self._resolved_folders[parts] = real_parts
         return real_parts
 
-    def _make(self, place: Parts, lower_entry: TreeEntry | None, mtime: float) -> None:
-        """Create a directory in the layer, with the image's metadata or default ones."""
-        if place in self._folders:
+    def _make_folder(self, parts: Parts, lower_entry: TreeEntry | None, mtime: float) -> None:
+        """Create a directory in the layer, unless the layer has it already.
+
+        Args:
+            parts: The real path of the directory.
+            lower_entry: The image's directory at this path, which gives owner, mode and time; None:
+                the directory is new.
+            mtime: The time of a new directory.
+        """
+        if parts in self._folders:
             return
         self._budget.take(0, files=1)
-        self._layer.joinpath(*place).mkdir(mode=0o700)
+        self._layer.joinpath(*parts).mkdir(mode=0o700)
         if lower_entry is None:
-            self._folders[place] = _Metadata(0o755, 0, 0, mtime)
+            self._folders[parts] = _Metadata(0o755, 0, 0, mtime)
         else:
-            self._shared_folders.add(place)
+            self._shared_folders.add(parts)
             info = lower_entry.info
             mode = stat.S_IMODE(info.st_mode)
-            self._folders[place] = _Metadata(mode, info.st_uid, info.st_gid, info.st_mtime)
+            self._folders[parts] = _Metadata(mode, info.st_uid, info.st_gid, info.st_mtime)
 
-    def _hide_below(self, place: Parts) -> None:
-        """Make a directory of this layer hide the lower layers' content."""
-        if find_entry(self._lower_layers, place) is not None:
-            attribute = "trusted.overlay.opaque" if self._owner else "user.overlay.opaque"
-            os.setxattr(self._layer.joinpath(*place), attribute, b"y")
-            self._shared_folders.discard(place)
+    def _hide_below(self, parts: Parts) -> None:
+        """Make a directory of the layer hide the directories of lower layers at its path."""
+        if find_entry(self._lower_layers, parts) is not None:
+            attribute = "trusted.overlay.opaque" if self._can_set_owner else "user.overlay.opaque"
+            os.setxattr(self._layer.joinpath(*parts), attribute, b"y")
+            self._shared_folders.discard(parts)
 
-    def _clear(self, path: Path, place: Parts, name: str) -> None:
-        """Remove an earlier member at the path of a new one that is not a directory."""
-        if place in self._folders:
+    def _clear(self, path: Path, parts: Parts, name: str) -> None:
+        """Make room for a member that is not a directory: remove an earlier member at its path.
+
+        Raises:
+            ImageError: The path is a directory of the archive or of the image.
+        """
+        if parts in self._folders:
             raise ImageError(f"{name!r} is both a file and a directory")
         lower_entry = (
-            find_entry(self._lower_layers, place) if place[:-1] in self._shared_folders else None
+            find_entry(self._lower_layers, parts) if parts[:-1] in self._shared_folders else None
         )
         if lower_entry is not None and lower_entry.is_dir:
             raise ImageError(f"{name!r} would replace a directory of the image")
         if os.path.lexists(path):
             path.unlink()
-            self._resolved_folders.clear()  # the removed entry may have been a link on the way
+            # The removed entry may have been a link, by which a path was resolved.
+            self._resolved_folders.clear()
 
     def _link(self, member: tarfile.TarInfo, path: Path) -> None:
         parts = split_name(member.linkname)
-        parent = self._folder(parts[:-1], member.mtime)
+        parent = self._ensure_folder(parts[:-1], member.mtime)
         target = self._layer.joinpath(*parent, *parts[-1:])
         if not _is_plain(target):
             raise ImageError(
-                f"{member.name!r} is a hard link to {member.linkname!r}, "
-                "which is not a file that comes before it in the archive"
+                f"{member.name!r} is a hard link to {member.linkname!r}, which is not an earlier "
+                "file of the archive"
             )
         os.link(target, path, follow_symlinks=False)
 
@@ -258,33 +306,34 @@ class Unpacker:
         if written_bytes != member.size:
             raise tarfile.ReadError(f"{member.name!r} ends early")
 
-    def _set(self, path: Path, metadata: _Metadata) -> None:
-        if self._owner:
+    def _set_metadata(self, path: Path, metadata: _Metadata) -> None:
+        if self._can_set_owner:
             os.chown(path, metadata.uid, metadata.gid, follow_symlinks=False)
         if not path.is_symlink():
-            path.chmod(metadata.mode)  # after the owner: a change of owner clears setuid
+            # The mode is set after the owner, because a change of the owner clears setuid.
+            path.chmod(metadata.mode)
         os.utime(path, (metadata.mtime, metadata.mtime), follow_symlinks=False)
 
 
 def split_name(name: str) -> Parts:
-    """Split a member's name.
+    """Split the name of an archive's member into the names of a path.
 
     Raises:
         ImageError: The name is absolute, leads out of the archive, or contains a NUL.
     """
     if name.startswith("/"):
-        raise ImageError(f"{name!r} is an absolute name")
+        raise ImageError(f"{name!r} is an absolute path")
     parts = tuple(part for part in name.split("/") if part not in ("", "."))
     if ".." in parts:
-        raise ImageError(f"{name!r} leads out of the archive")
+        raise ImageError(f"{name!r} points out of the archive")
     if "\0" in name:
         raise ImageError(f"{name!r} holds a NUL")
     return parts
 
 
-def _owner(number: int) -> int:
-    """Return an id that sandboxes have; root's for any other."""
-    return number if 0 <= number <= _MAX_ID else 0
+def _valid_owner_id(owner_id: int) -> int:
+    """Return a user or group id if sandboxes have it, otherwise the id of root."""
+    return owner_id if 0 <= owner_id <= _MAX_ID else 0
 
 
 def _is_plain(path: Path) -> bool:
@@ -297,15 +346,16 @@ def _is_plain(path: Path) -> bool:
 def pack(
     folder: Path, image_path: str, excluded_names: Collection[str] = (), *, read_only: bool = False
 ) -> Path:
-    """Pack a folder's content into a tarball in the cache, for ``IMAGE+TARBALL``; return its path.
+    """Pack a folder into a tarball in the cache, and return the path of the tarball.
 
-    The tarball's name is a digest of its bytes. The bytes depend only on the files' names, content
-    and executable bits. So two copies of a folder give the same tarball, by any user at any time.
+    The tarball can be added to an image, by the name ``IMAGE+TARBALL``. The tarball's name is a
+    digest of its bytes. The bytes depend only on the names, content and executable bits of the
+    files. So two copies of a folder give the same tarball, by any user at any time.
 
     Args:
         folder: The folder to pack.
-        image_path: Its absolute path in the image.
-        excluded_names: Names at its top that are omitted.
+        image_path: The absolute path that the folder gets in the image.
+        excluded_names: Names directly in the folder that are omitted.
         read_only: Whether to remove the permission to write from files and folders.
 
     Raises:
@@ -317,17 +367,17 @@ def pack(
     try:
         packs_folder.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=packs_folder, prefix=".", delete=False) as file:
-            temporary = Path(file.name)
+            temporary_path = Path(file.name)
             try:
                 write_tarball(file, folder, image_path, excluded_names, read_only=read_only)
                 file.flush()
-                place = packs_folder / f"{file_digest(temporary)}.tar"
-                keep_tarball(temporary, place)
+                tarball_path = packs_folder / f"{file_digest(temporary_path)}.tar"
+                keep_tarball(temporary_path, tarball_path)
             finally:
-                temporary.unlink(missing_ok=True)
+                temporary_path.unlink(missing_ok=True)
     except OSError as error:
         raise ImageError(f"cannot pack the folder {folder}: {error}") from error
-    return place
+    return tarball_path
 
 
 def write_tarball(
@@ -340,16 +390,17 @@ def write_tarball(
     read_only: bool = False,
     opaque_names: Collection[str] = (),
 ) -> None:
-    """Write the folder's content as a tarball into an open file.
+    """Write a folder's content as a tarball into an open file.
 
     Args:
         file: A file open for writing.
         folder: The folder to pack.
-        image_path: Its absolute path in the image.
-        excluded_names: Names at its top that are omitted.
+        image_path: The absolute path that the folder gets in the image.
+        excluded_names: Names directly in the folder that are omitted.
         keep_times: Whether files keep their times, to the second; otherwise their time is 0.
         read_only: Whether to remove the permission to write.
-        opaque_names: Names at its top of folders that hide the image's: see `opaque_folders`.
+        opaque_names: Names of nested folders, directly in the folder, that hide the image's folders
+            at their paths.
     """
     opaque_paths = {f"{image_path.strip('/')}/{name}" for name in opaque_names}
     excluded_paths = {f"{image_path.strip('/')}/{name}" for name in excluded_names}
@@ -371,17 +422,19 @@ def write_tarball(
 
 
 def opaque_folders(path: Path) -> list[str]:
-    """Return an archive's folders that hide the image's, by the header of `write_tarball`.
+    """Return the paths of a tarball's folders that hide the image's folders at their paths.
+
+    `write_tarball` marks such folders by the header `REPLACES_HEADER`.
 
     Raises:
-        OSError: The archive cannot be read.
+        OSError: The tarball cannot be read.
     """
-    if path.suffix != ".tar":  # archives of `write_tarball` are not compressed
+    if path.suffix != ".tar":  # tarballs of `write_tarball` are not compressed
         return []
     try:
         with tarfile.open(path, "r:", encoding="utf-8", errors="surrogateescape") as archive:
             return [member.name for member in archive if REPLACES_HEADER in member.pax_headers]
-    except tarfile.TarError:  # unpacking will fail, and report it
+    except tarfile.TarError:  # `unpack` raises the error for a damaged tarball
         return []
 
 
@@ -394,7 +447,7 @@ def _add_parents(archive: tarfile.TarFile, image_path: PurePosixPath) -> None:
 
 
 def _normalise_member(member: tarfile.TarInfo, mtime: int) -> tarfile.TarInfo:
-    """Remove the metadata that differ between two copies of the same files."""
+    """Return a member without metadata that differ between two copies of the same files."""
     member.uid = member.gid = 0
     member.uname = member.gname = ""
     member.mtime = mtime

@@ -1,4 +1,7 @@
-"""Components of an image, and the grammar of its name: ``BASE`` or ``BASE+PATH+PATH…``."""
+"""`Image`, the types that builders of images share, and the grammar of names of images.
+
+A name is ``BASE`` or ``BASE+PATH+PATH…``: see `parse`.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,16 @@ from intercode_sandbox.extensions import FOLDERS
 from intercode_sandbox.user_code import absolute, is_reference, split
 
 HOSTNAME = "intercode"
-"""The host name of sandboxes, also in every image's ``/etc/hosts``."""
+"""The host name of sandboxes, which ``/etc/hosts`` of every image has, too."""
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""The default ``PATH`` of programs in sandboxes."""
 
 
 def clean_environment() -> dict[str, str]:
-    """Return a command's default environment variables. No variable is inherited."""
+    """Return the default environment variables of programs in sandboxes.
+
+    No variable is inherited from this process.
+    """
     return {
         "PATH": SEARCH_PATH,
         "HOME": "/root",
@@ -37,78 +44,90 @@ class Image:
     name: str
     """Display name."""
     digest: str
-    """Hexadecimal digest; equal for equal inputs of the recipe."""
+    """Hexadecimal digest; images that were built from equal inputs have equal digests."""
     layers: tuple[Path, ...]
-    """Folders, lowest first, each in the format of an overlayfs layer."""
+    """Folders, the lowest layer first, each in the format of an overlayfs layer."""
     host: bool = False
-    """Whether this machine's `host_mounts()` (``/usr``, and folders not merged into it) are bound
-    read-only over the layers."""
+    """Whether folders of this machine are mounted read-only over the layers. The folders are those
+    of `host_mounts()`: ``/usr``, and ``/bin`` and similar folders unless they are links."""
     env: Mapping[str, str] = field(default_factory=clean_environment, hash=False)
-    """All environment variables of a command."""
+    """All environment variables with which programs start."""
     cwd: str = "/root"
-    """The working directory at a command's start."""
+    """The working directory in which programs start."""
     user: str = ""
-    """The user of a command, by number: ``uid:gid``, and ``,group`` for each other group; empty:
+    """The user of programs, by numbers: ``uid:gid``, and ``,gid`` for each further group; empty:
     root."""
     config: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """The configuration of an image, if any, in OCI's format: ``Env``, ``Cmd``, ``Labels``, …
-    For people and other tools: InterCode uses the fields above."""
+    InterCode itself uses the fields above. The configuration is for people and other tools."""
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A program that creates a layer: run by the image's settings, with root's privileges."""
+    """A program that creates a layer over an image, with the image's settings and as root."""
 
     argv: tuple[str, ...]
     script: bytes | None = None
-    """A file for the program, at `SCRIPT`, outside the layer."""
+    """The content of a file that the program gets at `SCRIPT`, outside the layer; None: no file."""
     network: bool = False
     """Whether the program may use this machine's network."""
     timeout: float = 3600.0
+    """Time limit in seconds."""
 
 
 SCRIPT = "/dev/shm/setup"
-"""The path in a sandbox of the script to run."""
+"""The path, in a sandbox, of a script that creates a layer."""
 
 BuildScript = Callable[[Image, "bytes | Command", Path], None]
-"""Runs a set-up script, or a command, in a sandbox of an image, and writes the changes into a layer
-folder."""
+"""A function that runs a set-up script, or a command, in a sandbox of an image. The function writes
+the changes into the folder of a new layer, its last argument."""
 
 Progress = Callable[[str], None]
-"""A function that receives a build's messages, line by line."""
+"""A function that receives the messages of a build, line by line."""
 
 
 Fill = Callable[[Path, int], Mapping[str, object]]
-"""Fills an empty layer folder, with the lock's descriptor for its children to inherit; returns the
-build's facts for the record."""
+"""A function that fills the empty folder of a new layer, and returns facts for the image's record.
+
+The second argument is the descriptor of the build's lock. Child processes should inherit it: the
+build then counts as running until they have ended.
+"""
 
 
 class Cache(Protocol):
-    """The store of the makers of images: see `cache.ImageCache`."""
+    """The store of built images, as its users see it: see `cache.ImageCache`."""
 
     root: Path
+    """The folder of the cache."""
 
     def lookup(self, digest: str) -> Image | None:
-        """Return a built image, and mark it as used by this process."""
+        """Return a built image, and mark the image as used by this process; None: not built."""
 
     def build(self, template: Image, spec: str, fill: Fill, progress: Progress) -> Image:
-        """Return the template with one more layer on top, filled by `fill` unless it exists."""
+        """Return an image with one more layer than `template`, built unless it exists.
+
+        Args:
+            template: The image, with its final digest, but without its topmost layer.
+            spec: The name from which the image is built.
+            fill: Fills the topmost layer.
+            progress: Receives the messages.
+        """
 
     def read(self, digest: str) -> dict[str, Any] | None:
-        """Return an image's record, or None if it is missing or incomplete."""
+        """Return the record of a built image; None: the record is missing or incomplete."""
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Tools and options for the makers of images."""
+    """Objects and options that each builder of an image gets."""
 
     cache: Cache
     progress: Progress
     build_script: BuildScript
     inputs: set[Path] = field(default_factory=set)
-    """Files and folders that the build used and that the image's name does not contain."""
+    """Files and folders that the build has used, in addition to those in the image's name."""
     refresh: bool = False
-    """Whether to resolve the names in registries again."""
+    """Whether to request again which image a registry has under a name."""
 
 
 FOLDER = "folder"
@@ -137,7 +156,8 @@ and may be followed, more than once, by what is laid over it
 where PATH starts with / or ./ or ../ or ~."""
 
 _ADDITION = r"\+(?={})"
-"""A '+' of an addition: the next characters distinguish it from a '+' in a name ("g++")."""
+"""Pattern of a '+' before an addition. The characters after the '+' must begin a path: so a '+' in
+a name, such as "g++", does not match."""
 _STARTS = (r"/", r"\./", r"\.\./", r"~")
 _DOCKERFILE = re.compile(
     r"(.*/)?(Dockerfile(\.[^/\[]*)?|[^/]*\.[Dd]ockerfile)(\[[^\[\]]*\])?", re.DOTALL
@@ -150,32 +170,35 @@ _PATH = re.compile(r"/|~|\.{1,2}(?:/|$)")
 
 @dataclass(frozen=True, slots=True)
 class Addition:
-    """A tarball or a script that is laid over an image."""
+    """A tarball or a script that a name adds to an image. Each addition makes one layer."""
 
     text: str
-    """The text in the canonical spec: an absolute path, or ``builtin:NAME``."""
+    """The text in the canonical name: an absolute path, or ``builtin:NAME``."""
     path: Path
-    """The path of its content."""
+    """The path of the tarball or script."""
 
     @property
     def is_script(self) -> bool:
-        """Whether it is executed rather than unpacked."""
+        """Whether the addition is a script, rather than a tarball."""
         return self.text.endswith(SCRIPTS)
 
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A parsed image name. The `str()` of a spec is canonical: valid in any working directory."""
+    """A parsed name of an image.
+
+    `str()` returns the canonical name, which is valid in any working directory.
+    """
 
     scheme: str
-    """The maker of the base: ``host``, ``debian``, … or ``folder``."""
+    """The kind of the base: ``host``, ``debian``, … or ``folder``."""
     argument: str = ""
-    """The text after the scheme's colon, or the folder's absolute path."""
+    """The text after the scheme's colon, or the absolute path of a folder."""
     additions: tuple[Addition, ...] = ()
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """The files and folders in the name."""
+        """The paths of all files and folders that the name contains."""
         has_path = self.scheme in (FOLDER, *_PATH_SCHEMES) and self.argument
         base = (Path(_OPTIONS.sub("", self.argument)),) if has_path else ()
         return (*base, *(addition.path for addition in self.additions))
@@ -194,7 +217,7 @@ def is_path(text: str) -> bool:
 
 
 def parse(text: str, folder: Path | None = None) -> Spec:
-    """Parse an image name.
+    """Parse the name of an image.
 
     Args:
         text: The name as written.
@@ -204,11 +227,11 @@ def parse(text: str, folder: Path | None = None) -> Spec:
         ImageError: The name does not fit the grammar.
     """
     if "\0" in text or not text.strip():
-        raise ImageError(f"{text!r} names no image.\n{GRAMMAR}")
+        raise ImageError(f"{text!r} is not an image.\n{GRAMMAR}")
     starts = "|".join((*_STARTS, *map(re.escape, FOLDERS)))
     base, *addition_texts = re.split(_ADDITION.format(starts), text.strip())
-    additions = tuple(_addition(part, text, folder) for part in addition_texts)
-    if is_reference(base) and not _NAME.fullmatch(base):  # its file is the user's own
+    additions = tuple(_addition(addition_text, text, folder) for addition_text in addition_texts)
+    if is_reference(base) and not _NAME.fullmatch(base):  # the base is a function in a user's file
         scheme, argument = split(absolute(base), ":")
         return Spec(scheme, argument, additions)
     if is_path(base):
@@ -225,17 +248,19 @@ def parse(text: str, folder: Path | None = None) -> Spec:
     return Spec(match["scheme"], argument, additions)
 
 
-def _addition(part: str, text: str, folder: Path | None) -> Addition:
-    if not part.endswith(ARCHIVES + SCRIPTS):
+def _addition(addition_text: str, image_text: str, folder: Path | None) -> Addition:
+    if not addition_text.endswith(ARCHIVES + SCRIPTS):
         endings = ", ".join(ARCHIVES + SCRIPTS)
-        raise ImageError(f"what is laid over an image must end in one of {endings}: {part!r}")
-    prefix = next((prefix for prefix in FOLDERS if part.startswith(prefix)), None)
+        raise ImageError(f"a layer over an image must end in one of {endings}: {addition_text!r}")
+    prefix = next((prefix for prefix in FOLDERS if addition_text.startswith(prefix)), None)
     if prefix is None:
-        path = _absolute(part, folder)
+        path = _absolute(addition_text, folder)
         return Addition(str(path), path)
-    name = Path(part.removeprefix(prefix))
+    name = Path(addition_text.removeprefix(prefix))
     if name.is_absolute() or ".." in name.parts:
-        raise ImageError(f"{part!r} in the image {text!r} is not a file that comes with InterCode")
+        raise ImageError(
+            f"{addition_text!r} in the image {image_text!r} is not a bundled file of InterCode"
+        )
     return Addition(f"{prefix}{name}", FOLDERS[prefix] / name)
 
 
@@ -243,8 +268,8 @@ def _absolute(text: str, folder: Path | None) -> Path:
     try:
         path = Path(folder or "", Path(text).expanduser())
     except RuntimeError:
-        raise ImageError(f"no such user's home directory: {text!r}") from None
-    # Not resolve(): that asks the file system, and a link may point elsewhere tomorrow.
+        raise ImageError(f"the home directory of this user is unknown: {text!r}") from None
+    # Path.resolve() would follow links, which may point elsewhere at the next use of the name.
     return path if path.is_absolute() and ".." not in path.parts else _normal(path)
 
 

@@ -1,13 +1,14 @@
-"""The store of built images: one folder each, complete or absent, built once by the first user.
+"""The store of built images, in the cache folder ROOT.
 
-::
+Each image has a folder. The folder is either complete or absent. The first process that needs an
+image builds it, and other processes wait. The files are::
 
-    ROOT/images/DIGEST/image.json     the record; its modification time is the last use
-    ROOT/images/DIGEST/layer/         the image's top layer; lower ones belong to other images
-    ROOT/images/DIGEST.tmp-PID-X/     being built; incomplete, if DIGEST's lock is free
-    ROOT/locks/DIGEST                 held by a builder or remover, and by its children
-    ROOT/locks/use                    shared: taking an image into use; exclusive: removing images
-    ROOT/users/PID-X                  held by a process; lists the images and tarballs it uses
+    ROOT/images/DIGEST/image.json     the image's record; its modification time is the last use
+    ROOT/images/DIGEST/layer/         the image's top layer; lower layers belong to other images
+    ROOT/images/DIGEST.tmp-PID-X/     a build, or the rest of a killed one if DIGEST's lock is free
+    ROOT/locks/DIGEST                 lock of a process that builds or removes, and its children
+    ROOT/locks/use                    lock; shared: to begin using an image; exclusive: to remove
+    ROOT/users/PID-X                  file locked by a process, with images and tarballs in use
 """
 
 from __future__ import annotations
@@ -29,14 +30,16 @@ from pathlib import Path
 from typing import Any
 
 from intercode_sandbox.errors import ImageError
-from intercode_sandbox.files import cache_root, file_lock, remove_tree, tree_size
+from intercode_sandbox.host_files import cache_root, file_lock, remove_tree, tree_size
 from intercode_sandbox.images.base import Fill, Image, Progress
-from intercode_sandbox.privileges import hand_over, make_private
+from intercode_sandbox.privileges import make_private, transfer_ownership
 
 LAYER = "layer"
 RECORD = "image.json"
 TOUCH_INTERVAL = 86400.0
+"""Seconds after which a use of an image is recorded again."""
 TEMPORARY = ".tmp-"
+"""Part of the name of a build's folder, after the digest."""
 
 
 @functools.cache
@@ -45,7 +48,11 @@ def _cache_at(root: Path) -> ImageCache:
 
 
 class ImageCache:
-    """The images below one folder. Safe among threads and processes."""
+    """The store of images in one cache folder. Safe among threads and processes.
+
+    Args:
+        root: The cache folder.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -61,29 +68,35 @@ class ImageCache:
             make_private(self.images)
             for folder in (self.locks, self.users):
                 folder.mkdir(parents=True, exist_ok=True)
-                if not os.access(folder, os.W_OK):  # for instance on a read-only file system
+                if not os.access(folder, os.W_OK):  # the file system may be read-only
                     raise OSError(errno.EROFS, os.strerror(errno.EROFS))
         except OSError as error:
             raise ImageError(
-                f"cannot keep images in {root}: {error.strerror}; "
-                "set INTERCODE_CACHE to a folder that you may write"
+                f"cannot store images in {root}: {error.strerror}; set INTERCODE_CACHE to a "
+                "folder that you may write"
             ) from None
         self._memory: dict[Hashable, tuple[Image, tuple[str, ...]]] = {}
         self.inputs: dict[Hashable, tuple[str, ...]] = {}
-        """Parsed name → the input paths of a remembered image."""
+        """Parsed name of an image → the paths of its inputs, in addition to those in the name."""
         self._mutex = threading.Lock()
         self._marked_names: set[str] = set()
         self._users_file: int | None = None
 
     @staticmethod
     def default() -> ImageCache:
-        """Return the cache in the folder that the environment names now; one object per folder."""
+        """Return the cache in the folder that the environment variables name now.
+
+        All calls in this process return the same `ImageCache` for the same folder.
+        """
         return _cache_at(cache_root())
 
     # --- in this process ---------------------------------------------------------------------
 
     def recall(self, key: Hashable) -> Image | None:
-        """Return the image remembered under a key, if it is complete. Costs microseconds."""
+        """Return the image that this process has remembered under a key, within microseconds.
+
+        None: no image is remembered, or another process has removed a layer.
+        """
         entry = self._memory.get(key)
         if entry is None:
             return None
@@ -97,14 +110,17 @@ class ImageCache:
         return image
 
     def remember(self, key: Hashable, image: Image) -> None:
-        """Remember an image for `recall`."""
+        """Remember an image under a key in this process, for `recall`."""
         records = [str(p.parent / RECORD) for p in image.layers if p.is_relative_to(self.images)]
         self._memory[key] = (image, tuple(records))
 
     # --- on disk -----------------------------------------------------------------------------
 
     def lookup(self, digest: str) -> Image | None:
-        """Return a built image with all of its layers, and mark it as used by this process."""
+        """Return a built image, and mark the image as used by this process.
+
+        None: the image, or one of its layers, is not in the cache.
+        """
         with file_lock(self.locks / "use", shared=True):
             record = self.read(digest)
             if record is None:
@@ -117,7 +133,14 @@ class ImageCache:
         return image
 
     def build(self, template: Image, spec: str, fill: Fill, progress: Progress) -> Image:
-        """Return the template with one more layer on top, filled by `fill` unless it exists."""
+        """Return an image with one more layer than `template`, built unless the cache has it.
+
+        Args:
+            template: The image, with its final digest, but without its topmost layer.
+            spec: The name from which the image is built.
+            fill: Fills the topmost layer: see `Fill`.
+            progress: Receives the messages.
+        """
         digest = template.digest
         if image := self.lookup(digest):
             return image
@@ -126,7 +149,7 @@ class ImageCache:
                 return self._build(template, spec, fill, lock, progress)
         progress(f"waiting for another process that builds {template.name}")
         with file_lock(self.locks / digest) as lock:
-            assert lock is not None  # after a wait
+            assert lock is not None  # file_lock with a wait always yields a descriptor
             return self._build(template, spec, fill, lock, progress)
 
     def _build(
@@ -137,14 +160,14 @@ class ImageCache:
             return built_image
         progress(f"building {template.name}")
         start_time = time.monotonic()
-        remove_tree(self.images / digest)  # may exist, but incomplete
+        remove_tree(self.images / digest)  # a folder without a valid record may exist
         temporary = self.temporary(digest)
         try:
             layer = temporary / LAYER
             layer.mkdir(parents=True)
             layer.chmod(0o755)
             details = fill(layer, lock)
-            hand_over(layer)
+            transfer_ownership(layer)
             image = replace(template, layers=(*template.layers, self.images / digest / LAYER))
             self._write(
                 temporary, image, spec, {**details, "seconds": time.monotonic() - start_time}
@@ -156,12 +179,15 @@ class ImageCache:
             remove_tree(temporary)
         built_image = self.lookup(digest)
         if built_image is None:
-            raise ImageError(f"{template.name} was removed as soon as it was built")
+            raise ImageError(f"{template.name} was removed immediately after it was built")
         progress(f"built {template.name} in {time.monotonic() - start_time:.1f} s")
         return built_image
 
     def temporary(self, digest: str) -> Path:
-        """Return a new name of a folder that a sweep removes as soon as digest's lock is free."""
+        """Return the path of a new temporary folder for an image.
+
+        `sweep` removes the folder if no process holds the lock of `digest`.
+        """
         return self.images / f"{digest}{TEMPORARY}{_unique_name()}"
 
     def _write(self, folder: Path, image: Image, spec: str, details: dict[str, object]) -> None:
@@ -169,8 +195,8 @@ class ImageCache:
             "name": image.name,
             "spec": spec,
             "digest": image.digest,
-            # Relative to the folder of images if below it: so the cache can move.
-            "layers": [self._relative(layer) for layer in image.layers],
+            # Paths in the cache are relative, so the cache folder can be moved.
+            "layers": [self._relative_path(layer) for layer in image.layers],
             "host": image.host,
             "env": dict(image.env),
             "cwd": image.cwd,
@@ -182,12 +208,14 @@ class ImageCache:
         }
         (folder / RECORD).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
-    def _relative(self, layer: Path) -> str:
+    def _relative_path(self, layer: Path) -> str:
         return str(layer.relative_to(self.images) if self.images in layer.parents else layer)
 
     def read(self, digest: str) -> dict[str, Any] | None:
-        """Return an image's record, or None if it is missing or incomplete."""
-        if not digest.isalnum():  # it may come from a stranger's run record
+        """Return the record of a built image; None: the record is missing or incomplete."""
+        # The digest may come from a run's record that a stranger has written. As a part of a path
+        # it must not lead to other folders.
+        if not digest.isalnum():
             return None
         try:
             text = (self.images / digest / RECORD).read_text(encoding="utf-8")
@@ -211,15 +239,18 @@ class ImageCache:
     # --- use by processes --------------------------------------------------------------------
 
     def mark_used(self, name: str) -> None:
-        """Record that this process uses an image, by its digest, or a tarball, by its name.
+        """Record that this process uses an image or a tarball, until the process ends.
 
         The caller must hold ``locks/use``, to exclude a concurrent removal.
+
+        Args:
+            name: The digest of the image, or the name of the tarball.
         """
         with self._mutex:
             if name in self._marked_names:
                 return
             if self._users_file is None:
-                # Held until this process ends, in any way.
+                # The lock on this file is held until this process ends, for any cause.
                 path = self.users / _unique_name()
                 flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
                 self._users_file = os.open(path, flags, 0o644)
@@ -228,10 +259,11 @@ class ImageCache:
             self._marked_names.add(name)
 
     def in_use(self) -> set[str]:
-        """Return the names that living processes have marked as used. Forget ended processes.
+        """Return the names that running processes have marked as used by `mark_used`.
 
-        The caller must hold ``locks/use`` exclusively: a process that takes an image into use first
-        creates its file and then locks it.
+        The files of ended processes are removed. The caller must hold ``locks/use`` exclusively.
+        Otherwise a process could be between creating and locking its file, and would seem to have
+        ended.
         """
         names: set[str] = set()
         for path in self.users.iterdir():
@@ -242,7 +274,7 @@ class ImageCache:
 
 
 def _unique_name() -> str:
-    # A pid alone is not unique: containers that share a cache each count from 1.
+    # A pid alone is not unique: containers may share a cache, and pids of each begin with 1.
     return f"{os.getpid()}-{secrets.token_hex(4)}"
 
 
@@ -253,11 +285,12 @@ def _touch(record: str) -> None:
 
 _TEMPORARY_NAME = re.compile(r"(?P<digest>[0-9a-f]+)" + re.escape(TEMPORARY) + r"(?P<pid>\d+)-.*")
 _DYING_SECONDS = 1.0
+"""Seconds for which `sweep` waits for the end of a killed build's programs."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImageInfo:
-    """A built image, in the listing of `list_images`."""
+    """Facts on a built image, from `list_images`."""
 
     name: str
     spec: str
@@ -266,13 +299,14 @@ class ImageInfo:
     size: int
     """Bytes on disk of the image's top layer."""
     created: str
-    """ISO 8601, UTC."""
+    """Time of the build, in ISO 8601, UTC."""
     last_used: float
-    """Seconds since the epoch, to the accuracy of a day."""
+    """Time of the last use in seconds since the epoch, to the accuracy of a day."""
     layers: tuple[str, ...]
-    """The digests of the built images it consists of, lowest first, its own last."""
+    """The digests of the images whose top layers the image consists of, the lowest first. The last
+    digest is the image's own."""
     in_use: bool
-    """Whether a living process uses the image, or an image built on it."""
+    """Whether a running process uses the image, or an image that contains its top layer."""
     path: Path
 
     def to_json(self) -> dict[str, object]:
@@ -281,13 +315,17 @@ class ImageInfo:
 
 
 def list_images(cache: ImageCache | None = None) -> list[ImageInfo]:
-    """Return all built images, the last used first."""
+    """Return facts on all built images, the most recently used first.
+
+    Args:
+        cache: The cache; None: the default one.
+    """
     cache = cache or ImageCache.default()
     with file_lock(cache.locks / "use"):
-        return _list(cache)
+        return _list_infos(cache)
 
 
-def _list(cache: ImageCache) -> list[ImageInfo]:
+def _list_infos(cache: ImageCache) -> list[ImageInfo]:
     infos_by_digest: dict[str, ImageInfo] = {}
     for folder in cache.images.iterdir():
         record = cache.read(folder.name)
@@ -300,14 +338,16 @@ def _list(cache: ImageCache) -> list[ImageInfo]:
             size=record["size"],
             created=record["created"],
             last_used=(folder / RECORD).stat().st_mtime,
-            layers=tuple(Path(x).parts[0] for x in record["layers"] if not x.startswith("/")),
+            layers=tuple(
+                Path(layer).parts[0] for layer in record["layers"] if not layer.startswith("/")
+            ),
             in_use=False,
             path=folder,
         )
     used_digests = {
-        part
+        layer_digest
         for digest in cache.in_use() & infos_by_digest.keys()
-        for part in infos_by_digest[digest].layers
+        for layer_digest in infos_by_digest[digest].layers
     }
     infos = [
         dataclasses.replace(info, in_use=info.digest in used_digests)
@@ -319,40 +359,46 @@ def _list(cache: ImageCache) -> list[ImageInfo]:
 def prune(
     unused_seconds: float = 30 * 86400.0, *, include_recent: bool = False, dry_run: bool = False
 ) -> list[ImageInfo]:
-    """Remove the images that were not used for `unused_seconds`; return them.
+    """Remove the images that were not used for some time; return facts on them.
 
-    The images of living processes, and images below retained images, are always retained.
+    Images that a running process uses, and images that a retained image contains, are never
+    removed.
 
     Args:
-        unused_seconds: Seconds; uses are recorded to the day.
-        include_recent: Whether to remove all images that are not in use.
-        dry_run: Only return them.
+        unused_seconds: Seconds since the last use; uses are recorded to the day.
+        include_recent: Whether to remove all images that are not in use, at any age.
+        dry_run: Whether to return the facts without removing the images.
     """
     cache = ImageCache.default()
     sweep(cache)
     removed_folders: list[Path] = []
     with file_lock(cache.locks / "use"):
-        infos = _list(cache)
+        infos = _list_infos(cache)
         now = time.time()
         retained_images = [
             info
             for info in infos
             if info.in_use or not (include_recent or now - info.last_used >= unused_seconds)
         ]
-        needed_digests = {part for info in retained_images for part in info.layers}
+        needed_digests = {layer_digest for info in retained_images for layer_digest in info.layers}
         victims = [info for info in infos if info.digest not in needed_digests]
         if dry_run:
             return victims
         for info in victims:
             removed_folders.append(cache.temporary(info.digest))
-            info.path.rename(removed_folders[-1])  # absent at once; the files are removed later
+            # After this line the image is absent. Its files are removed without the lock.
+            info.path.rename(removed_folders[-1])
     for path in removed_folders:
         remove_tree(path)
     return victims
 
 
 def sweep(cache: ImageCache | None = None) -> list[Path]:
-    """Remove the folders left by killed builds and removals; return them."""
+    """Remove the temporary folders that killed builds and removals have left; return their paths.
+
+    Args:
+        cache: The cache; None: the default one.
+    """
     cache = cache or ImageCache.default()
     removed_folders: list[Path] = []
     for folder in cache.images.iterdir():
@@ -363,65 +409,85 @@ def sweep(cache: ImageCache | None = None) -> list[Path]:
 
 
 def _remove_temporary(folder: Path, lock: Path, pid: str) -> bool:
-    """Remove a build's folder unless the build still runs; return whether it was removed."""
+    """Remove the temporary folder of a build, unless the build still runs.
+
+    Args:
+        folder: The folder.
+        lock: The file of the build's lock.
+        pid: The pid of the building process.
+
+    Returns:
+        Whether the folder was removed.
+    """
     deadline = time.monotonic() + _DYING_SECONDS
     while True:
         with file_lock(lock, wait=False) as descriptor:
             if descriptor is not None:
                 remove_tree(folder)
                 return True
-        # The programs of a killed builder hold its lock until they have ended, too.
+        # If the building process was killed, its programs still hold the lock until they end.
         if Path("/proc", pid).exists() or time.monotonic() > deadline:
             return False
         time.sleep(0.02)
 
 
 TARBALL_FOLDERS = ("packs", "repositories", "agents")
+"""Names of the folders, in the cache, with tarballs that were packed for images."""
 _TEMPORARY_LIFETIME = 86400.0
-"""Seconds after which an incomplete tarball is considered abandoned."""
+"""Age in seconds after which an incomplete tarball is removed."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceInfo:
-    """A tarball of the cache."""
+    """Facts on a tarball in the cache, which was packed for images."""
 
     path: Path
     size: int
     """Bytes on disk."""
     last_used: float
-    """Seconds since the epoch."""
+    """Time of the last use in seconds since the epoch."""
 
     def to_json(self) -> dict[str, object]:
         """Return the fields as plain data."""
         return {**asdict(self), "path": str(self.path)}
 
 
-def take_tarball(place: Path) -> bool:
-    """Mark a tarball as used, if it exists, to retain it while this process lives.
+def take_tarball(path: Path) -> bool:
+    """Mark a tarball as used by this process, if the tarball exists.
+
+    The tarball is then not removed while this process runs.
 
     Returns:
         Whether the tarball exists.
     """
     cache = ImageCache.default()
     with file_lock(cache.locks / "use", shared=True):
-        return _take_tarball(cache, place)
+        return _mark_tarball_used(cache, path)
 
 
-def keep_tarball(temporary: Path, place: Path) -> None:
-    """Move a new tarball to its path, unless another exists by now, and mark it as used."""
+def keep_tarball(temporary_path: Path, path: Path) -> None:
+    """Move a new tarball to its final path, and mark the tarball as used by this process.
+
+    If another process has created an equal tarball meanwhile, that tarball is kept. A new file
+    would make other processes check images again.
+
+    Args:
+        temporary_path: The path of the new tarball.
+        path: The final path.
+    """
     cache = ImageCache.default()
     with file_lock(cache.locks / "use", shared=True):
-        if not _take_tarball(cache, place):  # a new file would cause images to be checked again
-            temporary.replace(place)
-            _take_tarball(cache, place)
+        if not _mark_tarball_used(cache, path):
+            temporary_path.replace(path)
+            _mark_tarball_used(cache, path)
 
 
-def _take_tarball(cache: ImageCache, place: Path) -> bool:
+def _mark_tarball_used(cache: ImageCache, path: Path) -> bool:
     try:
-        os.utime(place, ns=(time.time_ns(), place.stat().st_mtime_ns))
+        os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
     except FileNotFoundError:
         return False
-    cache.mark_used(place.name)
+    cache.mark_used(path.name)
     return True
 
 
@@ -432,16 +498,17 @@ def prune_sources(
     dry_run: bool = False,
     excluded_digests: Collection[str] = (),
 ) -> list[SourceInfo]:
-    """Remove the tarballs that were not used for `unused_seconds`; return them.
+    """Remove the tarballs that were not used for some time; return facts on them.
 
-    The tarballs of living processes, and tarballs in images, are always retained.
+    Tarballs that a running process uses, and tarballs that the name of an image contains, are never
+    removed.
 
     Args:
-        unused_seconds: Seconds.
-        include_recent: Whether to remove all tarballs that are not in use.
-        dry_run: Only return them.
-        excluded_digests: The digests of images that do not count, since they are about to be
-            removed.
+        unused_seconds: Seconds since the last use.
+        include_recent: Whether to remove all tarballs that are not in use, at any age.
+        dry_run: Whether to return the facts without removing the tarballs.
+        excluded_digests: The digests of images that do not protect their tarballs, because the
+            caller is about to remove these images.
     """
     cache = ImageCache.default()
     specs = [info.spec for info in list_images(cache) if info.digest not in excluded_digests]
@@ -454,7 +521,7 @@ def prune_sources(
             if (
                 is_old
                 and path.name not in used_names
-                and not any(path.name in spec for spec in specs)
+                and not any(path.name in image_spec for image_spec in specs)
             ):
                 victims.append(SourceInfo(path, info.st_blocks * 512, info.st_atime))
         if not dry_run:
@@ -468,6 +535,11 @@ def prune_sources(
 
 
 def _tarballs(cache: ImageCache, *, torn: bool) -> list[Path]:
-    """Return the tarballs, or the incomplete ones, in a fixed order."""
+    """Return the paths of tarballs in the cache, in a fixed order.
+
+    Args:
+        cache: The cache.
+        torn: Whether to return the incomplete tarballs, rather than the complete ones.
+    """
     pattern = ".*" if torn else "[!.]*.tar"
     return sorted(path for name in TARBALL_FOLDERS for path in (cache.root / name).glob(pattern))

@@ -1,4 +1,7 @@
-"""``debian:SUITE[PKG,…]``: Debian from its own archive, installed once with debootstrap."""
+"""The images ``debian:SUITE[PKG,…]``: Debian systems that debootstrap installs from its archive.
+
+The image ``nl2bash``, of `RECIPES`, is such a system, too.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from intercode_sandbox.errors import ImageError
-from intercode_sandbox.files import joint_digest, remove_tree, sha256
+from intercode_sandbox.host_files import joint_digest, remove_tree, sha256
 from intercode_sandbox.images.base import (
     HOSTNAME,
     SEARCH_PATH,
@@ -32,8 +35,9 @@ KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 _ARGUMENT = re.compile(r"(?P<suite>[a-z][a-z0-9-]*)(?:\[(?P<packages>[^\[\]]*)\])?")
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+")
 _EMPTIED_FOLDERS = ("run", "tmp", "var/cache/apt", "var/lib/apt/lists", "var/tmp")
+"""Folders whose content is removed after the installation."""
 _TEXTS = {
-    # debootstrap copies this machine's.
+    # These texts replace the files of this machine that debootstrap copies into the system.
     "etc/hostname": f"{HOSTNAME}\n",
     "etc/hosts": f"127.0.0.1\tlocalhost {HOSTNAME}\n::1\tlocalhost ip6-localhost ip6-loopback\n",
     "etc/resolv.conf": "",
@@ -43,25 +47,31 @@ _TEXTS = {
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """The packages of a system, and the end of its installation."""
+    """A description of a Debian system: its packages, and changes after their installation."""
 
     suite: str
+    """The name of Debian's release, such as ``bookworm``."""
     packages: tuple[str, ...] = ()
-    """Packages installed with their dependencies."""
+    """Packages that are installed with their dependencies only."""
     with_recommended: tuple[str, ...] = ()
-    """Packages installed with their recommended packages, too."""
+    """Packages that are installed with their dependencies and recommended packages."""
     absent: tuple[str, ...] = ()
-    """Programs that must be absent."""
+    """Programs that are removed after the installation."""
     finish: str = ""
-    """A shell script, run as root inside at the end of the installation."""
+    """A shell script that runs as root in the system at the end of the installation."""
     keep_logs: bool = False
-    """Whether to keep the installation's logs in ``/var/log``."""
+    """Whether the image keeps the installation's logs in ``/var/log``."""
     env: Mapping[str, str] = field(default_factory=clean_environment)
     cwd: str = "/root"
 
 
 def make(argument: str, context: Context) -> Image:
-    """Return the image of a suite, with or without additional packages."""
+    """Return the image ``debian:SUITE`` or ``debian:SUITE[PKG,…]``, built if necessary.
+
+    Args:
+        argument: The text after ``debian:``.
+        context: See `Context`.
+    """
     match = _ARGUMENT.fullmatch(argument)
     if match is None:
         raise ImageError(
@@ -71,14 +81,20 @@ def make(argument: str, context: Context) -> Image:
     packages = sorted({name.strip() for name in (match["packages"] or "").split(",")} - {""})
     for name in packages:
         if not _PACKAGE.fullmatch(name):
-            raise ImageError(f"{name!r} is not a name of a Debian package")
+            raise ImageError(f"{name!r} is not the name of a Debian package")
     system = System(match["suite"], packages=tuple(packages))
     package_list = f"[{','.join(packages)}]" if packages else ""
     return make_system(f"debian:{system.suite}{package_list}", system, context)
 
 
 def make_system(name: str, system: System, context: Context) -> Image:
-    """Return the image of a system, under a name."""
+    """Return the image of a system, built if necessary.
+
+    Args:
+        name: The image's name.
+        system: The description of the system.
+        context: See `Context`.
+    """
     facts = json.dumps(dataclasses.asdict(system), sort_keys=True)
     template = Image(
         name=name,
@@ -90,7 +106,7 @@ def make_system(name: str, system: System, context: Context) -> Image:
 
     def fill(layer: Path, lock: int) -> Mapping[str, object]:
         _check_machine(name, system)
-        return _install(system, Chroot(layer, lock, context.progress))
+        return _install(system, BuildChroot(layer, lock, context.progress))
 
     return context.cache.build(template, name, fill, context.progress)
 
@@ -102,14 +118,15 @@ def _check_machine(name: str, system: System) -> None:
         folder = f"/var/tmp/{system.suite}"
         file = f"{system.suite}.tar.gz"
         raise ImageError(
-            f"the image {name!r} can only be built by root: unpacking Debian gives files to its "
-            "system users. Either run this as root, or make a tarball with these two commands and "
-            f"name the image 'scratch+./{file}':\n"
-            f"  sudo debootstrap --variant=minbase{include} {system.suite} {folder}\n"
-            f"  sudo tar -C {folder} --exclude='./dev/*' -czf {file} ."
+            f"the image {name!r} can only be built by root, because Debian's files belong to its "
+            "system users. Run this command as root, or create a tarball with these two commands "
+            f"and name the image 'scratch+./{file}':\n  sudo debootstrap "
+            f"--variant=minbase{include} {system.suite} {folder}\n  sudo tar -C {folder} "
+            f"--exclude='./dev/*' -czf {file} ."
         )
     names = [] if shutil.which("debootstrap", path=SEARCH_PATH) else ["debootstrap"]
-    if not KEYRING.exists():  # without it debootstrap only warns, and verifies nothing
+    # Without the keyring debootstrap verifies nothing, and only prints a warning.
+    if not KEYRING.exists():
         names.append("debian-archive-keyring")
     if names:
         raise ImageError(
@@ -117,13 +134,14 @@ def _check_machine(name: str, system: System) -> None:
         )
 
 
-def _install(system: System, chroot: Chroot) -> Mapping[str, object]:
+def _install(system: System, chroot: BuildChroot) -> Mapping[str, object]:
     mirror = os.environ.get("INTERCODE_DEBIAN_MIRROR") or MIRROR
     root = chroot.root
     argv = ["debootstrap", "--variant=minbase", f"--keyring={KEYRING}"]
     run([*argv, system.suite, str(root), mirror], chroot.lock, chroot.progress)
     policy = root / "usr/sbin/policy-rc.d"
-    policy.write_text("#!/bin/sh\nexit 101\n", encoding="ascii")  # must start no service
+    # By this script, packages start no services at their installation.
+    policy.write_text("#!/bin/sh\nexit 101\n", encoding="ascii")
     policy.chmod(0o755)
     apt_command = ["apt-get", "-q", "-y", "-o", "Acquire::Retries=3", "-o", "Dpkg::Use-Pty=0"]
     if system.packages or system.with_recommended:
@@ -146,23 +164,23 @@ def _install(system: System, chroot: Chroot) -> Mapping[str, object]:
 
 
 def _clean_root(root: Path, system: System) -> None:
-    for name in _EMPTIED_FOLDERS:
-        _empty_folder(root / name)
-    for name, mode in (("run/lock", 0o1777), ("var/cache/apt/archives/partial", 0o700)):
-        (root / name).mkdir(parents=True)
-        (root / name).chmod(mode)
+    for relative_path in _EMPTIED_FOLDERS:
+        _empty_folder(root / relative_path)
+    for relative_path, mode in (("run/lock", 0o1777), ("var/cache/apt/archives/partial", 0o700)):
+        (root / relative_path).mkdir(parents=True)
+        (root / relative_path).chmod(mode)
     if not system.keep_logs:
         for folder, _, files in os.walk(root / "var/log"):
-            for name in files:
-                os.truncate(Path(folder, name), 0)
-    else:  # without the path of the root on this machine
+            for relative_path in files:
+                os.truncate(Path(folder, relative_path), 0)
+    else:  # the log must not contain the path of the system's folder on this machine
         log = root / "var/log/bootstrap.log"
         log.write_bytes(log.read_bytes().replace(os.fsencode(root), b""))
     for path in (*(root / "var/lib/dpkg").glob("*-old"), *(root / "etc").glob("*-")):
         path.unlink()
     (root / "var/lib/dbus/machine-id").unlink(missing_ok=True)
-    for name, text in _TEXTS.items():
-        path = root / name
+    for relative_path, text in _TEXTS.items():
+        path = root / relative_path
         path.unlink(missing_ok=True)
         path.write_text(text, encoding="ascii")
         path.chmod(0o644)
@@ -172,15 +190,16 @@ def _clean_root(root: Path, system: System) -> None:
 
 
 def _empty_folder(folder: Path) -> None:
-    # Not through a link: /var/run is one, and from here it leads to this machine's /run.
+    # A symbolic link is not followed. For instance, /var/run of the image is a link to /run. This
+    # process, outside the image, would empty /run of the machine.
     if folder.is_dir() and not folder.is_symlink():
         for path in folder.iterdir():
             remove_tree(path)
 
 
-# Properties of the image of the 2023 release, taken from its recorded runs (Ubuntu 22.04, which no
-# archive keeps unchanged): its programs, the names in its root, and an environment without a
-# locale.
+# The image nl2bash reproduces properties of the image of the 2023 release: its programs, the names
+# in its root, and environment variables without a locale. The properties are taken from recorded
+# runs. The system of 2023 was Ubuntu 22.04, which no archive keeps unchanged.
 _NL2BASH_FINISH = """\
 rm -rf /tmp /mnt
 mkdir -p /usr/lib32 /usr/libx32
@@ -239,7 +258,8 @@ compress ip gawk
 RECIPES: dict[str, System] = {
     "nl2bash": System(
         suite="bullseye",
-        # Without the mail server that Debian's cron recommends, and Ubuntu's does not.
+        # Debian's package cron recommends a mail server, which Ubuntu's package does not. So cron
+        # is installed without recommended packages.
         packages=("cron",),
         with_recommended=tuple(_NL2BASH_PACKAGES.split()),
         absent=tuple(_NL2BASH_ABSENT.split()),
@@ -251,24 +271,31 @@ RECIPES: dict[str, System] = {
 }
 
 
-# Killed with this process, for any cause; and with it everything that it started (process 1 of a
-# pid namespace) and every file system that it mounted.
+# The command runs a build's program as process 1 of new pid and mount namespaces. If this process
+# ends, for any cause, the kernel kills that program and all processes that it has started. The file
+# systems that the program has mounted disappear, too.
 _CONTAINMENT_COMMAND = (
     *("setpriv", "--pdeathsig", "KILL"),
     *("unshare", "--mount", "--pid", "--fork", "--kill-child"),
 )
 _IN_ROOT = 'mount -t proc proc "$0/proc" 2>/dev/null || :; exec chroot "$0" "$@"'
 _PROXY_NAMES = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy")
+"""Names of the environment variables that a build's programs inherit from this process."""
 _LAST_LINES = 15
+"""Number of output lines that the error of a failed program shows."""
 
 
 @dataclass(frozen=True, slots=True)
-class Chroot:
-    """A root file system under construction. Not a sandbox: for Debian's own programs."""
+class BuildChroot:
+    """A root file system under construction, in which Debian's own programs run.
+
+    The programs are trusted, because a chroot does not isolate them as a sandbox does.
+    """
 
     root: Path
     lock: int
-    """The build's lock, which lasts as long as any program of the build."""
+    """The descriptor of the build's lock. All programs of the build inherit it. So the lock is held
+    until they have ended."""
     progress: Progress
 
     def run(self, argv: Sequence[str]) -> None:
@@ -277,10 +304,15 @@ class Chroot:
 
 
 def run(argv: Sequence[str], lock: int, progress: Progress) -> None:
-    """Run a program to its end, reporting each line of its output.
+    """Run a program of a build to its end, and report each line of its output.
+
+    Args:
+        argv: The program and its arguments.
+        lock: The descriptor of the build's lock: see `Chroot.lock`.
+        progress: A function that receives the lines.
 
     Raises:
-        ImageError: The program failed; the message has its last lines.
+        ImageError: The program failed; the message has the last lines of the output.
     """
     lines: deque[str] = deque(maxlen=_LAST_LINES)
     with subprocess.Popen(
@@ -302,7 +334,9 @@ def run(argv: Sequence[str], lock: int, progress: Progress) -> None:
                 progress(lines[-1])
         except BaseException:
             process.kill()
-            process.stdout.read()  # until all writers have ended: then its files can be removed
+            # The read ends when all writing processes have ended. Then the build's files can be
+            # removed.
+            process.stdout.read()
             raise
     if process.returncode:
         output_tail = "\n".join(f"  {line}" for line in lines)

@@ -1,7 +1,7 @@
-"""``host``: a clean writable root below this machine's own ``/usr``, created in milliseconds.
+"""The image ``host``: a clean writable root, with this machine's own ``/usr`` mounted read-only.
 
-Of the machine's ``/etc`` only the files that programs need are copied. The image has no name,
-account, address, key or setting of the machine's owner.
+The image is created in milliseconds. Only files of ``/etc`` that programs need are copied from the
+machine. The image contains no name, account, address, key or setting of the machine's owner.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from intercode_sandbox.errors import ImageError
 from intercode_sandbox.extensions import PACKAGES
-from intercode_sandbox.files import cache_root, joint_digest, write_atomically
+from intercode_sandbox.host_files import cache_root, joint_digest, write_atomically
 from intercode_sandbox.images.base import HOSTNAME, SEARCH_PATH, Cache, Context, Image
 
 VERSION = "2"
@@ -26,6 +26,7 @@ SPEC = "host"
 
 _ETC = Path("/etc")
 _SYSTEM_FOLDERS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32", "libo32")
+"""Names in the root that are links into ``/usr`` on most systems, and folders on others."""
 _PROGRAMS = {
     "bash": "bash",
     "ls": "coreutils",
@@ -54,8 +55,8 @@ _LINKS = {
     "var/lock": "/run/lock",
     "var/run": "/run",
 }
-# Public, equal on every machine of the distribution (except for the linker's search path), and
-# read by ordinary programs.
+# These files of /etc are copied. They are public, and ordinary programs read them. They are equal
+# on every machine of the distribution, except for the search path of the dynamic loader.
 _COPIED_NAMES = (
     "debian_version",
     "host.conf",
@@ -66,11 +67,13 @@ _COPIED_NAMES = (
     "protocols",
     "services",
 )
-_MAX_PRIVATE_PLACES = 200
-"""Maximum of hidden places: each is a mount of every sandbox."""
+_MAX_PRIVATE_PATHS = 200
+"""Maximum number of files and folders that are closed to other users. Each is hidden by a mount in
+every sandbox, which takes time."""
 _hidden_paths: set[Path] = set()
+"""The paths that callers have passed to `hide`."""
 _PACKAGES = (Path("/var/lib/dpkg/status"), Path("/var/lib/rpm"))
-"""The files in which distributions' package managers list installed packages."""
+"""The files or folders in which package managers list the installed packages."""
 _UNFINISHED_ENDINGS = (".dpkg-new", ".dpkg-tmp")
 """Endings of files that dpkg has not finished writing."""
 _SYSTEM_USERS = """\
@@ -101,72 +104,87 @@ games 60 users 100 nogroup 65534
 
 
 def host_mounts() -> tuple[str, ...]:
-    """Return the machine's folders that are bound over the image.
+    """Return the machine's folders that are mounted read-only over the image.
 
-    The folders are ``/usr``, and those of ``/bin``, ``/lib``, … that are not links into it.
+    The folders are ``/usr``, and those of ``/bin``, ``/lib``, … that are not links into ``/usr``.
     """
     folders = [f"/{name}" for name in _SYSTEM_FOLDERS if _is_folder(Path("/", name))]
     return ("/usr", *folders)
 
 
-def hide(*places: str | Path | None) -> None:
-    """Hide these files and folders, which contain golds, from all sandboxes started from now on."""
-    _hidden_paths.update(Path(place).absolute() for place in places if place is not None)
+def hide(*paths: str | Path | None) -> None:
+    """Hide files and folders, which contain golds, from all sandboxes that start later.
 
-
-def hidden_places() -> list[str]:
-    """Return the paths among the machine's programs that no sandbox may see, if they exist.
-
-    Hidden are the working directory, the user's home, the cache, and InterCode itself, which has
-    the bundled golds and generates the puzzles' flags. Also hidden are the paths of `hide` (data,
-    databases, repositories, runs), and files closed to other users: a sandbox's root owns root's
-    files. No path in the list is below another. Paths outside the machine's programs are in no
-    image, and a sandbox does not even learn their names.
+    Golds are reference solutions.
     """
-    places = [cache_root(), Path(os.environ.get("HOME", "/root")), *sorted(_hidden_paths)]
+    _hidden_paths.update(Path(path).absolute() for path in paths if path is not None)
+
+
+def resolve_hidden_paths() -> list[str]:
+    """Return the paths below `host_mounts()` that must be hidden from sandboxes.
+
+    Only these folders of the machine are visible in sandboxes. So no other path needs to be hidden,
+    and sandboxes do not even learn the names of other paths. No path in the list is below another.
+    Not all of the paths exist. Hidden are:
+
+    - the working directory, the user's home, and the cache;
+    - InterCode itself, which has the bundled reference solutions (golds) and generates the flags of
+      puzzles;
+    - the paths of `hide`: data, databases, repositories, runs;
+    - files that are closed to other users. Root of a sandbox could read them, because files of the
+      machine's root belong to root of the sandbox.
+    """
+    paths = [cache_root(), Path(os.environ.get("HOME", "/root")), *sorted(_hidden_paths)]
     with contextlib.suppress(OSError):
-        places.append(Path.cwd())
-    places += _private_places(str(cache_root()))
+        paths.append(Path.cwd())
+    paths += _cached_private_paths(str(cache_root()))
     mounts = tuple(f"{path}/" for path in host_mounts())
     packages = (Path(__file__).parents[1], *PACKAGES.values())
-    outermost_paths = _outermost_paths(packages, tuple(sys.path), tuple(places))
+    outermost_paths = _outermost_paths(packages, tuple(sys.path), tuple(paths))
     return [path for path in outermost_paths if path.startswith(mounts)]
 
 
 @lru_cache(maxsize=2)
-def _private_places(cache: str) -> tuple[Path, ...]:
-    """Return files and folders among the machine's programs that are closed to other users.
+def _cached_private_paths(cache: str) -> tuple[Path, ...]:
+    """Return the files and folders below `host_mounts()` that are closed to other users.
 
-    A full scan takes a second. So the cache retains the result until a package or a program
-    changes. Each process scans an administrator's files below /usr/local again.
+    A full scan takes a second. So a file in the cache keeps the result until a package or a program
+    of the machine changes. The folder /usr/local has files of the administrator, not of packages.
+    Each process scans it again.
+
+    Args:
+        cache: The path of the cache folder.
 
     Raises:
-        ImageError: The machine has too many of them to hide.
+        ImageError: The machine has more such files and folders than `_MAX_PRIVATE_PATHS`.
     """
     record_file = Path(cache, "private-places.json")
     key = joint_digest(VERSION, *host_mounts(), *map(_path_stamp, _watched_paths()))
     local_folder = "/usr/local"
     try:
         record = json.loads(record_file.read_text(encoding="utf-8"))
-        packaged_places = record["places"] if record["key"] == key else None
+        packaged_paths = record["places"] if record["key"] == key else None
     except (OSError, ValueError, LookupError, TypeError):
-        packaged_places = None
-    if packaged_places is None:
-        packaged_places = [
+        packaged_paths = None
+    if packaged_paths is None:
+        packaged_paths = [
             path
             for top in host_mounts()
             for path in _private_paths(top, excluded_path=local_folder)
         ]
-        with contextlib.suppress(OSError):  # images cannot be kept either, which reports the error
-            write_atomically(record_file, json.dumps({"key": key, "places": packaged_places}))
+        # If the cache cannot be written, images cannot be stored either. `ImageCache` then raises
+        # the error.
+        with contextlib.suppress(OSError):
+            write_atomically(record_file, json.dumps({"key": key, "places": packaged_paths}))
             record_file.chmod(0o600)
-    places = [*packaged_places, *_private_paths(local_folder)]
-    if len(places) > _MAX_PRIVATE_PLACES:
+    private_paths = [*packaged_paths, *_private_paths(local_folder)]
+    if len(private_paths) > _MAX_PRIVATE_PATHS:
         raise ImageError(
-            f"the image {SPEC!r} cannot hide {len(places)} files and folders below /usr that are "
-            f"not for other users ({places[0]} …): move them elsewhere, or use the image 'base'"
+            f"the image {SPEC!r} cannot hide {len(private_paths)} files and folders below /usr "
+            f"without permissions for other users ({private_paths[0]} …): move them elsewhere, or "
+            "use the image 'base'"
         )
-    return tuple(map(Path, places))
+    return tuple(map(Path, private_paths))
 
 
 def _path_stamp(path: Path) -> str:
@@ -175,12 +193,19 @@ def _path_stamp(path: Path) -> str:
 
 
 def _private_paths(top: str, excluded_path: str = "") -> Iterator[str]:
-    """Yield files below a folder that others can neither read nor execute, and closed folders."""
+    """Yield the files and folders below a folder that are closed to other users.
+
+    Other users can neither read nor execute such a file, and cannot enter such a folder.
+
+    Args:
+        top: The folder.
+        excluded_path: A path that is not examined.
+    """
     folders = [top]
     while folders:
         try:
             entries = list(os.scandir(folders.pop()))
-        except OSError:  # just removed
+        except OSError:  # another process has just removed the folder
             continue
         for entry in entries:
             if entry.is_symlink() or entry.path == excluded_path:
@@ -196,14 +221,21 @@ def _private_paths(top: str, excluded_path: str = "") -> Iterator[str]:
 
 @lru_cache(maxsize=8)
 def _outermost_paths(
-    packages: tuple[Path, ...], import_path: tuple[str, ...], places: tuple[Path, ...]
+    packages: tuple[Path, ...], import_path: tuple[str, ...], hidden_paths: tuple[Path, ...]
 ) -> tuple[str, ...]:
-    """Return the places and InterCode's folders, resolved, without those below another.
+    """Return hidden paths and InterCode's folders, without paths that lie below another one.
 
-    The result is cached, as every start needs it. So all inputs that may change are arguments: a
-    package that is registered later, or a new folder of the import path.
+    Links in the paths are resolved. The result is cached, because every start of a sandbox needs
+    it. Therefore all inputs that may change during a process are arguments.
+
+    Args:
+        packages: The folders of InterCode's registered packages.
+        import_path: Python's import path.
+        hidden_paths: The hidden paths.
     """
-    resolved_paths = {place.resolve() for place in places if place.is_absolute()}
+    resolved_paths = {
+        hidden_path.resolve() for hidden_path in hidden_paths if hidden_path.is_absolute()
+    }
     resolved_paths |= set(map(_checkout, _package_folders(packages, import_path)))
     return tuple(
         sorted(str(path) for path in resolved_paths if resolved_paths.isdisjoint(path.parents))
@@ -213,20 +245,28 @@ def _outermost_paths(
 def _package_folders(packages: tuple[Path, ...], import_path: tuple[str, ...]) -> set[Path]:
     """Return the folders of InterCode's installed packages, and of their metadata.
 
-    A package need not be registered: a process that never imports ``intercode`` also starts
-    sandboxes on the machine that has its golds.
+    The function also finds packages that are not registered. A process that never imports
+    ``intercode`` starts sandboxes, too, and the golds of that package lie on the same machine.
+
+    Args:
+        packages: The folders of the registered packages.
+        import_path: Python's import path.
     """
     sites = {*(package.parent for package in packages), *map(Path, import_path)}
     folders = {*packages}
     for site in sites:
-        with contextlib.suppress(OSError):  # closed to this user, who imports nothing from it
-            # Folders only: the import path may start with a folder of programs, also InterCode's.
+        with contextlib.suppress(OSError):  # this user may not read the folder, or import from it
+            # The slash matches folders only. The import path may begin with a folder of programs,
+            # such as the program ``intercode``.
             folders.update(site.glob("intercode*/"))
     return folders
 
 
 def _checkout(package: Path) -> Path:
-    """Return the checkout with ``packages/NAME/src`` that contains a package, or the package."""
+    """Return the source checkout that contains a package, or the package's own folder.
+
+    In a checkout a package lies in ``packages/NAME/src``.
+    """
     package = package.resolve()
     site = package.parent
     checkout = site.parent.parent.parent
@@ -236,7 +276,7 @@ def _checkout(package: Path) -> Path:
 
 
 def make(argument: str, context: Context) -> Image:
-    """Return the image ``host``."""
+    """Return the image ``host``, built if this machine's programs have changed."""
     if argument:
         raise ImageError(f"the image {SPEC!r} takes no argument, not {argument!r}")
     _check_programs()
@@ -258,21 +298,26 @@ def _check_programs() -> None:
     }
     if missing_programs:
         raise ImageError(
-            f"the image 'host' needs {', '.join(missing_programs)}, which this machine has not; "
+            f"the image 'host' needs {', '.join(missing_programs)}, which this machine lacks; "
             f"apt-get install {' '.join(sorted(set(missing_programs.values())))}"
         )
 
 
 def _digest(files: Mapping[str, bytes], alternatives: Mapping[str, str]) -> str:
-    """Return a digest of all copied files, and of the machine's programs."""
-    parts: list[str | bytes] = [SPEC, VERSION, *host_mounts()]
+    """Return the image's digest, which covers all copied files and the machine's programs.
+
+    Args:
+        files: Name in ``/etc`` → content.
+        alternatives: Name in ``/etc/alternatives`` → the link's target.
+    """
+    digest_inputs: list[str | bytes] = [SPEC, VERSION, *host_mounts()]
     for name, data in files.items():
-        parts += [name, data]
+        digest_inputs += [name, data]
     for name, target in sorted(alternatives.items()):
-        parts += [name, target]
+        digest_inputs += [name, target]
     for folder in _program_folders():
-        parts += [folder, *_programs(folder)]
-    return joint_digest(*parts, *_packages())
+        digest_inputs += [folder, *_programs(folder)]
+    return joint_digest(*digest_inputs, *_packages())
 
 
 def _program_folders() -> list[str]:
@@ -280,15 +325,16 @@ def _program_folders() -> list[str]:
 
 
 def _watched_paths() -> list[Path]:
-    """List the paths whose times change when a package is installed or a program replaced."""
+    """Return the paths whose times change when a package is installed or a program is replaced."""
     package_lists = [path for path in _PACKAGES if path.exists()]
     return [*map(Path, _program_folders()), _ETC / "alternatives", *package_lists]
 
 
 def _packages() -> list[str]:
-    """Return the installed packages with their versions, if the machine has dpkg.
+    """Return the installed packages with their versions; empty if the machine has no dpkg.
 
-    A program's behaviour depends on more than its own file: a library's new version may change it.
+    The image's digest covers all packages, because the new version of a library may change the
+    behaviour of a program.
     """
     packages = []
     if _PACKAGES[0].is_file():
@@ -300,20 +346,22 @@ def _packages() -> list[str]:
 
 
 def _programs(folder: str) -> list[str]:
-    """List a folder's programs, sorted, each with its mode, size and time, or its link's target.
+    """Return a text for each program in a folder, sorted.
 
-    The times come from the packages, not from the installation. So the list is unchanged after a
-    package was installed and removed again.
+    The text has the program's name, mode, size and time, or the target of a link. The times come
+    from the packages, not from the installation. So the list is unchanged after a package was
+    installed and removed again.
     """
     programs = []
     with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.endswith(_UNFINISHED_ENDINGS):
                 continue
-            with contextlib.suppress(FileNotFoundError):  # just replaced
+            with contextlib.suppress(FileNotFoundError):  # the file was replaced just now
                 info = entry.stat(follow_symlinks=False)
                 facts = f"{info.st_size} {info.st_mtime_ns}"
-                if entry.is_symlink():  # some are created when a package is installed
+                # The time of a link may be that of the installation, so only its target counts.
+                if entry.is_symlink():
                     facts = os.readlink(entry.path)  # noqa: PTH115 - it is one of thousands
                 programs.append(f"{entry.name}\0{info.st_mode:o} {facts}")
     return sorted(programs)
@@ -322,14 +370,17 @@ def _programs(folder: str) -> list[str]:
 def _alternatives() -> dict[str, str]:
     targets = {}
     for path in _finished_files(_ETC / "alternatives"):
-        with contextlib.suppress(FileNotFoundError):  # just replaced
+        with contextlib.suppress(FileNotFoundError):  # the link was replaced just now
             if path.is_symlink():
                 targets[path.name] = str(path.readlink())
     return targets
 
 
 def _finished_files(folder: Path) -> list[Path]:
-    """Return the finished files of a folder; empty if it does not exist."""
+    """Return the files of a folder, except files that dpkg has not finished writing.
+
+    The list is empty if the folder does not exist.
+    """
     if not folder.is_dir():
         return []
     return sorted(path for path in folder.iterdir() if not path.name.endswith(_UNFINISHED_ENDINGS))
@@ -358,12 +409,16 @@ def _fill(
 
 
 def _installed_versions() -> dict[str, str]:
-    """Return the machine's packages with their versions, and its programs with their facts."""
+    """Return the machine's packages and programs, for the image's record.
+
+    Returns:
+        Package → version, and path of a program → the text of `_programs`.
+    """
     packages = dict(line.split(" ", 1) for line in _packages())
     programs = [
-        (f"{folder}/{name}", facts)
-        for folder in _program_folders()
-        for name, _, facts in (line.partition("\0") for line in _programs(folder))
+        (f"{program_folder}/{name}", program_facts)
+        for program_folder in _program_folders()
+        for name, _, program_facts in (line.partition("\0") for line in _programs(program_folder))
     ]
     return packages | dict(programs)
 
@@ -374,10 +429,11 @@ def changes(previous_digest: str, current_digest: str, cache: Cache) -> list[str
     Args:
         previous_digest: The digest of the first image.
         current_digest: The digest of the second image.
-        cache: The store that may still have both.
+        cache: The store of images, which may lack an image.
 
     Returns:
-        Packages; if these are equal, programs. Empty if the cache does not have both images.
+        A text for each package that differs. If all packages are equal: a text for each program
+        that differs. Empty if the cache does not have both images.
     """
     previous_versions, current_versions = (
         _read_installed(digest, cache) for digest in (previous_digest, current_digest)
@@ -397,7 +453,10 @@ def changes(previous_digest: str, current_digest: str, cache: Cache) -> list[str
 
 
 def _read_installed(digest: str, cache: Cache) -> dict[str, str]:
-    """Return the packages and programs at the build of an image's lowest layer."""
+    """Return the machine's packages and programs when an image's lowest layer was built.
+
+    `_installed_versions` describes the result, which is empty if the cache lacks the image.
+    """
     record = cache.read(digest) or {"layers": [digest]}
     base_record = cache.read(str(record["layers"][0]).partition("/")[0]) or {}
     versions: dict[str, str] = base_record.get("built", {}).get("installed", {})
@@ -414,12 +473,15 @@ def _describe_change(name: str, previous_version: str | None, current_version: s
 
 
 def _files() -> dict[str, bytes]:
-    """Return the image's ``/etc``, content by name: copies of this machine's, and fixed texts."""
+    """Return the files of the image's ``/etc``: name → content.
+
+    The files are copies of this machine's files, and fixed texts.
+    """
     contents = {}
     for path in map(_ETC.joinpath, _COPIED_NAMES):
         for file in _finished_files(path) if path.is_dir() else [path]:
             if file.is_file():
-                with contextlib.suppress(FileNotFoundError):  # just replaced
+                with contextlib.suppress(FileNotFoundError):  # the file was replaced just now
                     contents[str(file.relative_to(_ETC))] = file.read_bytes()
     return contents | {name: text.encode() for name, text in _texts().items()}
 
@@ -448,7 +510,10 @@ def _texts() -> dict[str, str]:
 
 
 def _set_modes(layer: Path) -> None:
-    """Set owners and modes, independent of the umask, the cache's group and the copied modes."""
+    """Set the owners and modes of all files and folders of the layer to fixed values.
+
+    Otherwise they would depend on the umask, on the group of the cache, and on the machine's files.
+    """
     for folder, folders, files in os.walk(layer):
         relative = os.path.relpath(folder, layer)
         if os.geteuid() == 0:

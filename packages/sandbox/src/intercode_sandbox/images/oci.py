@@ -1,7 +1,10 @@
-"""``oci:PATH``: an archive of ``docker save``, or an OCI layout as an archive or a folder.
+"""Images in OCI's and Docker's formats.
 
-All content is untrusted: the configuration and every layer must match their digests, and a layer's
-members are checked like those of any archive.
+``oci:PATH`` is an archive of ``docker save``, or an OCI layout as an archive or a folder.
+``docker://REFERENCE`` is an image of a registry, which the program skopeo pulls.
+
+All content is untrusted: the configuration and every layer must match their digests. The members of
+a layer are checked like the members of any archive.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol, cast
 
 from intercode_sandbox.errors import ImageError
-from intercode_sandbox.files import joint_digest, remove_tree, sha256
+from intercode_sandbox.host_files import joint_digest, remove_tree, sha256
 from intercode_sandbox.images.archive import DAMAGE, Archive, Unpacker, split_name
 from intercode_sandbox.images.base import Context, Image, clean_environment
 from intercode_sandbox.images.tree import Parts, resolve_image_account
@@ -40,22 +43,29 @@ _NAMES = ("org.opencontainers.image.ref.name", "io.containerd.image.name")
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """An image in a store."""
+    """The description of one image in a store, which is an archive or a folder."""
 
     config: Mapping[str, Any]
+    """The image's configuration, in OCI's format."""
     digest: str
-    """Digest of the configuration, which contains the layers' digests."""
+    """The digest of the configuration, which contains the digests of the layers."""
     layers: tuple[tuple[str, str], ...]
-    """The layers' paths in the store and the digests of their content, lowest first."""
+    """The path in the store, and the digest of the uncompressed content, of each layer, the lowest
+    first."""
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Settings of programs."""
+        """The part of the configuration on programs: ``Env``, ``User``, ``WorkingDir``, …"""
         return dict(self.config.get("config") or {})
 
 
 def make(argument: str, context: Context) -> Image:
-    """Return the image of an archive or a folder."""
+    """Return the image ``oci:PATH`` or ``oci:PATH[NAME]``, built if necessary.
+
+    Args:
+        argument: ``PATH``, the path of an archive or a folder, or ``PATH[NAME]``.
+        context: See `Context`.
+    """
     match = _ARGUMENT.fullmatch(argument)
     assert match is not None  # the pattern matches any text
     path = Path(match["path"])
@@ -82,7 +92,7 @@ def make(argument: str, context: Context) -> Image:
 
 
 def is_layout(path: Path) -> bool:
-    """Return whether a path has an image of this kind."""
+    """Return whether a path is an archive or a folder with an image in one of both formats."""
     try:
         with open_store(path) as store:
             return store.has_file("oci-layout") or store.has_file("manifest.json")
@@ -91,18 +101,22 @@ def is_layout(path: Path) -> bool:
 
 
 def apply_settings(image: Image, settings: Mapping[str, Any]) -> Image:
-    """Return the image with its configuration's settings for programs.
+    """Return the image with the settings of its configuration: variables, user, working directory.
+
+    Args:
+        image: The image.
+        settings: See `Manifest.settings`.
 
     Raises:
-        ImageError: The image lacks its user, or an ordinary user cannot run as that user.
+        ImageError: The image does not have its user, or this process's sandboxes cannot have it.
     """
     variables = dict(entry.partition("=")[::2] for entry in settings.get("Env") or ())
     user = settings.get("User") or ""
     account = resolve_image_account(image.layers, user)
     if has_single_user() and account.uid:
         raise ImageError(
-            f"{image.name} is for the user {user!r}, and in an ordinary user's sandboxes there is "
-            "no user but root: run as root, or build it without USER"
+            f"{image.name} is for the user {user!r}, but an ordinary user's sandboxes have only "
+            "the user root: run as root, or build it without USER"
         )
     home = {"HOME": account.home, "USER": account.name} if user else {}
     return replace(
@@ -115,52 +129,59 @@ def apply_settings(image: Image, settings: Mapping[str, Any]) -> Image:
 
 
 def find(store: Store, name: str) -> Manifest:
-    """Return the image in a store; among several, the image of that name.
+    """Return the description of the image in a store.
+
+    Args:
+        store: The store.
+        name: The image's name, if the store has several images; otherwise empty.
 
     Raises:
-        ImageError: The store has none, the choice is ambiguous, or an image is malformed.
+        ImageError: The store has no such image, the choice is ambiguous, or an image is malformed.
     """
     try:
-        manifest = _find(store, name)
+        manifest = _find_in_store(store, name)
         _check(manifest.settings)
-    except (AttributeError, KeyError, TypeError) as error:  # a value has another type, …
-        raise ImageError(f"its description is not well formed: {error!r}") from error
+    # A value of the description is missing, or has a wrong type.
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ImageError(f"its description is malformed: {error!r}") from error
     return manifest
 
 
-def _find(store: Store, name: str) -> Manifest:
+def _find_in_store(store: Store, name: str) -> Manifest:
     if store.has_file("oci-layout"):
         return _find_in_layout(store, name)
     if store.has_file("manifest.json"):
         return _find_in_docker_archive(store, name)
-    raise ImageError("it is neither what docker save writes nor an OCI layout")
+    raise ImageError("it is neither an archive of docker save nor an OCI layout")
 
 
 def _check(settings: Mapping[str, Any]) -> None:
     env = settings.get("Env") or []
-    texts = [*env, settings.get("User") or "", settings.get("WorkingDir") or "/"]
-    if not isinstance(env, list) or any(not isinstance(t, str) or "\0" in t for t in texts):
-        raise ImageError("its Env, User or WorkingDir is not well formed")
-    if not texts[-1].startswith("/"):
-        raise ImageError(f"its WorkingDir {texts[-1]!r} is not absolute")
+    settings_texts = [*env, settings.get("User") or "", settings.get("WorkingDir") or "/"]
+    if not isinstance(env, list) or any(
+        not isinstance(text, str) or "\0" in text for text in settings_texts
+    ):
+        raise ImageError("its Env, User or WorkingDir is malformed")
+    if not settings_texts[-1].startswith("/"):
+        raise ImageError(f"its WorkingDir {settings_texts[-1]!r} is not absolute")
 
 
 def _find_in_layout(store: Store, name: str) -> Manifest:
     entries = store.json("index.json").get("manifests") or []
-    names = {tag: e for e in entries for tag in _image_names(e)}
+    entries_by_name = {tag: e for e in entries for tag in _image_names(e)}
     if name:
-        entries = [e for tag, e in names.items() if tag == name]
-    manifests = [m for entry in entries for m in _manifests(store, entry)]
+        entries = [e for tag, e in entries_by_name.items() if tag == name]
+    manifests = [m for entry in entries for m in _platform_manifests(store, entry)]
     if len(manifests) != 1:
-        raise ImageError(_selection_problem(name, sorted(names), len(manifests)))
+        raise ImageError(_selection_problem(name, sorted(entries_by_name), len(manifests)))
     manifest = manifests[0]
     config = manifest["config"]["digest"]
     layers = [store.blob(layer["digest"]) for layer in manifest.get("layers") or ()]
-    return _manifest(store.json(store.blob(config), config), config, layers)
+    return _make_manifest(store.json(store.blob(config), config), config, layers)
 
 
-def _manifests(store: Store, entry: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the manifests for this machine that an index's entry leads to."""
+def _platform_manifests(store: Store, entry: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the manifests for this machine's platform to which an entry of an index leads."""
     required_platform = entry.get("platform") or {}
     machine = _MACHINES.get(platform.machine(), platform.machine())
     if required_platform and (
@@ -174,7 +195,7 @@ def _manifests(store: Store, entry: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [
         m
         for nested_entry in manifest.get("manifests") or ()
-        for m in _manifests(store, nested_entry)
+        for m in _platform_manifests(store, nested_entry)
     ]
 
 
@@ -191,14 +212,14 @@ def _find_in_docker_archive(store: Store, name: str) -> Manifest:
         raise ImageError(_selection_problem(name, names, len(matches)))
     path = matches[0]["Config"]
     digest = f"sha256:{Path(path).name.removesuffix('.json')}"
-    return _manifest(store.json(path, digest), digest, matches[0]["Layers"])
+    return _make_manifest(store.json(path, digest), digest, matches[0]["Layers"])
 
 
-def _manifest(config: Mapping[str, Any], digest: str, layers: list[str]) -> Manifest:
+def _make_manifest(config: Mapping[str, Any], digest: str, layer_paths: list[str]) -> Manifest:
     digests = (config.get("rootfs") or {}).get("diff_ids") or []
-    if len(digests) != len(layers):
-        raise ImageError(f"it has {len(layers)} layers and digests of {len(digests)}")
-    return Manifest(config, digest, tuple(zip(layers, digests, strict=True)))
+    if len(digests) != len(layer_paths):
+        raise ImageError(f"it has {len(layer_paths)} layers and digests of {len(digests)}")
+    return Manifest(config, digest, tuple(zip(layer_paths, digests, strict=True)))
 
 
 def _selection_problem(name: str, names: list[str], count: int) -> str:
@@ -217,24 +238,33 @@ _LOOPBACK = re.compile(r"(localhost|127\.\d+\.\d+\.\d+)(:\d+)?/")
 
 
 def pull(argument: str, context: Context) -> Image:
-    """Return the image of a reference in a registry."""
+    """Return the image ``docker://REFERENCE`` of a registry, pulled if necessary.
+
+    The cache remembers to which manifest a reference leads. With `Context.refresh` the registry is
+    asked again.
+
+    Args:
+        argument: ``//REFERENCE``.
+        context: See `Context`.
+    """
     reference = argument.removeprefix("//")
     if not argument.startswith("//"):
         raise ImageError(
-            f"docker:{argument} is not a name of an image: docker://{argument} is pulled from its "
-            f"registry; docker-daemon:{argument}, with --sandbox docker, is what an engine has"
+            f"docker:{argument} is not the name of an image: docker://{argument} names an image "
+            f"of a registry; docker-daemon:{argument}, with --sandbox docker, an image of an "
+            "engine"
         )
     if not _REFERENCE.fullmatch(reference):
-        raise ImageError(f"{reference!r} is not a name of an image in a registry")
-    place = context.cache.root / "references" / f"{joint_digest(reference)}.json"
-    manifest = None if context.refresh else _read_reference(place)
+        raise ImageError(f"{reference!r} is not the name of an image in a registry")
+    reference_file = context.cache.root / "references" / f"{joint_digest(reference)}.json"
+    manifest = None if context.refresh else _read_reference(reference_file)
     if manifest is None:
         context.progress(f"asking for {reference}")
-        raw_manifest = _skopeo(
-            reference, "inspect", "--raw", *_tls("", reference), f"docker://{reference}"
+        raw_manifest = _run_skopeo(
+            reference, "inspect", "--raw", *_tls_options("", reference), f"docker://{reference}"
         )
         manifest = sha256(raw_manifest)
-        _write_reference(place, reference, manifest)
+        _write_reference(reference_file, reference, manifest)
     return _image(reference, manifest, context)
 
 
@@ -249,8 +279,13 @@ def _image(reference: str, manifest: str, context: Context) -> Image:
         layout = layer.parent / "layout"
         repository = re.sub(r"(@sha256:\w+|:[^/:]*)$", "", reference)
         source = f"docker://{repository}@sha256:{manifest}"
-        _skopeo(
-            reference, "copy", *_tls("src-", reference), source, f"oci:{layout}:image", lock=lock
+        _run_skopeo(
+            reference,
+            "copy",
+            *_tls_options("src-", reference),
+            source,
+            f"oci:{layout}:image",
+            lock=lock,
         )
         try:
             with open_store(layout) as store:
@@ -271,12 +306,15 @@ def _image(reference: str, manifest: str, context: Context) -> Image:
     return apply_settings(image, settings)
 
 
-def _tls(prefix: str, reference: str) -> list[str]:
-    """Return skopeo's option for registries on loopback: no certificate, like Docker."""
+def _tls_options(prefix: str, reference: str) -> list[str]:
+    """Return skopeo's option for a registry on this machine's loopback, otherwise no option.
+
+    Such a registry needs no certificate. Docker has the same rule.
+    """
     return [f"--{prefix}tls-verify=false"] if _LOOPBACK.match(reference) else []
 
 
-def _skopeo(reference: str, *arguments: str, lock: int | None = None) -> bytes:
+def _run_skopeo(reference: str, *arguments: str, lock: int | None = None) -> bytes:
     if shutil.which("skopeo") is None:
         raise ImageError("pulling an image needs skopeo: apt-get install skopeo")
     try:
@@ -289,7 +327,7 @@ def _skopeo(reference: str, *arguments: str, lock: int | None = None) -> bytes:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise ImageError(f"skopeo was not done within {_SECONDS:.0f} s") from None
+        raise ImageError(f"skopeo did not finish within {_SECONDS:.0f} s") from None
     if result.returncode:
         raise ImageError(_pull_problem(reference, result.stderr.decode(errors="replace").strip()))
     return result.stdout
@@ -305,7 +343,7 @@ _ACCESS_ERROR = re.compile(r"unauthorized|denied|authentication required")
 
 
 def _pull_problem(reference: str, log: str) -> str:
-    """Return the reason of a failed pull, and the fix, from the log of skopeo."""
+    """Return a message on a failed pull, with the reason and the fix, from the log of skopeo."""
     match = _FATAL_MESSAGE.search(log)
     cause = re.sub(r"\\(.)", r"\1", match[1]) if match else log[-1000:]
     if _NETWORK_ERROR.search(cause):
@@ -323,34 +361,37 @@ def _pull_problem(reference: str, log: str) -> str:
     return f"cannot pull {reference}: {reason}; {advice} ({cause.rpartition(': ')[2]})"
 
 
-def _read_reference(place: Path) -> str | None:
+def _read_reference(reference_file: Path) -> str | None:
     try:
-        return str(json.loads(place.read_text(encoding="utf-8"))["manifest"])
+        return str(json.loads(reference_file.read_text(encoding="utf-8"))["manifest"])
     except (OSError, ValueError, KeyError):
         return None
 
 
-def _write_reference(place: Path, reference: str, manifest: str) -> None:
-    place.parent.mkdir(exist_ok=True)
+def _write_reference(reference_file: Path, reference: str, manifest: str) -> None:
+    reference_file.parent.mkdir(exist_ok=True)
     text = json.dumps({"reference": reference, "manifest": manifest})
-    temporary = place.with_suffix(f".{joint_digest(text)}")
+    temporary = reference_file.with_suffix(f".{joint_digest(text)}")
     temporary.write_text(text, encoding="utf-8")
-    temporary.replace(place)
+    temporary.replace(reference_file)
 
 
 _WHITEOUT = ".wh."
+"""Beginning of the name of a member that deletes a file of the layers below."""
 _MARK = ".wh..wh."
+"""Beginning of the names of members with another special meaning."""
 _OPAQUE = ".wh..wh..opq"
+"""Name of a member that deletes the whole content of its folder in the layers below."""
 _ZSTD = (("compression.zstd", "ZstdFile"), ("pyzstd", "ZstdFile"), ("zstandard", "open"))
 
 
 def unpack_layers(store: Store, layers: Sequence[tuple[str, str]], folder: Path) -> None:
-    """Lay layers over one another in an empty folder.
+    """Unpack the layers of an image, one over the other, into one empty folder.
 
     Args:
         store: The store of the layers.
-        layers: Each layer's path, and the digest of its content; lowest first.
-        folder: The target.
+        layers: The path and the digest of each layer: see `Manifest.layers`.
+        folder: The target folder.
 
     Raises:
         ImageError: A layer does not match its digest, or has content that no image may have.
@@ -371,73 +412,77 @@ def unpack_layers(store: Store, layers: Sequence[tuple[str, str]], folder: Path)
             while source.read(1 << 20):
                 pass
             if source.digest() != digest:
-                raise ImageError(f"the layer {name!r} is not what its digest says")
+                raise ImageError(f"the layer {name!r} does not match its digest")
     unpacker.finish()
 
 
 class _LayerUnpacker(Unpacker):
-    """A writer of layers over one another, which applies their deletions."""
+    """An unpacker of several layers into one folder, which applies the deletions of each layer."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, (), ())
-        self._new_places: set[Parts] = set()
+        self._new_paths: set[Parts] = set()
 
     def begin(self) -> None:
-        """Begin the next layer."""
-        self._new_places.clear()
+        """Note that the following members belong to the next layer."""
+        self._new_paths.clear()
 
     def add(self, archive: Archive, member: tarfile.TarInfo) -> None:
-        """Write one member, or apply the deletion that it stands for."""
+        """Write one member of a layer, or apply the deletion that the member means."""
         parts = split_name(member.name)
         if not parts:
             return
         is_device = member.ischr() or member.isblk()
         if is_device and parts[0] == "dev":
-            return  # a sandbox has its own /dev
-        place = (*self._folder(parts[:-1], member.mtime), parts[-1])
+            return  # devices in /dev are useless, because a sandbox has its own /dev
+        real_parts = (*self._ensure_folder(parts[:-1], member.mtime), parts[-1])
         if parts[-1].startswith(_WHITEOUT):
-            self._apply_whiteout(place)
+            self._apply_whiteout(real_parts)
             return
         if member.islnk():
             member.linkname = member.linkname.lstrip("/")
-        self._make_room(place, member.isdir())
+        self._make_room(real_parts, member.isdir())
         super().add(archive, member)
-        self._new_places |= {place[:count] for count in range(1, len(place) + 1)}
+        self._new_paths |= {real_parts[:count] for count in range(1, len(real_parts) + 1)}
 
-    def _apply_whiteout(self, place: Parts) -> None:
-        *parents, name = place
+    def _apply_whiteout(self, real_parts: Parts) -> None:
+        *parents, name = real_parts
         if name == _OPAQUE:
             for entry in list(self._layer.joinpath(*parents).iterdir()):
                 self._delete((*parents, entry.name))
         elif not name.startswith(_MARK):
             self._delete((*parents, name.removeprefix(_WHITEOUT)))
 
-    def _delete(self, place: Parts) -> None:
-        """Remove the lower layers' files at a path; the present layer's files stay."""
-        path = self._layer.joinpath(*place)
-        if place not in self._new_places:
-            self._remove(place)
+    def _delete(self, real_parts: Parts) -> None:
+        """Remove the files of lower layers at a path; keep the files of the present layer."""
+        path = self._layer.joinpath(*real_parts)
+        if real_parts not in self._new_paths:
+            self._remove(real_parts)
         elif path.is_dir() and not path.is_symlink():
             for entry in list(path.iterdir()):
-                self._delete((*place, entry.name))
+                self._delete((*real_parts, entry.name))
 
-    def _make_room(self, place: Parts, for_folder: bool) -> None:
-        path = self._layer.joinpath(*place)
+    def _make_room(self, real_parts: Parts, for_folder: bool) -> None:
+        path = self._layer.joinpath(*real_parts)
         if os.path.lexists(path) and not (for_folder and path.is_dir() and not path.is_symlink()):
-            self._remove(place)
+            self._remove(real_parts)
 
-    def _remove(self, place: Parts) -> None:
-        if place[-1] in ("", ".", ".."):
-            raise ImageError(f"{'/'.join(place)!r} cannot be deleted")
-        remove_tree(self._layer.joinpath(*place))
-        removed_folders = [parts for parts in self._folders if parts[: len(place)] == place]
-        for parts in removed_folders:
-            del self._folders[parts]
+    def _remove(self, real_parts: Parts) -> None:
+        if real_parts[-1] in ("", ".", ".."):
+            raise ImageError(f"{'/'.join(real_parts)!r} cannot be deleted")
+        remove_tree(self._layer.joinpath(*real_parts))
+        removed_folders = [
+            folder_parts
+            for folder_parts in self._folders
+            if folder_parts[: len(real_parts)] == real_parts
+        ]
+        for folder_parts in removed_folders:
+            del self._folders[folder_parts]
         self._resolved_folders.clear()
 
 
 class _HashingReader:
-    """A stream with a digest of the bytes read."""
+    """A readable stream that computes the digest of all bytes that were read from it."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -479,33 +524,37 @@ def _zstd(file: IO[bytes]) -> IO[bytes]:
 
 
 _MAX_JSON_BYTES = 64 << 20
-"""Maximum bytes of a manifest or configuration."""
+"""Maximum of bytes of a manifest or configuration."""
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 class _Files(Protocol):
     def open(self, name: str) -> IO[bytes] | None:
-        """Return an open file by its name; None if it does not exist."""
+        """Return an open file by its name; None if no such file exists."""
 
 
 class Store:
-    """The files of one or more images."""
+    """The files of one or more images, in a folder or an archive.
+
+    Args:
+        files: The folder or archive.
+    """
 
     def __init__(self, files: _Files) -> None:
         self._files = files
 
     def has_file(self, name: str) -> bool:
-        """Return whether a file exists."""
+        """Return whether the store has a file of this name."""
         file = self._files.open(name)
         if file is not None:
             file.close()
         return file is not None
 
     def open(self, name: str) -> IO[bytes]:
-        """Return an open file.
+        """Return an open file of the store.
 
         Raises:
-            ImageError: The file does not exist.
+            ImageError: The store has no such file.
         """
         file = self._files.open(name)
         if file is None:
@@ -513,7 +562,11 @@ class Store:
         return file
 
     def json(self, name: str, digest: str = "") -> Any:
-        """Return the content of a JSON file.
+        """Return the value of a JSON file of the store.
+
+        Args:
+            name: The name of the file.
+            digest: The expected digest of the file; empty: none.
 
         Raises:
             ImageError: The file does not exist, cannot be parsed, or does not match the digest.
@@ -521,7 +574,7 @@ class Store:
         with self.open(name) as file:
             data = file.read(_MAX_JSON_BYTES + 1)
         if digest and digest != f"sha256:{sha256(data)}":
-            raise ImageError(f"{name!r} is not what its digest says")
+            raise ImageError(f"{name!r} does not match its digest")
         try:
             return json.loads(data)
         except ValueError:
@@ -529,19 +582,19 @@ class Store:
 
     @staticmethod
     def blob(digest: str) -> str:
-        """Return the path in a layout of the content with a digest.
+        """Return the path, in an OCI layout, of the content with this digest.
 
         Raises:
             ImageError: The text is not a SHA-256 digest.
         """
         if not _DIGEST.fullmatch(digest):
-            raise ImageError(f"{digest!r} is no SHA-256 digest")
+            raise ImageError(f"{digest!r} is not a SHA-256 digest")
         return f"blobs/sha256/{digest.removeprefix('sha256:')}"
 
 
 @contextlib.contextmanager
 def open_store(path: Path) -> Iterator[Store]:
-    """Yield the store at a path while the block runs."""
+    """Open the archive or folder at a path, and yield its store while the block runs."""
     if path.is_dir():
         yield Store(_Folder(path))
         return
@@ -554,8 +607,8 @@ class _Folder:
         self._path = path
 
     def open(self, name: str) -> IO[bytes] | None:
-        place = self._path.joinpath(*split_name(name))
-        return place.open("rb") if place.is_file() else None
+        path = self._path.joinpath(*split_name(name))
+        return path.open("rb") if path.is_file() else None
 
 
 class _Archive:

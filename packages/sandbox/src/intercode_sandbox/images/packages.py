@@ -1,4 +1,7 @@
-"""Debian packages, fetched by their hashes from a mirror or the snapshot archive, and opened."""
+"""Downloads of Debian packages with known hashes, and the reader of a package's file.
+
+The sources are a mirror, and Debian's snapshot archive, which has the packages of every day.
+"""
 
 from __future__ import annotations
 
@@ -27,29 +30,30 @@ _TRIES = 2
 _TIMEOUT = 30.0
 _CHUNK = 1 << 16
 _PROGRESS_INTERVAL = 50
+"""Number of packages after which the progress is reported."""
 
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A pinned package."""
+    """A Debian package that is pinned to one file by its hash."""
 
     name: str
     version: str
     path: str
-    """The path in an archive of Debian: ``pool/main/…``."""
+    """The path of the file in an archive of Debian: ``pool/main/…``."""
     size: int
-    """Size in bytes."""
+    """Size of the file in bytes."""
     sha256: str
 
 
 def fetch(packages: Sequence[Package], time: str, folder: Path, progress: Progress) -> None:
-    """Fetch packages into a folder, under their hashes.
+    """Download packages into a folder. The name of each file is the package's SHA-256.
 
     Args:
         packages: The packages.
-        time: A time at which Debian had all of them: ``20260712T000000Z``.
-        folder: The target.
-        progress: Receives the messages.
+        time: A time at which Debian's archive had all of the packages: ``20260712T000000Z``.
+        folder: The target folder.
+        progress: A function that receives the messages.
 
     Raises:
         ImageError: Neither the mirror nor the snapshot archive has a package with the pinned hash.
@@ -76,18 +80,18 @@ def _fetch(package: Package, sources: Sequence[str], folder: Path) -> None:
             return
     failure_text = "".join(f"  {url}: {failure}\n" for url, failure in failures.items())
     raise ImageError(
-        f"cannot get the package {package.name} {package.version}:\n{failure_text}"
-        "Name a mirror that has it in INTERCODE_DEBIAN_MIRROR, or a copy of the snapshot archive "
-        "in INTERCODE_DEBIAN_SNAPSHOT; or take the image from a machine that has it: "
-        "'intercode images export base FILE' there, 'intercode images import FILE' here"
+        f"cannot get the package {package.name} {package.version}:\n{failure_text}Set "
+        "INTERCODE_DEBIAN_MIRROR to a mirror with this package, or INTERCODE_DEBIAN_SNAPSHOT to "
+        "a copy of the snapshot archive; or import the image from another machine: 'intercode "
+        "images export base FILE' there, 'intercode images import FILE' here"
     )
 
 
-def _failure(url: str, package: Package, place: Path) -> str:
-    """Download a package; return the reason of a failure, or an empty text."""
+def _failure(url: str, package: Package, path: Path) -> str:
+    """Download a package to a path; return the reason of a failure, or an empty text."""
     hasher, size = hashlib.sha256(), 0
     try:
-        with urllib.request.urlopen(url, timeout=_TIMEOUT) as response, place.open("wb") as file:
+        with urllib.request.urlopen(url, timeout=_TIMEOUT) as response, path.open("wb") as file:
             while size <= package.size and (chunk := response.read(_CHUNK)):
                 hasher.update(chunk)
                 size += file.write(chunk)
@@ -98,13 +102,13 @@ def _failure(url: str, package: Package, place: Path) -> str:
         return str(getattr(reason, "strerror", None) or reason or type(error).__name__)
     if (size, hasher.hexdigest()) == (package.size, package.sha256):
         return ""
-    place.unlink()
+    path.unlink()
     return "it has another content: its SHA-256 is not the pinned one"
 
 
 @contextmanager
 def open_package(path: Path) -> Iterator[tuple[str, tarfile.TarFile]]:
-    """Open a package's file; yield its control paragraph, and the archive of its files.
+    """Open the file of a package; yield the text of its control file, and the archive of its files.
 
     Raises:
         OSError, ValueError, tarfile.TarError, …: The file is damaged; see `archive.DAMAGE`.
@@ -118,16 +122,19 @@ def open_package(path: Path) -> Iterator[tuple[str, tarfile.TarFile]]:
         with tarfile.open(fileobj=io.BytesIO(control)) as archive:
             member = archive.extractfile("./control")
             if member is None:
-                raise ValueError("its control file is none")
+                raise ValueError("its control file is malformed")
             text = member.read().decode("utf-8")
         with tarfile.open(fileobj=io.BytesIO(data)) as archive:
             yield text, archive
 
 
 def _members(file: BinaryIO) -> Iterator[tuple[str, bytes]]:
-    """Yield the members of an ``ar`` archive: a header of 60 bytes, content, an even length."""
+    """Yield the name and the content of each member of an ``ar`` archive, a package's format.
+
+    A member is a header of 60 bytes, the content, and a byte that makes an odd length even.
+    """
     if file.read(8) != b"!<arch>\n":
-        raise ValueError("it is not a package of Debian's")
+        raise ValueError("it is not a Debian package")
     while header := file.read(60):
         size = int(header[48:58])
         yield header[:16].decode("ascii").strip().rstrip("/"), file.read(size)

@@ -1,8 +1,9 @@
-"""``base``: a small system of one Debian point release, with the same files on every machine.
+"""The image ``base``: a small Debian system of one point release, equal on every machine.
 
-A lock file beside this module pins each package by its hash, and the finished tree by its digest.
-The packages' own scripts are not run: they need privileges that an ordinary user lacks, and their
-results vary. The script `FINISH` does the necessary part of their work, in a sandbox.
+A lock file beside this module pins each package by its hash, and the image's tree by its digest.
+The installation scripts of the packages are not run: they need privileges that an ordinary user
+lacks, and their results vary. The script `FINISH` does the necessary part of their work, in a
+sandbox.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from intercode_sandbox.errors import ImageError
-from intercode_sandbox.files import joint_digest, remove_tree
+from intercode_sandbox.host_files import joint_digest, remove_tree
 from intercode_sandbox.images.archive import DAMAGE, Unpacker
 from intercode_sandbox.images.base import HOSTNAME, Context, Image, Progress
 from intercode_sandbox.images.packages import Package, fetch, open_package
@@ -27,6 +28,7 @@ from intercode_sandbox.images.tree import content_digest, set_times
 VERSION = "1"
 SPEC = "base"
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+"""The kernel's name of an architecture → Debian's name."""
 
 FINISH = """\
 set -eu
@@ -72,15 +74,17 @@ rm -rf /var/cache/ldconfig
 find / -xdev -mindepth 1 \\( -path /dev -o -path /proc -o -path /sys \\) -prune \\
     -o -newermt @TIME -exec touch -h -d @TIME {} +
 """
-"""The set-up script, run as root in a sandbox; ``TIME`` stands for the lock's time."""
+"""The set-up script, run as root in a sandbox. The text ``TIME`` is replaced by the lock's time."""
 
 _FOLDER = Path(__file__).parent
 _LINKS = {
     **{name: f"usr/{name}" for name in ("bin", "sbin", "lib", "lib64")},
     "etc/mtab": "/proc/mounts",
 }
-"""Links that must exist before the packages: some packages have files below them."""
-_TEXTS = {  # not in the script: an engine mounts its own over some
+"""Path of a symbolic link → its target. The links are created before the packages are unpacked,
+because some packages have files below them."""
+# The script cannot write these files: in a container an engine mounts its own files over some.
+_TEXTS = {
     "etc/hostname": f"{HOSTNAME}\n",
     "etc/hosts": f"127.0.0.1\tlocalhost {HOSTNAME}\n::1\tlocalhost ip6-localhost ip6-loopback\n",
     "etc/resolv.conf": "",
@@ -88,19 +92,21 @@ _TEXTS = {  # not in the script: an engine mounts its own over some
 _UNNEEDED_FILES = re.compile(
     r"\./usr/share/(?:doc/.*/(?!copyright$)[^/]+|(?:bug|doc-base|info|lintian|locale|man)/.+)"
 )
-"""Files that no program needs, like in Debian's small images for containers. Licences stay."""
+"""Pattern of files that no program needs, and that are not unpacked. Debian's small images for
+containers lack the same files. Licences are unpacked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """The packages of the image for one architecture."""
+    """The content of a lock file: the packages of the image for one architecture."""
 
     release: str
-    """Debian's point release: ``12.15``."""
+    """Debian's point release, such as ``12.15``."""
     snapshot: str
-    """A time at which Debian had all packages; also the time of files outside packages."""
+    """A time at which Debian's archive had all packages, such as ``20260712T000000Z``. The files
+    that no package contains get this time."""
     tree: str
-    """The digest of the finished tree; see `content_digest`. Empty: unknown."""
+    """The digest of the finished tree: see `content_digest`. Empty: unknown."""
     packages: tuple[Package, ...]
 
 
@@ -110,7 +116,10 @@ def lock_file(architecture: str) -> Path:
 
 
 def parse_lock(text: str) -> Lock:
-    """Parse a lock: a head of ``NAME VALUE`` lines; an empty line; a line for each package."""
+    """Parse the text of a lock file.
+
+    The text has a head of ``NAME VALUE`` lines, an empty line, and a line for each package.
+    """
     head, _, lines = text.partition("\n\n")
     facts = dict(line.split(" ", 1) for line in head.splitlines() if not line.startswith("#"))
     packages = [line.split() for line in lines.splitlines()]
@@ -126,13 +135,13 @@ def parse_lock(text: str) -> Lock:
 
 
 def trees() -> set[str]:
-    """Return the digest of each lock's image, which equals its tree's digest."""
+    """Return the digests of all images with lock files. Each equals the digest of its tree."""
     locks = (parse_lock(path.read_text(encoding="ascii")) for path in _FOLDER.glob("*.lock"))
     return {lock.tree for lock in locks if lock.tree}
 
 
 def make(argument: str, context: Context) -> Image:
-    """Return the image ``base``."""
+    """Return the image ``base`` for this machine's architecture."""
     if argument:
         raise ImageError(f"the image {SPEC!r} takes no argument, not {argument!r}")
     machine = platform.machine()
@@ -142,14 +151,14 @@ def make(argument: str, context: Context) -> Image:
             sorted(path.stem.removeprefix("base-") for path in _FOLDER.glob("*.lock"))
         )
         raise ImageError(
-            f"the image 'base' has packages for {platforms}, and this machine is {machine}; take "
+            f"the image 'base' has packages for {platforms}, and this machine is {machine}; use "
             "debian:bookworm[PACKAGE,PACKAGE], which follows Debian's archive"
         )
     return make_locked(parse_lock(file.read_text(encoding="ascii")), context)
 
 
 def make_locked(lock: Lock, context: Context) -> Image:
-    """Return the image of a lock.
+    """Return the image that a lock describes, built if necessary.
 
     Raises:
         ImageError: A package is not available, or the finished tree differs from the lock's.
@@ -165,19 +174,20 @@ def make_locked(lock: Lock, context: Context) -> Image:
     def unpack(layer: Path, _: int) -> Mapping[str, object]:
         return _unpack(lock, layer, context.progress)
 
-    parts = replace(template, name=f"{SPEC} (packages)", digest=packages_digest)
-    packages_image = context.cache.build(parts, SPEC, unpack, context.progress)
+    packages_template = replace(template, name=f"{SPEC} (packages)", digest=packages_digest)
+    packages_image = context.cache.build(packages_template, SPEC, unpack, context.progress)
 
     def finish(layer: Path, _: int) -> Mapping[str, object]:
         script = FINISH.replace("TIME", str(_seconds(lock.snapshot)))
         context.build_script(packages_image, script.encode(), layer)
-        (layer / ".dockerenv").unlink(missing_ok=True)  # an engine's container has one
+        (layer / ".dockerenv").unlink(missing_ok=True)  # an engine creates it in its containers
         tree = content_digest((*packages_image.layers, layer))
         if lock.tree not in ("", tree):
             raise ImageError(
-                f"the image 'base' would not be as it is on other machines: its tree is {tree}, "
-                f"and the lock's {lock.tree}. 'intercode images import FILE' takes one that was "
-                "built elsewhere; please report this with what 'intercode doctor' says"
+                f"the image 'base' differs from that of other machines: its tree is {tree}, but "
+                f"that of the lock is {lock.tree}. 'intercode images import FILE' imports an "
+                "image from another machine; please report this with the output of 'intercode "
+                "doctor'"
             )
         return {"release": lock.release, "tree": tree}
 
@@ -186,7 +196,16 @@ def make_locked(lock: Lock, context: Context) -> Image:
 
 
 def _unpack(lock: Lock, layer: Path, progress: Progress) -> Mapping[str, object]:
-    """Fetch the packages, and lay them over each other in the lock's order."""
+    """Download the packages, and unpack them into a layer, in the lock's order.
+
+    Args:
+        lock: The lock.
+        layer: The empty folder of the layer.
+        progress: A function that receives the messages.
+
+    Returns:
+        Facts for the image's record.
+    """
     count, size = len(lock.packages), sum(package.size for package in lock.packages) / 2**20
     progress(f"fetching {count} packages of Debian {lock.release}, {size:.0f} MiB")
     folder = layer.with_name("packages")
@@ -211,7 +230,16 @@ def _unpack(lock: Lock, layer: Path, progress: Progress) -> Mapping[str, object]
 
 
 def _unpack_packages(lock: Lock, folder: Path, layer: Path) -> dict[str, tuple[str, str]]:
-    """Unpack packages; return each one's entries in dpkg's database: its paragraph, its files."""
+    """Unpack the downloaded packages into a layer.
+
+    Args:
+        lock: The lock.
+        folder: The folder with the files of the packages.
+        layer: The empty folder of the layer.
+
+    Returns:
+        The package's name in dpkg's database → the package's paragraph and its list of files there.
+    """
     unpacker, package_entries = Unpacker(layer, (), ()), {}
     with tarfile.open(fileobj=io.BytesIO(), mode="w") as empty_archive:
         for name, target in _LINKS.items():
@@ -226,13 +254,15 @@ def _unpack_packages(lock: Lock, folder: Path, layer: Path) -> dict[str, tuple[s
                         unpacker.add(archive, member)
         except DAMAGE as error:
             raise ImageError(f"cannot unpack the package {package.name}: {error}") from error
-        first_line, _, remaining_lines = control.partition("\n")
+        package_line, _, remaining_lines = control.partition("\n")
         is_coinstallable = "\nMulti-Arch: same\n" in control
         architecture = next(
-            x[14:] for x in remaining_lines.splitlines() if x.startswith("Architecture: ")
+            field_line[14:]
+            for field_line in remaining_lines.splitlines()
+            if field_line.startswith("Architecture: ")
         )
         package_entries[f"{package.name}:{architecture}" if is_coinstallable else package.name] = (
-            f"{first_line}\nStatus: install ok installed\n{remaining_lines.rstrip()}\n\n",
+            f"{package_line}\nStatus: install ok installed\n{remaining_lines.rstrip()}\n\n",
             "".join(f"{name[1:].rstrip('/') or '/.'}\n" for name in names),
         )
     unpacker.finish()

@@ -1,9 +1,10 @@
-"""A repository at one commit, prepared as a tarball that can be laid over an image.
+"""Preparation of a git repository at one commit, as a tarball that can be added to an image.
 
-The tarball has that commit only. With `FULL_HISTORY` it also has the commits before it, from which
-an agent may read an answer. Objects are fetched into a new repository: it contains no other commit,
-tag, remote, reflog, stash, note, hook or setting of the source. A repository of the image at the
-same path is hidden. The preparation executes nothing of the repository (see `Git`).
+The tarball's repository has that commit only. With `FULL_HISTORY` it also has all earlier commits.
+In these an agent may find an answer. The commits are fetched into a new repository, which gets no
+other commit, tag, remote, reflog, stash, note, hook or setting of the source. If the image has a
+repository at the same path, the new one hides it. The preparation executes no code of the
+repository: see `Git`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import IO
 
 from intercode_sandbox.errors import ImageError
-from intercode_sandbox.files import cache_root, file_digest, file_lock
+from intercode_sandbox.host_files import cache_root, file_digest, file_lock
 from intercode_sandbox.images.archive import pack, unpack, write_tarball
 from intercode_sandbox.images.base import ARCHIVES, Image
 from intercode_sandbox.images.cache import keep_tarball, take_tarball
@@ -30,12 +31,16 @@ log = logging.getLogger(__name__)
 
 VERSION = "2"
 NO_HISTORY, FULL_HISTORY = HISTORIES = ("none", "full")
-"""The history of a prepared repository: one commit, without parents; or all commits before it."""
+"""The possible histories of a prepared repository. With ``none`` the repository has one commit,
+without parents. With ``full`` it also has all earlier commits."""
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://|[\w.-]+@[\w.-]+:")
 _COMMIT_DIGEST = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _NAME = re.compile(r"\w[\w./-]*")
 _FILES = (*ARCHIVES, ".bundle", ".fi")
+"""Endings of files that may be the source of a repository."""
+# The checked-out files have the commit's time, and their inodes differ between sandboxes. By the
+# settings checkStat and trustctime, git recognises the files as unchanged without reading them.
 _CONFIG = """\
 [core]
 \trepositoryformatversion = 0
@@ -50,26 +55,29 @@ _CONFIG = """\
 """
 _SHA256_DIGITS = 64
 _SHA256 = "[extensions]\n\tobjectFormat = sha256\n"
-# Checked out files have the commit's time, and their inodes differ between sandboxes. With these
-# settings git recognises them as unchanged without reading all of them.
 
 
 def is_url(source: str) -> bool:
-    """Return whether git fetches the source from another machine."""
+    """Return whether a source is a URL, from which git fetches the repository."""
     return _URL.match(source) is not None
 
 
 def prepare(
     source: str, commit: str | None, image_path: str, history: str = NO_HISTORY
 ) -> tuple[str, Path]:
-    """Return the prepared repository's digest, equal for any source, and its tarball's path.
+    """Prepare a repository as a tarball in the cache, unless the cache has the tarball already.
 
     Args:
-        source: A folder (work tree or bare), a ``.bundle``, a ``.fi`` (``git fast-export``'s text),
-            a folder of plain files, a tarball of a folder with or without ``.git``, or a URL.
+        source: The source: a git repository (a folder with ``.git``, or a bare one), a folder of
+            plain files, or a tarball of either. Or a ``.bundle``, a ``.fi`` (the output of ``git
+            fast-export``), or a URL.
         commit: The commit or tag to check out; None for plain files, which become one commit.
-        image_path: Its absolute path in the image.
+        image_path: The absolute path of the repository in the image.
         history: One of `HISTORIES`.
+
+    Returns:
+        A digest of the inputs, and the path of the tarball. For a repository in a folder, and for a
+        full commit name, the digest depends on the commit, not on the source.
 
     Raises:
         ImageError: Git is not installed, or the repository or the commit does not exist.
@@ -95,7 +103,7 @@ def _prepare(
 ) -> tuple[str, Path]:
     git = Git(scratch)
     path = Path(source)
-    if path.is_dir() and not _is_repository(path):  # plain files
+    if path.is_dir() and not _is_repository(path):  # the source is a folder of plain files
         if commit is not None:
             raise ImageError(f"{path} is not a git repository, and so has no commit {commit!r}")
         path = pack(path, "/files")
@@ -111,16 +119,17 @@ def _prepare(
     else:
         endings = ", ".join(_FILES)
         raise ImageError(f"there is no repository {path}: neither a folder nor one of {endings}")
-    if source_key is None:  # a branch or tag of another machine may have moved since
+    # A branch or tag of a URL may have moved since an earlier preparation. So it is fetched first.
+    if source_key is None:
         source_key = commit = _fetch_commit(git, scratch, source, commit, history)
         source = str(scratch / "source")
-    parts = "\0".join([VERSION, history, image_path, source_key])
-    key = hashlib.blake2b(parts.encode(), digest_size=16).hexdigest()
-    place = repositories_folder / f"{key}.tar"
+    key_text = "\0".join([VERSION, history, image_path, source_key])
+    key = hashlib.blake2b(key_text.encode(), digest_size=16).hexdigest()
+    tarball_path = repositories_folder / f"{key}.tar"
     with file_lock(repositories_folder / f"{key}.lock"):
-        if not take_tarball(place):
-            _build(git, scratch, source, commit, image_path, history, place)
-    return key, place
+        if not take_tarball(tarball_path):
+            _build(git, scratch, source, commit, image_path, history, tarball_path)
+    return key, tarball_path
 
 
 def _build(
@@ -130,7 +139,7 @@ def _build(
     commit: str | None,
     image_path: str,
     history: str,
-    place: Path,
+    tarball_path: Path,
 ) -> None:
     log.info("preparing the repository %s at %s", source, commit)
     target = scratch / "new"
@@ -148,11 +157,15 @@ def _build(
     _finish(git, target, seconds)
     with (scratch / "tar").open("wb") as file:
         write_tarball(file, target, image_path, keep_times=True, opaque_names=(".git",))
-    keep_tarball(scratch / "tar", place)
+    keep_tarball(scratch / "tar", tarball_path)
 
 
 def _format_options(name: str) -> list[str]:
-    """Return the options of ``git init`` for the object format of this object name."""
+    """Return the options of ``git init`` for the object format (SHA-1 or SHA-256) of a name.
+
+    Args:
+        name: The full name of an object, in hexadecimal.
+    """
     return ["--object-format=sha256"] if len(name) == _SHA256_DIGITS else []
 
 
@@ -161,11 +174,18 @@ def _depth(history: str) -> list[str]:
 
 
 _COMMIT_FIELDS = (b"tree ", b"author ", b"committer ", b"encoding ")
-"""First words of the commit's lines to keep: no parents, and no signature, which would not fit."""
+"""Beginnings of the lines of a commit's head that the new commit keeps. The parents are dropped.
+The signature is dropped, too, because it would not match the new commit."""
 
 
 def _forget_parents(git: Git, target: Path, scratch: Path) -> None:
-    """Replace the commit by an equal one without parents; remove all other objects."""
+    """Replace a repository's commit by an equal commit without parents; remove other objects.
+
+    Args:
+        git: The runner of git.
+        target: The work tree of the repository.
+        scratch: A folder for temporary files.
+    """
     folder_option = ("-C", target)
     head, _, message = git.raw_output(
         *folder_option, "cat-file", "commit", "refs/heads/main"
@@ -185,13 +205,17 @@ def _forget_parents(git: Git, target: Path, scratch: Path) -> None:
 def _repository(
     git: Git, scratch: Path, source: str, commit: str | None, history: str
 ) -> Iterator[tuple[Path, str | None]]:
-    """Yield a repository on this machine and the commit, or a folder of files and None."""
+    """Make the source available as a local folder, while the block runs.
+
+    Yields the path of a git folder or of a folder with plain files. The second value is the full
+    name of the commit, or None for plain files.
+    """
     if is_url(source):
         fetched_commit = _fetch_commit(git, scratch, source, commit, history)
         yield scratch / "source", fetched_commit
         return
     path = Path(source)
-    if path.is_dir() or path.name == ".git":  # a file in a linked work tree
+    if path.is_dir() or path.name == ".git":  # in a linked work tree, .git is a file
         yield path, commit
         return
     folder = scratch / "source"
@@ -223,9 +247,9 @@ def _repository(
 
 
 def _fetch_commit(git: Git, scratch: Path, url: str, commit: str | None, history: str) -> str:
-    """Fetch a commit from another machine into ``scratch/source``; return its full name."""
+    """Fetch a commit from a URL into the repository ``scratch/source``; return its full name."""
     if commit is None:
-        raise ImageError(f"which commit of {url}? Name it in 'base_commit'")
+        raise ImageError(f"the commit of {url} is missing: name it in 'base_commit'")
     folder = scratch / "source"
     if not folder.exists():
         object_name = commit
@@ -249,7 +273,7 @@ def _git_folder(folder: Path) -> Path:
 
 def _resolve(git: Git, folder: str, commit: str | None, path: Path) -> str:
     if commit is None:
-        raise ImageError(f"which commit of {path}? Name it in 'base_commit'")
+        raise ImageError(f"the commit of {path} is missing: name it in 'base_commit'")
     try:
         return git("--git-dir", folder, "rev-parse", "--verify", "--end-of-options",
                    f"{commit}^{{commit}}")  # fmt: skip
@@ -258,14 +282,17 @@ def _resolve(git: Git, folder: str, commit: str | None, path: Path) -> str:
 
 
 def _shallow_digest(git: Git, folder: str) -> str:
-    """Return a digest of a shallow repository's limits; empty for a complete one (usual)."""
+    """Return a digest of the commits at which a shallow repository ends.
+
+    The text is empty for a repository with its whole history, the usual case.
+    """
     if git("--git-dir", folder, "rev-parse", "--is-shallow-repository") == "false":
         return ""
     return file_digest(Path(git("--git-dir", folder, "rev-parse", "--git-path", "shallow")))
 
 
 def _unpack_tarball(path: Path, folder: Path) -> Path:
-    """Unpack a tarball and return its folder, or the single folder in it."""
+    """Unpack a tarball into a folder. Return that folder, or the only folder that it contains."""
     folder.mkdir()
     with path.open("rb") as file:
         unpack(file, path, folder, Image(name=path.name, digest="", layers=()))
@@ -279,7 +306,10 @@ def _unpack_tarball(path: Path, folder: Path) -> Path:
 
 
 def refuse_links(path: Path) -> None:
-    """Refuse an untrusted repository that would make git read other files of this machine.
+    """Refuse an untrusted repository by which git would read files outside the repository.
+
+    Args:
+        path: A folder. A folder without a repository is accepted.
 
     Raises:
         ImageError: The repository leads out of its folder, or has links or special files in .git.
@@ -291,7 +321,9 @@ def refuse_links(path: Path) -> None:
 def _refuse_links(folder: Path, path: Path) -> None:
     for name in ("commondir", "objects/info/alternates"):
         if os.path.lexists(folder / name):
-            raise ImageError(f"refused the repository in {path}: its {name} leads out of it")
+            raise ImageError(
+                f"refused the repository in {path}: its {name} points out of the repository"
+            )
     if folder.is_symlink() or not folder.is_dir():
         raise ImageError(f"refused the repository in {path}: its .git is not a folder")
     for entry in folder.rglob("*"):
@@ -310,22 +342,28 @@ def _commit_files(git: Git, folder: Path, target: Path) -> None:
 
 
 def _finish(git: Git, target: Path, seconds: int) -> None:
-    """Reduce .git to objects, one branch and the index; give all files the commit's time."""
+    """Remove all from .git but objects, one branch and the index; set the time of all files.
+
+    Args:
+        git: The runner of git.
+        target: The work tree of the repository.
+        seconds: The commit's time, which all files get.
+    """
     git_folder = target / ".git"
     for name in ("FETCH_HEAD", "ORIG_HEAD", "COMMIT_EDITMSG", "logs", "description"):
-        path = git_folder / name
-        if path.is_dir():
-            shutil.rmtree(path)
+        metadata_path = git_folder / name
+        if metadata_path.is_dir():
+            shutil.rmtree(metadata_path)
         else:
-            path.unlink(missing_ok=True)
+            metadata_path.unlink(missing_ok=True)
     is_sha256 = git("-C", target, "rev-parse", "--show-object-format") == "sha256"
     config = _CONFIG.replace("version = 0", "version = 1") + _SHA256 if is_sha256 else _CONFIG
     (git_folder / "config").write_text(config, encoding="ascii")
     _set_times(target, seconds)
-    # Refreshes the index; unlike update-index, it tolerates files that git considers changed right
-    # after the checkout (by their line endings).
+    # This command refreshes the index. Unlike update-index, it does not fail for files that git
+    # considers changed right after the checkout, because of their line endings.
     git("-C", target, "status", "--porcelain", "--untracked-files=no", "--ignore-submodules=all")
-    # If the index were as old as the files, git would trust none of its times.
+    # The index must be newer than the files. Otherwise git would not trust the times in it.
     _set_times(git_folder, seconds)
     os.utime(git_folder / "index", (seconds + 1, seconds + 1))
 
@@ -373,8 +411,10 @@ _DATE = "2000-01-01T00:00:00Z"
 class Git:
     """A runner of git commands with an isolated configuration.
 
+    With this configuration git executes no code of a repository, such as hooks.
+
     Args:
-        scratch: An existing folder for its configuration.
+        scratch: An existing folder for the configuration file.
     """
 
     def __init__(self, scratch: Path) -> None:
@@ -388,7 +428,7 @@ class Git:
             "GIT_CONFIG_GLOBAL": str(config),
             "GIT_CONFIG_NOSYSTEM": "1",
             "GIT_ATTR_NOSYSTEM": "1",
-            "GIT_ALLOW_PROTOCOL": "file:git:http:https:ssh",  # above all not ext, which runs code
+            "GIT_ALLOW_PROTOCOL": "file:git:http:https:ssh",  # the protocol ext would run code
             "GIT_NO_LAZY_FETCH": "1",
             "GIT_NO_REPLACE_OBJECTS": "1",
             "GIT_TERMINAL_PROMPT": "0",
@@ -423,18 +463,20 @@ class Git:
         except FileNotFoundError:
             raise ImageError("there is no git on this machine: apt-get install git") from None
         except subprocess.TimeoutExpired:
-            raise ImageError(f"git was not done within {_SECONDS:.0f} s") from None
+            raise ImageError(f"git did not finish within {_SECONDS:.0f} s") from None
         if result.returncode:
             message = result.stderr.decode(errors="replace").strip()
             raise ImageError(f"git failed: {message or f'exit code {result.returncode}'}")
         return result.stdout
 
     def objects(self, folder: Path, max_bytes: int) -> Iterator[tuple[str, bytes]]:
-        """Yield name and content of a repository's objects, reachable or not, except trees.
+        """Yield the name and the content of each object of a repository, except trees.
+
+        Objects that no branch or tag reaches are included.
 
         Args:
-            folder: The git folder, without a work tree.
-            max_bytes: Maximum of bytes of an object; the rest is omitted.
+            folder: The git folder.
+            max_bytes: Maximum of bytes of an object's content; the rest is omitted.
         """
         argv = ["git", "--git-dir", str(folder), "cat-file", "--batch-all-objects", "--batch"]
         with subprocess.Popen(
@@ -448,7 +490,8 @@ class Git:
             while stdout is not None and (header := stdout.readline()):
                 name, kind, size = header.split()
                 data = stdout.read(min(int(size), max_bytes))
-                remaining_bytes = int(size) + 1 - len(data)  # with a line's end
+                # A line feed follows the content.
+                remaining_bytes = int(size) + 1 - len(data)
                 while remaining_bytes > 0 and (chunk := stdout.read(min(remaining_bytes, 1 << 20))):
                     remaining_bytes -= len(chunk)
                 if kind != b"tree":

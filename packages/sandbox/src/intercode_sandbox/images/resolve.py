@@ -1,6 +1,6 @@
-"""Resolution of an image's name to the image, with builds of its missing parts.
+"""Resolution of a name to an image: the missing layers are built.
 
-This module has the makers of simple images: a folder, ``scratch``, a set-up script.
+This module also builds the simple images: a folder, ``scratch``, and the result of a set-up script.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NoReturn, cast
 
 from intercode_sandbox.errors import ImageError
-from intercode_sandbox.files import joint_digest, open_regular
+from intercode_sandbox.host_files import joint_digest, open_regular
 from intercode_sandbox.images.archive import add_archive
 from intercode_sandbox.images.base import (
     GRAMMAR,
@@ -34,13 +34,14 @@ from intercode_sandbox.images.debian import RECIPES, make_system
 from intercode_sandbox.images.tree import set_times
 from intercode_sandbox.lazy_imports import Registry
 from intercode_sandbox.privileges import sandboxes_user
-from intercode_sandbox.suggestions import hint_text
+from intercode_sandbox.spelling_suggestions import hint_text
 from intercode_sandbox.user_code import is_reference
 
 log = logging.getLogger(__name__)
 
 MakeBase = Callable[[str, Context], Image]
-"""A function that makes an image from the text after the scheme's colon."""
+"""A function that returns an image, built if necessary. The first argument is the text after the
+scheme's colon."""
 SCHEMES = Registry(
     "kind of image",
     {
@@ -60,20 +61,25 @@ SCHEMES = Registry(
     },
     "intercode.images",
 )
-"""Scheme → the function (a `MakeBase`) that makes such an image."""
+"""Scheme, the kind of an image → the function (a `MakeBase`) that builds such an image."""
 
 
 def admit(spec: str) -> None:
-    """Trust the scheme of a user's image name from now on.
+    """Permit the scheme of an image that the user has named, for the rest of this process.
 
-    A scheme from a file, ``my.py:make:ARGUMENT``, or from an installed package runs code. A task
-    often comes from a stranger, and may name an image: only an admitted scheme is then resolved.
+    A scheme may be a function in a file, ``my.py:make:ARGUMENT``, or come from an installed
+    package. To build such an image runs that code. A task may name an image, too, and often comes
+    from a stranger. Therefore `check` refuses such schemes, unless this function has permitted
+    them.
+
+    Args:
+        spec: The name of the image, from the command line or from the caller's code.
 
     Raises:
         UsageError: The file has no such function.
         ImportError: The package's module, or a dependency, is not installed.
     """
-    with suppress(ImageError):  # a use of the image reports it
+    with suppress(ImageError):  # `resolve` raises the error for an invalid name
         scheme = parse(spec).scheme
         if SCHEMES.is_foreign(scheme):
             SCHEMES.register(scheme, SCHEMES.resolve(scheme), replace=True)
@@ -94,20 +100,20 @@ def resolve(
 ) -> Image:
     """Return the image of a name, built if it is not in the cache.
 
-    For an image that this process has resolved before, the function only checks with the file
-    system whether its inputs are unchanged, in about ten microseconds.
+    If this process has resolved the name before, the function only checks whether the inputs of
+    the image are unchanged. The check examines the file system, in about ten microseconds.
 
     Args:
-        spec: ``host``, ``debian:bookworm+./files.tar.gz``, …: see `parse`.
-        build_script: Runs set-up scripts; usually a method of the sandboxes' provider.
-        progress: Receives the build's messages; default: the log.
-        refresh: Whether to resolve the names in registries again.
+        spec: The name: ``host``, ``debian:bookworm+./files.tar.gz``, …: see `parse`.
+        build_script: A function that runs set-up scripts, usually a method of the provider.
+        progress: A function that receives the build's messages; default: the log.
+        refresh: Whether to request again which image a registry has under a name.
 
     Raises:
         ImageError: The name is invalid, an input is missing, or the build failed.
     """
     cache = ImageCache.default()
-    if spec in _carried and (image := cache.lookup(_carried[spec])):
+    if spec in _digest_by_spec and (image := cache.lookup(_digest_by_spec[spec])):
         return image
     parsed_spec = _check_plain_name(spec) if spec.isidentifier() else check(spec)
     if not refresh and (cached_image := cache.recall(_key(parsed_spec, cache))):
@@ -120,31 +126,36 @@ def resolve(
     return image
 
 
-_carried: dict[str, str] = {}
+_digest_by_spec: dict[str, str] = {}
+"""Name of an image → the digest to which `register_digest` has bound it."""
 
 
-def carried(spec: str, digest: str) -> None:
-    """Bind a name to an image in the cache, for this process, as on the image's original machine.
+def register_digest(spec: str, digest: str) -> None:
+    """Bind a name to an image in the cache, for the rest of this process.
 
-    The inputs of that image (a Dockerfile, a registry's response) need not be on this machine.
+    Another machine has built the image under this name, from inputs (a Dockerfile, a registry's
+    response) that this machine may lack.
     """
-    _carried[spec] = digest
+    _digest_by_spec[spec] = digest
 
 
 @lru_cache(maxsize=64)
 def _check_plain_name(spec: str) -> Spec:
-    """Check a name without a path only once: every start of a sandbox needs it."""
+    """Check a name that contains no path, as `check` does.
+
+    The result is remembered, because every start of a sandbox needs it.
+    """
     return check(spec)
 
 
 def check(spec: str) -> Spec:
-    """Parse the name of an image, and check it as far as possible without a build.
+    """Parse the name of an image, and check the name as far as possible without a build.
 
     Raises:
         ImageError: The name is invalid, or its file or folder does not exist.
     """
     parsed_spec = parse(spec)
-    if spec in _carried:
+    if spec in _digest_by_spec:
         return parsed_spec
     is_recipe = parsed_spec.scheme in RECIPES and not parsed_spec.argument
     if not is_recipe and not SCHEMES.is_trusted(parsed_spec.scheme):
@@ -159,7 +170,10 @@ def check(spec: str) -> Spec:
 
 
 def build(spec: Spec, context: Context) -> Image:
-    """Return the image: its base first, then layer by layer, each from the cache or built."""
+    """Return the image of a parsed name.
+
+    The base is built first, then a layer for each addition. Layers in the cache are not built.
+    """
     if spec.additions:
         base_spec = replace(spec, additions=spec.additions[:-1])
         addition = spec.additions[-1]
@@ -171,10 +185,11 @@ def build(spec: Spec, context: Context) -> Image:
 
 
 def _key(spec: Spec, cache: ImageCache) -> Hashable:
-    """Return a key that changes with the inputs.
+    """Return a key for the image of a name, which changes with the image's inputs.
 
-    A folder counts as unchanged as long as its own modification time; its content is examined
-    once in a process. For a Dockerfile all copied files are examined, up to a limit.
+    The key covers the modification times of input files and folders. Files inside an image's folder
+    are not examined again, only the folder itself. For a Dockerfile all copied files are examined,
+    up to a limit.
     """
     paths = [*(str(addition.path) for addition in spec.additions), *cache.inputs.get(spec, ())]
     if spec.scheme == "folder":
@@ -197,33 +212,42 @@ def _find_maker(scheme: str) -> MakeBase:
 
 
 def _refuse_script(image: Image, script: object, layer: object) -> None:
-    raise ImageError(f"what is run over {image.name} needs a sandbox to run in")
+    raise ImageError(f"a script over {image.name} needs a sandbox")
 
 
 def make_folder(argument: str, context: Context) -> Image:
-    """Return the image of a folder, with a digest of its files' names, modes, sizes and times."""
+    """Return the image of a folder that is a root file system, or has a Dockerfile.
+
+    The digest of a root file system covers the names, modes, sizes and times of its files.
+
+    Args:
+        argument: The path of the folder.
+        context: See `Context`.
+    """
     folder = Path(argument)
     if not folder.is_dir():
         problem = "is not a folder" if folder.exists() else "does not exist"
         raise ImageError(f"the image {argument} {problem}")
-    if not any((folder / name).is_dir() for name in ("usr", "bin")):
+    if not any((folder / subfolder).is_dir() for subfolder in ("usr", "bin")):
         if (folder / "Dockerfile").is_file():
             return _find_maker("dockerfile")(argument, context)
         raise ImageError(
-            f"the folder {argument} is not a root file system: it has no /usr and no /bin; nor is "
-            "there a Dockerfile in it"
+            f"the folder {argument} is not a root file system: it has no /usr and no /bin, and no "
+            "Dockerfile"
         )
-    cache = context.cache.root.resolve()
-    if any(folder.samefile(ancestor) for ancestor in (cache, *cache.parents)):
+    cache_root = context.cache.root.resolve()
+    if any(folder.samefile(ancestor) for ancestor in (cache_root, *cache_root.parents)):
         raise ImageError(
-            f"the folder {argument} cannot be an image: InterCode's cache is in it ({cache}). This "
-            "machine's programs are the image 'host'; for more of its files, copy them to a folder"
+            f"the folder {argument} cannot be an image, because it contains InterCode's cache "
+            f"({cache_root}). For this machine's programs, use the image 'host'; for other "
+            "files, copy "
+            "them to a folder"
         )
     owner = sandboxes_user() or os.geteuid()
     if owner and folder.stat().st_uid != owner:
         raise ImageError(
-            f"the folder {argument} belongs to another user, and a sandbox of yours could not "
-            f"write over its files; copy it: cp -r {argument} COPY"
+            f"the folder {argument} belongs to another user, and your sandboxes could not "
+            f"overwrite its files; copy it: cp -r {argument} COPY"
         )
     context.progress(f"reading {argument}")
     return Image(name=folder.name or "/", digest=_folder_digest(folder), layers=(folder,))
@@ -248,7 +272,7 @@ def _folder_digest(folder: Path) -> str:
 
 
 def make_scratch(argument: str, context: Context) -> Image:
-    """Return the empty image."""
+    """Return the image ``scratch``, which has only the folders /dev and /proc."""
     if argument:
         raise ImageError(f"the image 'scratch' takes no argument, not {argument!r}")
     template = Image(name="scratch", digest=joint_digest("scratch", "2"), layers=())
@@ -262,7 +286,11 @@ def _fill_scratch(layer: Path, lock: int) -> Mapping[str, object]:
 
 
 def make_known(argument: str, context: Context) -> Image:
-    """Return the image in the cache whose digest starts with the argument."""
+    """Return the image in the cache whose digest begins with the argument.
+
+    Raises:
+        ImageError: The cache has no such image, or several.
+    """
     images = []
     if re.fullmatch("[0-9a-f]{8,}", argument):
         folders = (context.cache.root / "images").glob(f"{argument}*")
@@ -276,25 +304,34 @@ def make_known(argument: str, context: Context) -> Image:
 
 
 def refuse_daemon(argument: str, context: Context) -> NoReturn:
-    """Refuse a valid name whose files only the engine has.
+    """Refuse a name with ``docker-daemon:``: only the Docker engine has the files of the image.
 
     Raises:
         ImageError: Always.
     """
     raise ImageError(
-        f"docker-daemon:{argument} is an image of the engine's own, for --sandbox docker; for the "
-        f"native sandbox save it (docker save -o image.tar {argument}) and name it oci:image.tar"
+        f"docker-daemon:{argument} is an image of the engine, for --sandbox docker; for the "
+        f"native sandbox, save it (docker save -o image.tar {argument}) and name it oci:image.tar"
     )
 
 
 _SCRIPT_VERSION = "2"
 _SCRIPT_TIME = 1767225600  # 2026-01-01 00:00 UTC
-"""The time of all files that a script creates without an explicit time. It makes a layer identical
-at every build."""
+"""The time of all files that a script creates without an explicit time. With a fixed time the layer
+is identical at every build."""
 
 
 def add_script(base: Image, addition: Addition, spec: str, context: Context) -> Image:
-    """Return the image after the script, with a digest of the base and of the script's text."""
+    """Return the image with a further layer: the changes of a set-up script.
+
+    The digest covers the base and the script's text.
+
+    Args:
+        base: The image below.
+        addition: The script.
+        spec: The name of the resulting image.
+        context: See `Context`.
+    """
     try:
         with open_regular(addition.path) as file:
             script = file.read()
@@ -309,7 +346,7 @@ def add_script(base: Image, addition: Addition, spec: str, context: Context) -> 
     )
 
     def fill(layer: Path, lock: int) -> Mapping[str, object]:
-        begin = time.time() - 1  # the kernel's file times lag by some milliseconds
+        begin = time.time() - 1  # times of new files lag behind the clock by some milliseconds
         context.build_script(base, script, layer)
         set_times(layer, begin, _SCRIPT_TIME)
         return {"version": _SCRIPT_VERSION}

@@ -1,7 +1,7 @@
-"""An image as one file: exported as a tarball of its whole tree, and imported from it.
+"""Export of an image to one file, and its import on another machine.
 
-The tarball is an ordinary one, which ``docker import`` and ``scratch+./FILE`` accept, too. A global
-header has InterCode's facts about the image.
+The file is an ordinary tarball of the image's whole tree. ``docker import`` and ``scratch+./FILE``
+accept it, too. A global header of the tarball has the image's name, digest and settings.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import IO, Annotated, Any
 import msgspec
 
 from intercode_sandbox.errors import ImageError
-from intercode_sandbox.files import atomic_file
+from intercode_sandbox.host_files import atomic_file
 from intercode_sandbox.images.archive import DAMAGE, unpack
 from intercode_sandbox.images.base import ARCHIVES, Image, Progress
 from intercode_sandbox.images.cache import ImageCache
@@ -32,8 +32,11 @@ _HEADER = "INTERCODE.image"
 _Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
 
 
-class _Facts(msgspec.Struct, frozen=True):
-    """The header of an exported image: the image's fields, and its machine."""
+class _ArchiveHeader(msgspec.Struct, frozen=True):
+    """The content of the header: the image's fields, and facts that the import checks.
+
+    The facts are the architecture of the machine, and the digest of the tree.
+    """
 
     spec: str
     machine: str
@@ -46,7 +49,7 @@ class _Facts(msgspec.Struct, frozen=True):
     config: dict[str, Any]
 
     def image(self) -> Image:
-        """Return the image, without its layers."""
+        """Return the image that the header describes, without layers."""
         return Image(self.name, self.digest, (), False, self.env, self.cwd, self.user, self.config)
 
 
@@ -57,7 +60,8 @@ _OPENERS: dict[str, Callable[..., Any]] = {
     ".tar.xz": partial(lzma.open, preset=3),
     ".tar.bz2": bz2.open,
 }
-"""Ending in `ARCHIVES` → the function that opens the file for writing; fast rather than small."""
+"""Ending of a file's name, of `ARCHIVES` → the function that opens the file for writing. The levels
+of compression are low, to be fast."""
 
 
 def export_image(image: Image, spec: str, file: Path) -> None:
@@ -65,8 +69,8 @@ def export_image(image: Image, spec: str, file: Path) -> None:
 
     Args:
         image: The image.
-        spec: Its name, for the importer.
-        file: The target; its ending determines the compression.
+        spec: The name under which the image is imported.
+        file: The target; the ending of its name determines the compression.
 
     Raises:
         ImageError: The image is this machine's ``host``, or the file cannot be written.
@@ -76,10 +80,10 @@ def export_image(image: Image, spec: str, file: Path) -> None:
         raise ImageError(f"{file} must end in one of {', '.join(ARCHIVES)}")
     if image.host:
         raise ImageError(
-            f"the image {spec!r} is this machine's own /usr, which cannot be carried: take one "
-            "that is based on base, debian:SUITE or a tarball"
+            f"the image {spec!r} contains this machine's own /usr, which cannot be exported: use "
+            "an image that is based on base, debian:SUITE or a tarball"
         )
-    facts = _Facts(
+    facts = _ArchiveHeader(
         spec=spec,
         machine=platform.machine(),
         tree=content_digest(image.layers),
@@ -104,20 +108,22 @@ def import_image(
 
     Args:
         file: A file of `export_image`.
-        pinned_digests: Digests of images that must equal their trees' digests.
+        pinned_digests: Digests of images that equal the digests of their trees. For such an image
+            the import checks that the file's content has this digest.
         cache: The cache.
-        progress: Receives the messages.
+        progress: A function that receives the messages.
 
     Raises:
-        ImageError: The file is of another kind, damaged, or for another machine or other users.
+        ImageError: The file is of another kind or damaged. Or the image is for another
+            architecture, or for users that this process's sandboxes cannot have.
     """
-    facts = _read(file)
+    facts = _read_facts(file)
     if facts.machine != platform.machine():
         raise ImageError(f"{file} is for {facts.machine}, and this machine is {platform.machine()}")
     if has_single_user() and facts.user:
         raise ImageError(
-            f"{file} is for the user {facts.user}, and in an ordinary user's sandboxes there is "
-            "no user but root: run as root"
+            f"{file} is for the user {facts.user}, but an ordinary user's sandboxes have only the "
+            "user root: run as root"
         )
     template = facts.image()
 
@@ -128,23 +134,22 @@ def import_image(
         if tree_digest != facts.tree or (
             facts.digest in pinned_digests and tree_digest != facts.digest
         ):
-            raise ImageError(
-                f"{file} has not the files that it should: their digest is {tree_digest}"
-            )
+            raise ImageError(f"{file} has other files than recorded: their digest is {tree_digest}")
         return {"imported": str(file), "tree": tree_digest}
 
     return facts.spec, cache.build(template, facts.spec, fill, progress)
 
 
-def _read(file: Path) -> _Facts:
+def _read_facts(file: Path) -> _ArchiveHeader:
     try:
         with tarfile.open(file, "r:*") as archive:
             archive.next()
-            return msgspec.json.decode(archive.pax_headers[_HEADER], type=_Facts)
+            return msgspec.json.decode(archive.pax_headers[_HEADER], type=_ArchiveHeader)
     except (*DAMAGE, KeyError, msgspec.MsgspecError) as error:
         raise ImageError(
-            f"cannot read {file} as an image: {error}. It must be a file that 'intercode images "
-            "export' made; another root file system in a tarball is the image scratch+./FILE"
+            f"cannot read {file} as an image: {error}. It must be a file of 'intercode images "
+            "export'; to use another tarball with a root file system, name the image "
+            "scratch+./FILE"
         ) from error
 
 
@@ -155,11 +160,11 @@ _ATTRIBUTE_PREFIXES = ("security.capability", "user.")
 def write_tree(
     layers: Sequence[Path], stream: IO[bytes], headers: Mapping[str, str] | None = None
 ) -> None:
-    """Write the merged tree as a tarball.
+    """Write the merged tree of an image's layers as a tarball.
 
     Args:
-        layers: Folders, lowest first.
-        stream: A file open for writing; a pipe suffices, as the output is sequential.
+        layers: Folders, the lowest layer first.
+        stream: A file open for writing. The output is sequential, so the file may be a pipe.
         headers: Global headers of the tarball.
 
     Raises:
@@ -181,25 +186,26 @@ class _TreeWriter:
     def __init__(self, tar: tarfile.TarFile) -> None:
         self.tar = tar
         self.names: dict[tuple[int, int], str] = {}
-        # An ordinary user's files are theirs on this machine, and root's in an image.
+        # If this process is an ordinary user's, the layers belong to that user on this machine. In
+        # the tarball the same files belong to root.
         self.user_id = os.geteuid()
 
-    def add(self, place: str, entry: TreeEntry) -> None:
+    def add(self, member_name: str, entry: TreeEntry) -> None:
         status = entry.info
-        info = tarfile.TarInfo(place)
+        info = tarfile.TarInfo(member_name)
         seconds, nanoseconds = divmod(status.st_mtime_ns, 10**9)
         info.mode, info.mtime = stat.S_IMODE(status.st_mode), seconds
         info.uid = 0 if status.st_uid == self.user_id else status.st_uid
         info.gid = 0 if self.user_id and status.st_gid == os.getegid() else status.st_gid
-        # Text, because a number with a fraction would be rounded.
+        # The header has the exact time as text. As a number with a fraction it would be rounded.
         info.pax_headers = {"mtime": f"{seconds}.{nanoseconds:09}", **_attributes(entry.path)}
-        first_place = self.names.setdefault((status.st_dev, status.st_ino), place)
+        first_name = self.names.setdefault((status.st_dev, status.st_ino), member_name)
         if entry.is_dir:
             info.type = tarfile.DIRTYPE
         elif entry.is_link:
             info.type, info.linkname = tarfile.SYMTYPE, str(entry.path.readlink())
-        elif first_place != place:
-            info.type, info.linkname = tarfile.LNKTYPE, first_place
+        elif first_name != member_name:
+            info.type, info.linkname = tarfile.LNKTYPE, first_name
         elif stat.S_ISREG(status.st_mode):
             info.size = status.st_size
             with entry.path.open("rb") as file:

@@ -1,4 +1,8 @@
-"""A stack of overlayfs layers, or a build's context, as one tree; its links stay inside it."""
+"""The files of an image as one tree: the merged view of its overlayfs layers.
+
+The context of a Dockerfile's build is such a tree, too, of one folder. Symbolic links are resolved
+inside the tree, and never lead out of it.
+"""
 
 from __future__ import annotations
 
@@ -11,21 +15,24 @@ from pathlib import Path
 
 from intercode_sandbox.accounts import MAX_TABLE_BYTES, Account, resolve_account
 from intercode_sandbox.errors import ImageError
-from intercode_sandbox.files import file_digest, joint_digest
+from intercode_sandbox.host_files import file_digest, joint_digest
 
 Parts = tuple[str, ...]
+"""A path in a tree, as the names from the root."""
 _MAX_LINKS = 40
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
-"""Error numbers of a name that no file has; a link may lead to any text."""
+"""Error numbers that mean that no file has a path. The target of a link may be any text."""
 _HIGHEST_ID = 65535
+"""The highest user or group id that sandboxes have."""
 
 
 class Tree:
-    """A merged tree, which resolves paths.
+    """The merged tree of several layers.
 
     Args:
-        layers: Folders, lowest first; a build's context is one folder.
-        is_hidden: Returns whether a path, relative to the root, counts as missing.
+        layers: Folders, the lowest layer first.
+        is_hidden: A function that returns whether a path, relative to the root, counts as missing.
+            The rules of a ``.dockerignore`` file are such a function.
         sparse: Whether entries below a hidden folder may be visible.
         name: Display name.
     """
@@ -42,14 +49,17 @@ class Tree:
         self._sparse = sparse
         self.name = name
         self.visited_paths: set[Path] = set()
-        """The paths that were examined."""
+        """The paths on disk of all entries that were returned so far."""
 
     def resolve(self, path: str, allow_missing: bool = False) -> Parts | None:
-        """Return the names on the way to a path's entry, links resolved; None: it does not exist.
+        """Resolve all symbolic links of a path, and return the real path.
 
         Args:
             path: A path from the root.
             allow_missing: Whether a missing entry counts as a directory that will be created.
+
+        Returns:
+            The real path; None: an entry is missing, or the path has too many links.
         """
         current_parts: Parts = ()
         pending_names = list(reversed(path.split("/")))
@@ -76,7 +86,11 @@ class Tree:
         return current_parts
 
     def look(self, parts: Parts) -> TreeEntry | None:
-        """Return the entry at these names, of which none but the last is a link."""
+        """Return the visible entry at a path, or None.
+
+        Args:
+            parts: The path. Only its last name may be a symbolic link.
+        """
         entries = merged_entries(self.layers, parts)
         if not entries or (parts and self._is_absent(parts, entries[0])):
             return None
@@ -84,21 +98,23 @@ class Tree:
         return entries[0]
 
     def names(self, parts: Parts) -> list[str]:
-        """List the names in a directory."""
-        return [place[-1] for place, _ in self.walk(parts, deep=False)]
+        """Return the names of the visible entries of a directory."""
+        return [entry_parts[-1] for entry_parts, _ in self.walk(parts, deep=False)]
 
     def is_dir(self, path: str) -> bool:
-        """Return whether a path leads to a directory."""
+        """Return whether a path, with its links resolved, is a directory."""
         parts = self.resolve(path)
         entry = None if parts is None else self.look(parts)
         return entry is not None and entry.is_dir
 
     def walk(self, parts: Parts, deep: bool = True) -> Iterator[tuple[Parts, TreeEntry]]:
-        """Yield all entries below a directory, in a fixed order, directories before their content.
+        """Yield the path and the entry of all visible files and folders below a directory.
+
+        The order is fixed, with each directory before its content.
 
         Args:
             parts: The directory.
-            deep: Whether to include the content of its directories.
+            deep: Whether to include the content of nested directories.
         """
         entries = merged_entries(self.layers, parts)
         folders = [entry.path for entry in entries if entry.is_dir]
@@ -106,9 +122,9 @@ class Tree:
             candidates = visible_entries(folders, name)
             if not candidates:
                 continue
-            place = (*parts, name)
-            descendants = self.walk(place) if candidates[0].is_dir else iter(())
-            if self._is_hidden("/".join(place)):
+            entry_parts = (*parts, name)
+            descendants = self.walk(entry_parts) if candidates[0].is_dir else iter(())
+            if self._is_hidden("/".join(entry_parts)):
                 if not (self._sparse and candidates[0].is_dir):
                     continue
                 visible_descendants = list(descendants)
@@ -116,7 +132,7 @@ class Tree:
                     continue
                 descendants = iter(visible_descendants)
             self.visited_paths.add(candidates[0].path)
-            yield place, candidates[0]
+            yield entry_parts, candidates[0]
             if deep:
                 yield from descendants
 
@@ -131,10 +147,10 @@ _OPAQUE = ("user.overlay.opaque", "trusted.overlay.opaque")
 
 @dataclass(frozen=True, slots=True)
 class TreeEntry:
-    """An entry of the merged tree."""
+    """A file, folder or link of a merged tree."""
 
     path: Path
-    """The visible entry, in the highest layer that has it."""
+    """The path on disk, in the highest layer that has the entry."""
     info: os.stat_result
 
     @property
@@ -152,15 +168,22 @@ def find_entry(layers: Sequence[Path], parts: Sequence[str]) -> TreeEntry | None
     """Return the entry of the merged tree at a path.
 
     Args:
-        layers: Folders, lowest first.
-        parts: The path's names from the root; none but the last may be a symbolic link.
+        layers: Folders, the lowest layer first.
+        parts: The names of the path. Only the last name may be a symbolic link.
     """
     entries = merged_entries(layers, parts)
     return entries[0] if entries else None
 
 
 def merged_entries(layers: Sequence[Path], parts: Sequence[str]) -> list[TreeEntry]:
-    """Return the visible entry at a path, or the directories that merge there, highest first."""
+    """Return the entries of all layers at a path that are not hidden by a higher layer.
+
+    A file is the only entry. Directories of several layers merge: the highest one comes first.
+
+    Args:
+        layers: Folders, the lowest layer first.
+        parts: The names of the path.
+    """
     entries = [TreeEntry(folder, folder.lstat()) for folder in reversed(layers)]
     for name in parts:
         folders = [entry.path for entry in entries if entry.is_dir]
@@ -169,7 +192,12 @@ def merged_entries(layers: Sequence[Path], parts: Sequence[str]) -> list[TreeEnt
 
 
 def visible_entries(folders: Sequence[Path], name: str) -> list[TreeEntry]:
-    """Return an entry of a merged directory: the visible one, or directories that merge."""
+    """Return the entries of this name in a merged directory: see `merged_entries`.
+
+    Args:
+        folders: The directories that merge, the highest layer first.
+        name: The name.
+    """
     entries: list[TreeEntry] = []
     for folder in folders:
         path = folder / name
@@ -203,27 +231,35 @@ def _attribute(path: Path, name: str) -> bytes | None:
 
 
 def content_digest(layers: Sequence[Path]) -> str:
-    """Return a digest of the merged tree: each path's kind, mode, and content or link's target.
+    """Return a digest of a merged tree.
 
-    Owners and times do not count: an ordinary user owns all of their own files.
+    The digest covers each path with its kind, its mode, and its content or link's target. Owners
+    and times do not count: files that an ordinary user unpacks all belong to that user.
+
+    Args:
+        layers: Folders, the lowest layer first.
 
     Raises:
         OSError: A file cannot be read.
     """
-    parts: list[str | bytes] = []
-    for place, entry in Tree(layers).walk(()):
+    digest_inputs: list[str | bytes] = []
+    for entry_parts, entry in Tree(layers).walk(()):
         kind, mode = stat.S_IFMT(entry.info.st_mode), stat.S_IMODE(entry.info.st_mode)
         content: str | bytes = ""
         if entry.is_link:
             mode, content = 0, os.fsencode(entry.path.readlink())
         elif stat.S_ISREG(kind):
             content = file_digest(entry.path)
-        parts += ["/".join(place), f"{kind:o} {mode:o}", content]
-    return joint_digest(*parts)
+        digest_inputs += ["/".join(entry_parts), f"{kind:o} {mode:o}", content]
+    return joint_digest(*digest_inputs)
 
 
 def resolve_image_account(layers: Sequence[Path], text: str) -> Account:
-    """Resolve ``USER`` to an account of an image: see `resolve_account`.
+    """Return the account of an image that a ``USER`` instruction names: see `resolve_account`.
+
+    Args:
+        layers: The image's layers, the lowest first.
+        text: The argument of ``USER``.
 
     Raises:
         ImageError: The image has no such user or group, or sandboxes cannot have it.
@@ -242,13 +278,17 @@ def resolve_image_account(layers: Sequence[Path], text: str) -> Account:
         account = resolve_account(text, read)
     except LookupError as error:
         raise ImageError(str(error)) from None
-    if (number := max(account.uid, account.gid)) > _HIGHEST_ID:
-        raise ImageError(f"sandboxes have users and groups up to {_HIGHEST_ID}, and not {number}")
+    if (highest_id := max(account.uid, account.gid)) > _HIGHEST_ID:
+        raise ImageError(f"sandboxes have users and groups up to {_HIGHEST_ID}, not {highest_id}")
     return account
 
 
 def resolve_image_owner(layers: Sequence[Path], text: str) -> tuple[int, int]:
-    """Resolve ``--chown`` to a user and group id; a number alone stands for both.
+    """Return the user id and group id that an option ``--chown`` names.
+
+    Args:
+        layers: The image's layers, the lowest first.
+        text: The value of ``--chown``. A single number means both ids.
 
     Raises:
         ImageError: See `resolve_image_account`.
@@ -259,15 +299,17 @@ def resolve_image_owner(layers: Sequence[Path], text: str) -> tuple[int, int]:
 
 
 def set_times(layer: Path, begin_time: float, timestamp: int) -> None:
-    """Set the times of a layer's files that are later than `begin_time`, to `timestamp`.
+    """Set the times of the files that a layer's build has created, to make builds identical.
+
+    Files with a time before the build have got this time explicitly, and keep it.
 
     Args:
         layer: The layer's folder.
         begin_time: The start of the layer's build, in seconds since 1970.
-        timestamp: The files' new time, in seconds since 1970.
+        timestamp: The new time of files that are later than `begin_time`, in seconds since 1970.
     """
-    for folder, folders, files in os.walk(layer, topdown=False):
-        for name in (*files, *folders, "."):
+    for folder, folder_names, files in os.walk(layer, topdown=False):
+        for name in (*files, *folder_names, "."):
             path = os.path.join(folder, name)  # noqa: PTH118 - it is one of thousands
             if os.lstat(path).st_mtime > begin_time:
                 os.utime(path, (timestamp, timestamp), follow_symlinks=False)

@@ -1,1 +1,1 @@
-"""Native sandboxes, the embedded default: Linux namespaces, without a daemon."""
+"""The native provider of sandboxes, the default: Linux namespaces, without a daemon."""

@@ -1,13 +1,16 @@
-"""The stream of a sandbox's changes, written by its process 1, and its extraction to a layer.
+"""The stream of a sandbox's changed files, and its extraction to a layer on disk.
 
-A stream is a head for each file, with its path and its target; folders come before their content.
-The pieces of a regular file follow its head. Holes are not sent: neither the stream nor its
-extraction is larger than the content of the sandbox's disk. No file is omitted silently. Otherwise
-a task's verification could succeed in a copy that lacks the agent's files: files too deep, too long
-or too odd to copy.
+Process 1 of the sandbox writes the stream. For each file the stream has a head, then the path, and
+the target of a link. Folders come before their content. The pieces of a regular file's content
+follow. Holes are not sent. So neither the stream nor its extraction is larger than the content of
+the sandbox's disk.
 
-In a layer a deleted path is the character device 0:0, as in overlayfs, and an opaque folder has an
-attribute of overlayfs. No program in a sandbox can make either.
+No file is omitted silently, even if its path is too deep, its name too long, or its kind too odd to
+copy. Otherwise a task's verification could succeed in a copy that lacks the agent's files.
+
+In a layer a deleted path is the character device 0:0, as in overlayfs. A folder that hides the
+lower layers' folder (an opaque one) has an attribute of overlayfs. No program in a sandbox can
+create either.
 """
 
 from __future__ import annotations
@@ -23,18 +26,22 @@ from typing import BinaryIO, NamedTuple
 from intercode_sandbox.native.identity import ID_COUNT
 
 BLOCK = 1 << 16
-"""Maximum of bytes read at once."""
+"""Maximum of bytes in a piece, and of bytes read at once."""
 SHARED_MEMORY = "/dev/shm"
-"""A folder of every sandbox that a layer may lack."""
+"""A folder that every sandbox has, even if no layer of its image has it."""
 MAX_PATH_BYTES = 3072
-"""Maximum of bytes in a layer's path: the machine could not name a longer path in the folder of
-layers."""
+"""Maximum of bytes of a path in a stream. With the path of the layer's folder before it, a longer
+path would exceed the machine's limit of 4096 bytes."""
 _MAX_TARGET_BYTES = 4096
 HEAD = struct.Struct("=4IqQ3I4x")
-"""The mark, mode, uid, gid, seconds, size, nanoseconds, and bytes of the path and of the target, in
-the layout of ``static/archive.h``."""
+"""The head of a file, in the layout of ``static/archive.h``.
+
+The fields are: mark, mode, uid, gid, seconds of the modification time, size, and nanoseconds of
+that time. Then the numbers of bytes of the path and of the target follow.
+"""
 PLAIN_MARK, OPAQUE_MARK, LINK_MARK, DELETED_MARK, END_MARK = range(5)
-"""The marks of a head."""
+"""The possible marks of a head. They denote an ordinary file, an opaque folder, a further hard link
+of a file, a deleted path, and the end of the stream."""
 _TYPES = {
     stat.S_IFREG: "file",
     stat.S_IFDIR: "dir",
@@ -43,11 +50,15 @@ _TYPES = {
     stat.S_IFSOCK: "socket",
 }
 PIECE = struct.Struct("=QQ")
-"""Head of each piece: its offset, and its number of bytes. A piece of 0 bytes is the last."""
+"""The head of a piece: its offset in the file, and its number of bytes. After the last piece a head
+with 0 bytes follows."""
 _SPECIAL_BITS = stat.S_ISUID | stat.S_ISGID
 
 Special = tuple[str, int]
-"""A path in a layer, and its mode in sandboxes, which the file on the machine's disk lacks."""
+"""The path of a file with setuid or setgid bits in a layer, and the file's mode in sandboxes.
+
+On the machine's disk the file lacks these bits, which would take effect for the machine's users.
+"""
 
 
 class StreamError(ValueError):
@@ -60,21 +71,24 @@ class Entry(NamedTuple):
     path: str
     """Relative path without a leading slash; the root is ``.``."""
     kind: str
-    """``deleted``, ``link`` (one more name of a file), or a `FileType` of `base`."""
+    """``deleted``, ``link`` (a further name of a file), or a `FileType` of `base`."""
     mode: int = 0
     uid: int = 0
     gid: int = 0
     mtime: int = 0
     """Modification time in nanoseconds."""
     target: str = ""
-    """The target of a symbolic link; the first name of a linked file."""
+    """The target of a symbolic link; for kind ``link``, the path of the file's first name."""
     opaque: bool = False
-    """Whether the folder hides the image's content at its path."""
+    """Whether the folder hides the image's folder at the same path."""
     size: int = 0
 
 
 class Reader:
-    """Reader of a stream: iterate over its entries. After a ``file`` entry, read its `pieces`."""
+    """A reader of a stream. Iteration yields the entries.
+
+    After an entry of kind ``file`` the caller must read its `pieces` before the next entry.
+    """
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -100,27 +114,28 @@ class Reader:
             if count == 0:
                 return
             if offset < end or count > BLOCK or offset + count > entry.size:
-                raise StreamError(f"{entry.path!r} has a piece where none can be")
+                raise StreamError(f"{entry.path!r} has a data block at an invalid position")
             end = offset + count
             yield offset, self._read_exactly(count)
 
     def _read_exactly(self, count: int) -> bytes:
-        data = self._file.read(count)
-        if len(data) < count:
-            raise StreamError("the stream breaks off")
-        return data
+        content = self._file.read(count)
+        if len(content) < count:
+            raise StreamError("the stream is cut off")
+        return content
 
 
 def make(reader: Reader, entry: Entry, path: Path) -> None:
-    """Create the file of an entry, without its owner, mode and times.
+    """Create the file of an entry, without setting its owner, mode and times.
 
     Args:
-        reader: The reader that yielded the entry.
+        reader: The reader that has yielded the entry.
         entry: Any entry except a link or a deleted path.
-        path: The new file's path; nothing exists there yet.
+        path: The path of the new file, which must not exist.
 
     Raises:
-        StreamError, OSError: No sandbox creates files of this kind, or the file cannot be created.
+        StreamError: No sandbox creates files of this kind, or the stream is malformed.
+        OSError: The file cannot be created.
     """
     if entry.kind == "dir":
         path.mkdir(0o700)
@@ -135,37 +150,39 @@ def make(reader: Reader, entry: Entry, path: Path) -> None:
                 os.pwrite(target.fileno(), block, offset)
             target.truncate(entry.size)
     else:
-        raise StreamError(f"{entry.path!r} is of a kind that no sandbox makes: {entry.kind!r}")
+        raise StreamError(f"{entry.path!r} has a type that no sandbox creates: {entry.kind!r}")
 
 
 def extract(source: int, folder: Path, opaque_attribute: str) -> list[Special]:
-    """Extract a stream from the descriptor `source` into a new layer folder.
+    """Extract a stream into the folder of a new layer.
 
-    Only files that the extraction has created are written: even a hostile stream leads nowhere
-    else.
+    The extraction writes only to files that it has created. So even a hostile stream cannot change
+    files outside the folder.
 
     Args:
-        source: A readable descriptor.
+        source: A descriptor from which the stream is read.
         folder: An existing, empty folder.
-        opaque_attribute: ``trusted.overlay.opaque`` as root, ``user.overlay.opaque`` otherwise.
+        opaque_attribute: The attribute of opaque folders: ``trusted.overlay.opaque`` as root,
+            ``user.overlay.opaque`` otherwise.
 
     Returns:
-        Files with setuid or setgid bits, which their copies on this machine lack.
+        The files with setuid or setgid bits, which the extracted files lack.
 
     Raises:
         StreamError, OSError: The stream is malformed, or the folder cannot be written.
     """
     with open(source, "rb", closefd=False, buffering=BLOCK) as file:
-        layer = _LayerWriter(Reader(file), folder, opaque_attribute)
+        layer = _LayerExtractor(Reader(file), folder, opaque_attribute)
         for entry in layer.reader:
             layer.take(entry)
-    # Last and deepest first: a write into a folder changes its times, and may need its old mode.
+    # Modes and times of folders are set last, because writing into a folder changes its times, and
+    # the final mode may forbid the writing. For the same reason the deepest folder comes first.
     for entry in reversed(layer.folders.values()):
         layer.set(folder / entry.path, entry)
     return layer.special
 
 
-class _LayerWriter:
+class _LayerExtractor:
     def __init__(self, reader: Reader, folder: Path, opaque_attribute: str) -> None:
         self.reader = reader
         self.folder = folder
@@ -177,7 +194,11 @@ class _LayerWriter:
         self.special: list[Special] = []
 
     def take(self, entry: Entry) -> None:
-        """Create the file of the next entry."""
+        """Create the file of an entry, the next of the stream.
+
+        Raises:
+            StreamError: The entry is malformed, or leads out of the layer.
+        """
         target = self.folder / entry.path
         parent, _, name = entry.path.rpartition("/")
         if entry.kind == "dir" and entry.path == "." and not self.folders:
@@ -204,7 +225,7 @@ class _LayerWriter:
     def set(self, target: Path, entry: Entry) -> None:
         """Set a file's owner, mode and times."""
         if not 0 <= entry.uid < ID_COUNT or not 0 <= entry.gid < ID_COUNT:
-            raise StreamError(f"{entry.path!r} has an owner whose id no sandbox can have")
+            raise StreamError(f"{entry.path!r} has an owner id that no sandbox has")
         if self.owner:
             os.chown(target, entry.uid, entry.gid, follow_symlinks=False)
         if entry.kind not in ("symlink", "deleted"):

@@ -1,12 +1,15 @@
-"""Memory, process and CPU limits of whole sandboxes, by cgroups that this process may write.
+"""Memory, process and CPU limits of whole sandboxes, by cgroups.
 
-Each spawner has a folder, named after its lease: a sweep recognises a dead spawner's folder. In the
-spawner's folder each sandbox has one. In version 1 each controller has a hierarchy of folders.
-Version 2 has one hierarchy, in which a cgroup with limited children has no processes itself.
-Without a writable cgroup the per-process limits still hold: `doctor` and the run's record say so.
+Limits need a cgroup in which this process may create folders. Each spawner has a folder there, and
+each sandbox a folder in the spawner's. The name of the spawner's folder contains the spawner's
+lease. So `snapshot.sweep` recognises and removes the folder of a spawner that has ended.
 
-Cgroups are reused: to remove one, the kernel examines every mounted file system of the machine, and
-each sandbox has several.
+In version 1 of cgroups each controller has a hierarchy of folders. Version 2 has one hierarchy. A
+cgroup of version 2 whose children have limits must not contain processes itself. Without a writable
+cgroup only the limits of each process apply, which ``intercode doctor`` and a run's record show.
+
+The spawner reuses cgroups. To remove a cgroup, the kernel examines every mounted file system of the
+machine, and each sandbox has several of them.
 """
 
 from __future__ import annotations
@@ -21,38 +24,44 @@ from dataclasses import dataclass
 
 PREFIX = "intercode-"
 SUPERVISOR = "supervisor"
-"""Subgroup for the processes of this process's cgroup, which then may have limited children."""
+"""Name of a child of this process's cgroup. Processes of that cgroup are moved into the child:
+without processes the cgroup may have children with limits."""
 CONTROLLERS = ("memory", "pids", "cpu")
 _LEAVING_SECONDS = 2.0
+"""Seconds for which the removal of a spawner's folder waits for the end of its processes."""
 _DELEGATION_ATTRIBUTES = ("user.delegate", "trusted.delegate")
-"""The attributes by which systemd marks a delegated cgroup."""
+"""The extended attributes by which systemd marks a delegated cgroup."""
 _MOVES = 20
+"""Maximum number of attempts to move all processes out of a cgroup."""
 _NO_LIMIT = 1 << 62
-"""Version 1 expresses "no limit" by a number somewhat below 2 ** 63."""
+"""A memory limit of at least this many bytes means "no limit". Version 1 then reports a number
+somewhat below 2 ** 63."""
 _TCP_SHARE = 8
-"""A sandbox's sockets may use one eighth of its memory, if the kernel counts socket buffers
-separately."""
+"""Divisor of a sandbox's memory: its TCP sockets may use one eighth, if the kernel counts the
+buffers of sockets separately."""
 _MAX_IDLE_CGROUPS = 32
-"""Cgroups that a spawner retains for its next sandboxes."""
+"""Maximum number of idle cgroups that a spawner retains for its next sandboxes."""
 _RESIDUE = 4 << 20
-"""Bytes that may still count for a reused cgroup: memory about to be freed, and the machine's cache
-of files and names. The kernel reclaims that cache when the sandbox needs memory."""
+"""Maximum of bytes that may still count for an idle cgroup when it is reused. The bytes are memory
+about to be freed, and the machine's cache of files and names. The kernel reclaims that cache when
+the next sandbox needs memory."""
 _WEIGHTS = {1: ("cpu.shares", 1024, 262_144), 2: ("cpu.weight", 100, 10_000)}
-"""Version → the file, the weight of a single process of the parent, and the maximum."""
+"""Version of cgroups → the name of the weight's file, the weight that the kernel gives to a single
+process, and the maximal weight."""
 
 
 @dataclass(frozen=True)
 class Hierarchy:
-    """A cgroup in which spawners could create theirs."""
+    """A cgroup in which a spawner can create its folder, or the spawner's folder itself."""
 
     version: int
     folder: str
     controllers: tuple[str, ...]
-    """The members of `CONTROLLERS` that the cgroup could delegate."""
+    """The members of `CONTROLLERS` that can limit, or do limit, the children of the cgroup."""
 
 
 def hierarchies() -> list[Hierarchy]:
-    """List the folders in which sandboxes' cgroups could be created, best first."""
+    """Return the cgroups in which a spawner could create its folder, the best first."""
     controllers_by_folder: dict[str, list[str]] = {}
     for controller in CONTROLLERS:
         if folder := _folder("cgroup", controller):
@@ -64,7 +73,8 @@ def hierarchies() -> list[Hierarchy]:
         process_folder = _folder("cgroup2", "") or mount[0]
         if os.path.basename(process_folder) == SUPERVISOR:
             process_folder = os.path.dirname(process_folder)
-        # The machine's root cgroup may have processes and limited children.
+        # The machine's root cgroup is a candidate, too: only this cgroup may have both processes
+        # and children with limits.
         for folder in dict.fromkeys((process_folder, mount[0])):
             with contextlib.suppress(OSError):
                 available_controllers = _read(folder + "/cgroup.controllers").split()
@@ -77,17 +87,17 @@ def hierarchies() -> list[Hierarchy]:
 
 
 def parents() -> list[str]:
-    """Return all folders in which spawners could create theirs."""
+    """Return all folders of cgroups in which a spawner could create its folder."""
     return list(dict.fromkeys(hierarchy.folder for hierarchy in hierarchies()))
 
 
 def is_unified() -> bool:
-    """Return whether the machine has version 2, with controllers."""
+    """Return whether the machine has cgroups of version 2, with controllers."""
     return any(hierarchy.version == 2 and hierarchy.controllers for hierarchy in hierarchies())
 
 
 def read_only() -> list[str]:
-    """List the read-only mounts of hierarchies that would otherwise hold sandboxes' cgroups."""
+    """Return the mount points of cgroups that no spawner can use, because they are read-only."""
     points = [_mount_point("cgroup", controller) for controller in CONTROLLERS]
     points.append(_mount_point("cgroup2", "") if is_unified() else None)
     mount_points = dict.fromkeys(point[0] for point in points if point)
@@ -95,7 +105,7 @@ def read_only() -> list[str]:
 
 
 def own_memory_limit() -> int | None:
-    """Return the memory limit in bytes of a cgroup around this process; None: no limit."""
+    """Return the memory limit, in bytes, of the cgroup of this process; None: no limit."""
     for hierarchy in hierarchies():
         for name in ("memory.max", "memory.limit_in_bytes"):
             with contextlib.suppress(OSError, ValueError):  # "max" is not a number
@@ -106,7 +116,7 @@ def own_memory_limit() -> int | None:
 
 
 def own_process_limit() -> int | None:
-    """Return the process limit of a cgroup around this process; None: no known limit."""
+    """Return the limit of processes of the cgroup of this process; None: no known limit."""
     for hierarchy in hierarchies():
         with contextlib.suppress(OSError, ValueError):  # "max" is not a number
             return int(_read(f"{hierarchy.folder}/pids.max"))
@@ -117,21 +127,27 @@ class Cgroups:
     """The cgroups of one spawner's sandboxes.
 
     Args:
-        name: The spawner's lease; see `ownership.new_lease`.
-        caller: The spawner's caller. Both processes may be moved to another cgroup.
+        name: The spawner's lease: see `ownership.new_lease`.
+        caller: The pid of the spawner's caller. This class may move the caller, and all its
+            descendants, to another cgroup.
     """
 
     def __init__(self, name: str, caller: int) -> None:
-        self.parts: list[Hierarchy] = []
-        """The spawner's folders, with the limited controllers of each."""
+        self.hierarchies: list[Hierarchy] = []
+        """The spawner's folders, with the controllers that limit sandboxes in each."""
         self.sandboxes = 0
+        """The number of running sandboxes."""
         self.idle_names: deque[str] = deque()
+        """The names of cgroups that wait for another sandbox, the longest idle one first."""
         self.removal_queue: list[str] = []
         """The names of cgroups that await removal."""
         self._limits: dict[str, tuple[int, int]] = {}
+        """Name of cgroups → their present limits of memory and processes."""
         for hierarchy in hierarchies():
             limited_controllers = [
-                controller for part in self.parts for controller in part.controllers
+                controller
+                for limited_hierarchy in self.hierarchies
+                for controller in limited_hierarchy.controllers
             ]
             new_controllers = [c for c in hierarchy.controllers if c not in limited_controllers]
             folder = f"{hierarchy.folder}/{PREFIX}{name}"
@@ -148,25 +164,41 @@ class Cgroups:
             except OSError:
                 _try_remove(folder)
                 continue
-            self.parts.append(Hierarchy(hierarchy.version, folder, tuple(new_controllers)))
+            self.hierarchies.append(Hierarchy(hierarchy.version, folder, tuple(new_controllers)))
 
     @property
     def version(self) -> int:
-        """The version of the cgroups that limit a sandbox's whole memory; 0: none do."""
-        return next((part.version for part in self.parts if "memory" in part.controllers), 0)
+        """The version of the cgroups that limit the memory of sandboxes; 0: no cgroup does."""
+        return next(
+            (
+                hierarchy.version
+                for hierarchy in self.hierarchies
+                if "memory" in hierarchy.controllers
+            ),
+            0,
+        )
 
     @property
     def controllers(self) -> list[str]:
-        """The resources that are limited for a sandbox as a whole."""
-        return [c for c in CONTROLLERS if any(c in part.controllers for part in self.parts)]
+        """The members of `CONTROLLERS` that limit sandboxes as a whole."""
+        return [
+            c
+            for c in CONTROLLERS
+            if any(c in hierarchy.controllers for hierarchy in self.hierarchies)
+        ]
 
     def take(self, name: str) -> str:
-        """Return the name of cgroups for a sandbox: clean idle cgroups, or new ones called `name`.
+        """Return the name of the cgroups for a new sandbox: one in each folder of the spawner.
+
+        Idle cgroups are reused if they are clean.
+
+        Args:
+            name: The name of the cgroups if new ones are created.
 
         Raises:
-            OSError: The kernel refused; the sandbox must not start.
+            OSError: The kernel did not permit the cgroups; the sandbox must not start.
         """
-        for cgroup_name in self.idle_names:  # the longest idle ones first
+        for cgroup_name in self.idle_names:
             if self._is_clean(cgroup_name):
                 self.idle_names.remove(cgroup_name)
                 break
@@ -174,12 +206,17 @@ class Cgroups:
             for folder in self.folders(name):
                 os.mkdir(folder)
             cgroup_name = name
-        self._weigh(+1)
+        self._set_weights(+1)
         return cgroup_name
 
     def give_back(self, name: str, reuse: bool) -> None:
-        """Retain the cgroups of an ended sandbox for another sandbox, or queue their removal."""
-        self._weigh(-1)
+        """Retain the cgroups of an ended sandbox for another sandbox, or queue their removal.
+
+        Args:
+            name: The name of the cgroups.
+            reuse: Whether the cgroups may be retained.
+        """
+        self._set_weights(-1)
         if reuse and self._is_resettable(name):
             self.idle_names.append(name)
         else:
@@ -188,43 +225,52 @@ class Cgroups:
             self.removal_queue.append(self.idle_names.popleft())
 
     def folders(self, name: str) -> list[str]:
-        """Return the folders of a sandbox's cgroups."""
-        return [f"{part.folder}/{name}" for part in self.parts]
+        """Return the folders of the cgroups of this name."""
+        return [f"{hierarchy.folder}/{name}" for hierarchy in self.hierarchies]
 
     def limit(self, name: str, memory: int, processes: int) -> None:
         """Set the limits of a sandbox's cgroups.
 
+        Args:
+            name: The name of the cgroups.
+            memory: Maximum of bytes.
+            processes: Maximum of processes and threads.
+
         Raises:
-            OSError: The kernel refused; the sandbox must not start.
+            OSError: The kernel did not accept the limits; the sandbox must not start.
         """
         if self._limits.get(name) == (memory, processes):
             return
         was_limited = self._limits.pop(name, None) is not None
-        for part in self.parts:
-            folder = f"{part.folder}/{name}"
-            if "memory" in part.controllers:
+        for hierarchy in self.hierarchies:
+            folder = f"{hierarchy.folder}/{name}"
+            if "memory" in hierarchy.controllers:
                 limit_file, swap_file = (
-                    ("memory.max", "memory.swap.max") if part.version == 2 else _V1_MEMORY
+                    ("memory.max", "memory.swap.max") if hierarchy.version == 2 else _V1_MEMORY
                 )
-                if part.version == 1 and was_limited:
-                    with contextlib.suppress(OSError):  # must never be below the memory limit
+                if hierarchy.version == 1 and was_limited:
+                    # The kernel requires that the limit with swap is not below the memory limit. So
+                    # the former is lifted before the latter changes.
+                    with contextlib.suppress(OSError):
                         _write(f"{folder}/{swap_file}", "-1")
                 _write(f"{folder}/{limit_file}", str(memory))
-                with contextlib.suppress(OSError):  # absent if the kernel does not count swap
-                    _write(f"{folder}/{swap_file}", "0" if part.version == 2 else str(memory))
-                if part.version == 1:
-                    with contextlib.suppress(OSError):  # absent if not counted separately
+                # The file is absent if the kernel does not count swap.
+                with contextlib.suppress(OSError):
+                    _write(f"{folder}/{swap_file}", "0" if hierarchy.version == 2 else str(memory))
+                if hierarchy.version == 1:
+                    # The file is absent if the kernel does not count socket buffers separately.
+                    with contextlib.suppress(OSError):
                         _write(
                             f"{folder}/memory.kmem.tcp.limit_in_bytes", str(memory // _TCP_SHARE)
                         )
-            if "pids" in part.controllers:
+            if "pids" in hierarchy.controllers:
                 _write(f"{folder}/pids.max", str(processes))
         self._limits[name] = memory, processes
 
     def oom_kills(self, name: str) -> int:
-        """Return the number of a sandbox's processes that the out-of-memory killer has killed.
+        """Return the number of processes that the out-of-memory killer has killed in a sandbox.
 
-        Without a cgroup that limits the sandbox's memory, return the machine's number.
+        Without a cgroup that limits the sandbox's memory, the number is that of the whole machine.
         """
         path = self._memory_file(name, _OOM) or "/proc/vmstat"
         with contextlib.suppress(OSError):
@@ -235,7 +281,7 @@ class Cgroups:
         return 0
 
     def remove_unused(self) -> None:
-        """Remove the queued cgroups, except those with processes that are still leaving."""
+        """Remove the queued cgroups, except cgroups whose processes have not yet ended."""
         self.removal_queue = [name for name in self.removal_queue if not self._remove(name)]
 
     def _remove(self, name: str) -> bool:
@@ -249,40 +295,56 @@ class Cgroups:
         return True
 
     def _memory_file(self, name: str, kind: int) -> str:
-        """Return a file of a sandbox's memory cgroup; empty without a memory cgroup."""
-        for part in self.parts:
-            if "memory" in part.controllers:
-                return f"{part.folder}/{name}/{_MEMORY_FILES[part.version][kind]}"
+        """Return the path of a file of a sandbox's memory cgroup; empty without such a cgroup.
+
+        Args:
+            name: The name of the sandbox's cgroups.
+            kind: ``_NOW``, ``_PEAK`` or ``_OOM``.
+        """
+        for hierarchy in self.hierarchies:
+            if "memory" in hierarchy.controllers:
+                return f"{hierarchy.folder}/{name}/{_MEMORY_FILES[hierarchy.version][kind]}"
         return ""
 
     def _is_resettable(self, name: str) -> bool:
-        """Return whether the peak can be reset for the next sandbox: since Linux 6.12."""
+        """Return whether the highest use of memory can be reset for the next sandbox.
+
+        Linux permits the reset from version 6.12 on.
+        """
         path = self._memory_file(name, _PEAK)
         return bool(path) and bool(os.stat(path).st_mode & 0o200)
 
     def _is_clean(self, name: str) -> bool:
-        """Return whether idle cgroups count so little memory that the next sandbox can use them."""
+        """Return whether idle cgroups can be reused: at most `_RESIDUE` bytes count for them."""
         return int(_read(self._memory_file(name, _NOW))) <= _RESIDUE
 
     def close(self) -> None:
         """Remove the spawner's folders, with their content."""
-        for part in self.parts:
-            _remove_tree(part.folder)
+        for hierarchy in self.hierarchies:
+            _remove_tree(hierarchy.folder)
 
-    def _weigh(self, change: int) -> None:
-        """Give all sandboxes of all spawners equal weights in case processors are short."""
-        self.sandboxes += change
-        for part in self.parts:
-            if "cpu" in part.controllers:
-                name, single_weight, max_weight = _WEIGHTS[part.version]
-                with contextlib.suppress(OSError):  # its limits hold all the same
+    def _set_weights(self, count_change: int) -> None:
+        """Update the number of sandboxes, and the processor weight of the spawner's folders.
+
+        The weight is proportional to the number of the spawner's sandboxes. So the sandboxes of all
+        spawners get equal shares if processors are short.
+
+        Args:
+            count_change: 1 for a new sandbox, -1 for an ended one.
+        """
+        self.sandboxes += count_change
+        for hierarchy in self.hierarchies:
+            if "cpu" in hierarchy.controllers:
+                name, single_weight, max_weight = _WEIGHTS[hierarchy.version]
+                with contextlib.suppress(OSError):  # the limits of the sandboxes apply nevertheless
                     _write(
-                        f"{part.folder}/{name}",
+                        f"{hierarchy.folder}/{name}",
                         str(min(max_weight, single_weight * max(1, self.sandboxes))),
                     )
 
 
 _NOW, _PEAK, _OOM = range(3)
+"""Positions in the values of `_MEMORY_FILES`: the present use, the highest use, and events."""
 _MEMORY_FILES = {
     1: ("memory.usage_in_bytes", "memory.max_usage_in_bytes", "memory.oom_control"),
     2: ("memory.current", "memory.peak", "memory.events"),
@@ -291,20 +353,33 @@ _V1_MEMORY = ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes")
 
 
 def remove_all(name: str) -> None:
-    """Remove the cgroups of a killed spawner by its name."""
+    """Remove the cgroups of a spawner that was killed.
+
+    Args:
+        name: The spawner's lease.
+    """
     for folder in parents():
         _remove_tree(f"{folder}/{PREFIX}{name}")
 
 
 def _delegate_controllers(folder: str, controllers: list[str], caller: int) -> list[str]:
-    """Delegate controllers of a v2 cgroup to its children; return the delegated ones.
+    """Delegate controllers of a cgroup of version 2 to its children.
+
+    Args:
+        folder: The cgroup's folder. Processes in the way are moved into a child of the cgroup.
+        controllers: The names of the controllers.
+        caller: See `_is_ours`.
+
+    Returns:
+        The names of the delegated controllers.
 
     Raises:
-        OSError: The kernel delegates none, or this process lacks the privilege.
+        OSError: The kernel delegates no controller, or this process lacks the privilege.
     """
-    for _ in range(_MOVES):  # new processes may start meanwhile
-        # Among cgroups with processes, only the machine's root cgroup, which has no type, may have
-        # limited children. Other cgroups would accept some controllers, but to no effect.
+    for _ in range(_MOVES):  # new processes may start in the cgroup between two attempts
+        # Only the machine's root cgroup, which has no cgroup.type, may have both processes and
+        # children with limits. Other cgroups with processes would accept some controllers, which
+        # would have no effect.
         if os.path.exists(folder + "/cgroup.type") and _processes(folder):
             if not _is_ours(folder, caller):
                 break
@@ -314,16 +389,17 @@ def _delegate_controllers(folder: str, controllers: list[str], caller: int) -> l
         except OSError as error:
             if error.errno != errno.EBUSY:
                 raise
-    raise OSError(errno.EBUSY, "it has processes that are not ours, or too many", folder)
+    raise OSError(errno.EBUSY, "it has foreign processes, or too many", folder)
 
 
 def _enable_controllers(folder: str, controllers: list[str]) -> list[str]:
     path = folder + "/cgroup.subtree_control"
-    # Memory comes first: only memory is refused while the cgroup has processes.
+    # Memory comes first in the list. While the cgroup has processes, the kernel refuses only this
+    # controller.
     for controller in controllers:
         try:
             _write(path, f"+{controller}")
-        except OSError as error:  # one controller without another is better than none
+        except OSError as error:  # after another error the remaining controllers are still useful
             if error.errno in (errno.EBUSY, errno.EACCES, errno.EROFS):
                 raise
     enabled_controllers = [
@@ -335,23 +411,28 @@ def _enable_controllers(folder: str, controllers: list[str]) -> list[str]:
 
 
 def _is_ours(folder: str, caller: int) -> bool:
-    """Return whether this process may move all processes of a cgroup that are in the way.
+    """Return whether this process may move all processes of a cgroup to another cgroup.
 
-    True if the cgroup was delegated as a whole, is a container's root, or holds only descendants
-    of the caller.
+    True if the cgroup was delegated as a whole, is the root cgroup of a container, or contains only
+    the caller and its descendants.
+
+    Args:
+        folder: The cgroup's folder.
+        caller: The pid of the spawner's caller.
     """
     for name in _DELEGATION_ATTRIBUTES:
         with contextlib.suppress(OSError):
             if os.getxattr(folder, name) == b"1":
                 return True
     root = _mount_point("cgroup2", "")
-    if root is not None and folder == root[0]:  # the machine's root would not be in the way
+    # The root is a container's: the callers of this function exclude the machine's root cgroup.
+    if root is not None and folder == root[0]:
         return True
     return all(caller in _ancestry(pid) for pid in _processes(folder))
 
 
 def _ancestry(pid: int) -> Iterator[int]:
-    """Yield a process, its parent, and so on."""
+    """Yield the pid of a process, of its parent, of its grandparent, and so on."""
     while pid > 0:
         yield pid
         try:
@@ -373,7 +454,11 @@ def _processes(folder: str) -> list[int]:
 
 
 def _process_path(controller: str) -> str | None:
-    """Return this process's cgroup: of a v1 controller, or of v2 for the empty name."""
+    """Return the path of this process's cgroup in a hierarchy.
+
+    Args:
+        controller: The controller of a hierarchy of version 1; empty for version 2.
+    """
     with open("/proc/self/cgroup") as file:
         for line in file:
             _, names, path = line.rstrip("\n").split(":", 2)
@@ -383,7 +468,15 @@ def _process_path(controller: str) -> str | None:
 
 
 def _mount_point(kind: str, option: str) -> tuple[str, str] | None:
-    """Return a hierarchy's mount point, and the hierarchy's path that is the mount's root."""
+    """Return the mount point of a hierarchy of cgroups; None: no such hierarchy is mounted.
+
+    Args:
+        kind: The type of the file system: ``cgroup`` or ``cgroup2``.
+        option: A controller among the mount's options; empty: any options.
+
+    Returns:
+        The mount point, and the path of the cgroup in the hierarchy that is mounted there.
+    """
     with open("/proc/self/mountinfo") as file:
         for line in file:
             mount_text, _, filesystem_text = line.partition(" - ")
@@ -407,7 +500,7 @@ def _folder(kind: str, controller: str) -> str | None:
     return folder.rstrip("/") if os.path.isdir(folder) else point
 
 
-# Without the text layer of `open`, which doubles the system calls for each limit of a sandbox.
+# `os.open` replaces `open`, which makes twice as many system calls for each limit of a sandbox.
 def _read(path: str) -> str:
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -425,8 +518,8 @@ def _write(path: str, value: str) -> None:
 
 
 def _remove_tree(folder: str) -> None:
-    """Remove a spawner's folder; its processes have ended, or are about to."""
-    deadline = time.monotonic() + _LEAVING_SECONDS  # afterwards a sweep will remove it
+    """Remove a spawner's folder, in which all processes have ended or are about to end."""
+    deadline = time.monotonic() + _LEAVING_SECONDS  # afterwards `snapshot.sweep` removes the folder
     while not _try_remove(folder) and time.monotonic() < deadline:
         time.sleep(0.002)
 
@@ -439,5 +532,7 @@ def _try_remove(folder: str) -> bool:
                     os.rmdir(entry.path)
         os.rmdir(folder)
     except OSError as error:
-        return error.errno != errno.EBUSY  # otherwise it is removed, or not removable by us
+        # EBUSY: a process has not ended yet. Any other error: the folder does not exist any more,
+        # or this process cannot remove it.
+        return error.errno != errno.EBUSY
     return True

@@ -1,4 +1,7 @@
-"""A child of the spawner, and the resources of a sandbox's process 1 that it owns."""
+"""`Child`: the spawner's object for a process that the spawner has forked.
+
+The object owns the spawner's descriptors for this process, such as a socket and a pidfd.
+"""
 
 from __future__ import annotations
 
@@ -17,18 +20,20 @@ from intercode_sandbox.native.pipes import close_all, exit_pipe, open_channels
 class Child:
     """A forked process that is, or waits to become, a sandbox's process 1.
 
-    The kernel reports events of a child in any order: its end may arrive before its last message.
-    Therefore each descriptor of a child belongs to this object alone, and is closed with it.
+    The kernel reports the events of a child in any order: the end may arrive before the last
+    message. Therefore each descriptor of a child belongs to this object alone, and stays open until
+    this object closes it.
 
     Args:
         name: The child's unique name in the spawner.
-        cgroup: The name of its cgroup.
-        layer_count: The number of mounted layers at the fork: a child's copy of the mounts is as
-            old as the child.
-        clone: Forks the child, which waits at the other end of a socket, and returns its pid.
+        cgroup: The name of the child's cgroups.
+        layer_count: The number of layers that are mounted now. The child copies these mounts, and
+            lacks any layer that is mounted later.
+        clone: A function that forks the child and returns its pid. The argument is the child's
+            socket, at which the child waits for a request.
 
     Raises:
-        OSError: The kernel refused.
+        OSError: The kernel refused the fork.
     """
 
     def __init__(
@@ -38,21 +43,24 @@ class Child:
         self.cgroup = cgroup
         self.layer_count = layer_count
         self.spec: dict[str, Any] | None = None
-        """The expected request for which the child is prepared."""
+        """The request for which the child's sandbox is prepared; None: the child is not prepared.
+        """
         self.prepared_fds: list[int] = []
         """The caller's ends of the prepared program's channels."""
         self.files: int | None = None
-        """A detached mount of the child's files, if these can be frozen."""
+        """A descriptor of a detached mount of the sandbox's files, if the files can be frozen."""
         self.identity: Identity | None = None
-        """The identity of the child, once it has received a request."""
+        """The identity of the sandbox, as soon as the child has received a request."""
         self.oom_kills = 0
-        """The value of `Cgroups.oom_kills` at the fork of the child."""
+        """The value of `Cgroups.oom_kills` at the fork of the child. Cgroups are reused, so the
+        value may be above 0."""
         self.ending = False
         """Whether the caller has closed the sandbox, and no longer waits for its end."""
         self.link, child_socket = wire.pair()
         with child_socket:
             self.pid = clone(child_socket)
-        # The pid is not reused until the spawner has waited for the child.
+        # The pid denotes the child: the kernel does not reuse it before the spawner waits for the
+        # child.
         try:
             self.process = os.pidfd_open(self.pid)
         except OSError:
@@ -62,14 +70,21 @@ class Child:
             raise
 
     def receive_files(self) -> None:
-        """Receive the child's message once it has a file system, or has failed."""
+        """Receive the message that the child sends after building its file system.
+
+        A child that has failed sends no descriptor, or has closed its socket.
+        """
         with suppress(EOFError, OSError):
             for fd in wire.receive(self.link)[1]:
                 self.files = fd
 
     @contextmanager
     def first_program(self) -> Iterator[list[int]]:
-        """Yield the child's ends of the prepared program's channels, if a program is prepared."""
+        """Open the channels of the prepared program, and yield the child's ends of them.
+
+        The list is empty if the request has no program to prepare. The caller's ends are stored in
+        `prepared_fds`.
+        """
         assert self.spec is not None
         if (program := self.spec["first"]) is None:
             yield []
@@ -91,14 +106,20 @@ class Child:
             signal.pidfd_send_signal(self.process, signal.SIGKILL)
 
     def exit_code(self) -> int | None:
-        """Return the child's exit code; None until the child and all processes in it have ended."""
+        """Return the child's exit code; None: a process of the sandbox has not ended yet.
+
+        The code is minus N if signal N killed the child.
+        """
         status = os.waitid(os.P_PIDFD, self.process, os.WEXITED | os.WNOHANG)
         if status is None:
             return None
         return status.si_status if status.si_code == os.CLD_EXITED else -status.si_status
 
     def close(self) -> None:
-        """Close the link, which ends a child without a caller. Idempotent."""
+        """Close the socket to the child, and the prepared program's channels. Idempotent.
+
+        A child that no caller has taken over then ends.
+        """
         self.link.close()
         fds, self.prepared_fds = self.prepared_fds, []
         close_all(*fds)

@@ -1,9 +1,10 @@
-"""Ledgers of closed sandboxes that the kernel has not ended yet.
+"""Ledgers: lists, in files, of closed sandboxes that the kernel has not ended yet.
 
 The kernel may need minutes to end programs: for instance, it walks a file's list of locks once for
-each descriptor of the file. No caller waits for that. A spawner keeps the ids, the cgroup and the
-memory of such a sandbox until its end, and lists the sandbox in a ledger. A spawner keeps its
-ledger locked: an unlocked ledger belongs to a spawner that has ended.
+each descriptor of the file. No caller waits so long. The sandbox's spawner keeps the ids, the
+cgroup and the memory of such a sandbox until its end, and lists the sandbox in a ledger. Each
+spawner has one ledger, which it keeps locked. An unlocked ledger belongs to a spawner that has
+ended.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 LEDGERS = "endings"
-"""The folder of the ledgers, in the cache."""
+"""Name of the folder of ledgers, in the cache folder."""
 _MAX_LEDGER_BYTES = 1 << 20
 
 
@@ -25,15 +26,21 @@ class Ending:
     """A closed sandbox that the kernel is still ending."""
 
     lease: str
-    """The name of the sandbox's spawner."""
+    """The lease of the sandbox's spawner: see `ownership.new_lease`."""
     name: str
     """The name of the sandbox's cgroup."""
     pid: int
-    """The sandbox's process 1, in the spawner's pid namespace."""
+    """The pid of the sandbox's process 1, in the spawner's pid namespace."""
 
 
 def open_ledger(folder: Path, lease: str) -> int:
-    """Create a spawner's ledger and return a locked descriptor. Copies of it share the lock.
+    """Create a spawner's ledger, lock it, and return its descriptor.
+
+    Copies of the descriptor share the lock.
+
+    Args:
+        folder: The folder of ledgers.
+        lease: The spawner's lease, the name of the file.
 
     Raises:
         OSError: The ledger cannot be created.
@@ -43,22 +50,29 @@ def open_ledger(folder: Path, lease: str) -> int:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         ledger = os.open(folder / lease, flags, 0o600)
         fcntl.flock(ledger, fcntl.LOCK_EX)
-        if os.fstat(ledger).st_nlink:  # otherwise a sweep has removed it before the lock
+        # If another process removed the file before this process locked it, the file has no name
+        # any more. The loop then creates a new file.
+        if os.fstat(ledger).st_nlink:
             return ledger
         os.close(ledger)
 
 
 def write_ledger(ledger: int, sandboxes: Mapping[str, int]) -> None:
-    """Replace the content of a ledger by the given cgroup names and pids."""
+    """Replace the content of a ledger.
+
+    Args:
+        ledger: The descriptor of the ledger.
+        sandboxes: For each ending sandbox, the name of its cgroup → the pid of its process 1.
+    """
     text = "".join(f"{name} {pid}\n" for name, pid in sandboxes.items()).encode()
-    with suppress(OSError):  # the disk is full: the ends go unlisted, but happen all the same
+    with suppress(OSError):  # on a full disk the list is incomplete, which affects reports only
         os.ftruncate(ledger, 0)
         os.pwrite(ledger, text, 0)
 
 
 def read_ledgers(folder: Path) -> list[Ending]:
-    """List the sandboxes that are still ending; remove the ledgers of ended spawners."""
-    with suppress(OSError):  # the folder does not exist yet, or is another user's
+    """Return the sandboxes that are still ending; remove the ledgers of ended spawners."""
+    with suppress(OSError):  # the folder does not exist yet, or belongs to another user
         paths = sorted(folder.iterdir())
         return [ending for path in paths for ending in _read(path)]
     return []
@@ -67,7 +81,7 @@ def read_ledgers(folder: Path) -> list[Ending]:
 def _read(path: Path) -> Iterable[Ending]:
     try:
         ledger = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError:  # removed just now
+    except OSError:  # another process has just removed the ledger
         return []
     try:
         fcntl.flock(ledger, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,8 @@
-"""Frozen layers of this process, each counted against its quota until the process drops it."""
+"""Frozen layers: files of frozen sandboxes, which a spawner retains in memory.
+
+All frozen layers of this process together must not exceed a quota of bytes. A layer counts until
+its last reference in this process ends.
+"""
 
 from __future__ import annotations
 
@@ -12,19 +16,20 @@ from intercode_sandbox.ownership import register_finalizer
 from intercode_sandbox.units import MIB
 
 MAX_BYTES_VARIABLE = "INTERCODE_FROZEN_BYTES"
-"""The environment variable for the maximal bytes of all frozen layers of a process."""
+"""Name of the environment variable with the quota of bytes. Default: half of the memory."""
 _lock = threading.Lock()
 _sizes: dict[object, int] = {}
+"""An arbitrary key for each frozen layer → its bytes."""
 
 
 class FrozenLayer:
-    """A sandbox's files, retained in memory and freed with their last user.
+    """A frozen layer of a spawner. The spawner releases the layer when this object is freed.
 
     Args:
-        name: The layer's name in its spawner.
-        owner: The spawner's name.
-        usage: The layer's bytes and files.
-        thaw: Lets the spawner release the layer.
+        name: The layer's name in the spawner.
+        owner: The spawner's lease: see `ownership.new_lease`.
+        usage: The numbers of the layer's bytes and files.
+        thaw: A function that makes the spawner release the layer of a name.
     """
 
     def __init__(
@@ -40,7 +45,8 @@ class FrozenLayer:
 
 
 def _drop(key: object, thaw: Callable[[str], None], name: str) -> None:
-    # Without the lock, as any thread may call it: one operation on a dictionary is atomic.
+    # A finalizer may run in any thread, even in one that holds the lock. So it takes no lock: a
+    # single operation on a dictionary is atomic.
     _sizes.pop(key, None)
     thaw(name)
 
@@ -58,13 +64,13 @@ def max_bytes() -> int:
     )
 
 
-def room() -> int:
+def available_bytes() -> int:
     """Return the remaining bytes of the quota for frozen layers."""
     return max_bytes() - sum(list(_sizes.values()))
 
 
-def no_room_error(size: int) -> SandboxError:
-    """Return the error of a layer that exceeds the remaining quota."""
+def quota_error(size: int) -> SandboxError:
+    """Return the error for a layer of this many bytes, which exceeds the remaining quota."""
     return SandboxError(
         f"the sandbox's files, {size / MIB:.0f} MiB, cannot be frozen: {len(_sizes)} snapshots "
         f"and forks of this process hold {sum(list(_sizes.values())) / MIB:.0f} of at most "

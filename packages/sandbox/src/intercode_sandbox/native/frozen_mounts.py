@@ -1,7 +1,8 @@
-"""Mounts of frozen layers: each holds the unchangeable files of one sandbox.
+"""The spawner's mounts of frozen layers. Each layer has the files of one sandbox, made read-only.
 
-The layers are mounted in a separate mount namespace, from which no sandbox is forked. A child of
-the spawner would otherwise keep its parent's mounts alive, and copying each would cost it time.
+The layers are mounted in a separate mount namespace, from which no sandbox is forked. In the
+spawner's own namespace, each forked child would copy all of the mounts, which takes time. The
+copies would also keep released layers in memory.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ class FrozenMounts:
     """The frozen layers of one spawner.
 
     Args:
-        stage: A folder for their mounts. The spawner's own mounts on it are absent from the
-            namespace of frozen layers.
+        mount_folder: The folder for the mounts of frozen layers. In its own namespace the spawner
+            uses the same folder for other mounts. The namespace of frozen layers lacks the latter.
     """
 
-    def __init__(self, stage: str) -> None:
-        self._stage = stage
+    def __init__(self, mount_folder: str) -> None:
+        self._mount_folder = mount_folder
         self._spawner_namespace = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
         self._root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         self._namespace = -1
@@ -42,7 +43,7 @@ class FrozenMounts:
             The layer's name.
 
         Raises:
-            OSError: EBUSY: a process can still write to the files, which stay writable.
+            OSError: The layer was not created. EBUSY: a process has a file open for writing.
         """
         with self._enter_namespace():
             name = str(self._count + 1)
@@ -58,7 +59,10 @@ class FrozenMounts:
         return name
 
     def copies(self, names: list[str]) -> list[int]:
-        """Return descriptors of detached copies of these mounts.
+        """Return a descriptor of a detached copy of each layer's mount.
+
+        Args:
+            names: The names of the layers.
 
         Raises:
             OSError: A layer does not exist.
@@ -68,7 +72,8 @@ class FrozenMounts:
             with self._enter_namespace():
                 try:
                     for name in names:
-                        if not os.path.ismount(name):  # else its empty folder would be copied
+                        # Without a mount at the folder, the empty folder itself would be copied.
+                        if not os.path.ismount(name):
                             raise FileNotFoundError(errno.ENOENT, "a frozen layer is gone", name)
                         trees.append(sc.open_tree(name))
                 except BaseException:
@@ -78,14 +83,17 @@ class FrozenMounts:
         return trees
 
     def remove(self, name: str) -> None:
-        """Release a layer. Running sandboxes keep their own copies."""
+        """Release a layer. Running sandboxes keep their copies of its mount."""
         with self._enter_namespace():
             sc.umount(name)
             os.rmdir(name)
 
     @contextmanager
     def _enter_namespace(self) -> Iterator[None]:
-        """Enter the namespace of frozen layers, and its folder, while the block runs."""
+        """Run the block in the namespace of frozen layers, with their folder as working directory.
+
+        The first call creates the namespace.
+        """
         if self._namespace < 0:
             sc.unshare(sc.CLONE_NEWNS)
         else:
@@ -97,12 +105,14 @@ class FrozenMounts:
             yield
         finally:
             sc.setns(self._spawner_namespace, sc.CLONE_NEWNS)
-            os.fchdir(self._root)  # setns may have changed the root
+            # setns sets the root to that of the namespace. These lines restore the spawner's root.
+            os.fchdir(self._root)
             os.chroot(".")
 
     def _prepare_namespace(self) -> None:
-        sc.umount(self._stage)  # copies of the layers of images
+        # The new namespace is a copy of the spawner's, with mounts of images that it must not keep.
+        sc.umount(self._mount_folder)
         options = "size=1m,mode=700"
-        sc.mount("tmpfs", self._stage, "tmpfs", sc.MS_NOSUID | sc.MS_NODEV, options)
-        self._folder = os.open(self._stage, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        sc.mount("tmpfs", self._mount_folder, "tmpfs", sc.MS_NOSUID | sc.MS_NODEV, options)
+        self._folder = os.open(self._mount_folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._namespace = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)

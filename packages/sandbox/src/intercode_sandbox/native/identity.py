@@ -1,12 +1,13 @@
-"""A sandbox's identity on the machine: a user namespace and, as root, a range of user ids.
+"""The identity of a sandbox: a user namespace, and a range of the machine's user ids.
 
-As root, process 1 has an id that is not mapped in the namespace. No program in the sandbox can
-become its user, whatever capability the program has. So programs can neither signal, limit, trace
-nor read process 1.
+Only a spawner with root's privileges can allocate ranges of ids. Process 1 of its sandboxes has a
+further id, which is not mapped in the namespace. No program in the sandbox can become that user,
+whatever capability the program has. So programs can neither signal, limit, trace nor read process
+1.
 
 The kernel counts many resources for each user of the machine: descriptors in flight, inotify,
-pipes, processes, locks. As root, every sandbox therefore has unique ids. An ordinary user has one
-id, and shares these counts with all of their sandboxes.
+pipes, processes, locks. A spawner with root's privileges therefore gives unique ids to each
+sandbox. An ordinary user has only one id, and all sandboxes of that user share the counts.
 """
 
 from __future__ import annotations
@@ -23,42 +24,47 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from intercode_sandbox.native import syscalls as sc, wire
-from intercode_sandbox.privileges import permitted
+from intercode_sandbox.privileges import read_permitted_capabilities
 
 ID_COUNT = 65_536
-"""Number of user and group ids in a sandbox, as root."""
+"""Number of user and group ids in a sandbox of a spawner with root's privileges."""
 
 _FIRST_ID, _END_ID = 0x7000_0000, 0x7FFE_0000
-"""Bounds of ids without accounts: systemd's ranges for containers end before the first id, and its
-range for foreign ids begins after the last."""
+"""The first id of all ranges, and the first id after them. No account has an id between them.
+Systemd's ranges for containers lie below, and systemd's range for foreign ids lies above."""
 _RANGES = (_END_ID - _FIRST_ID) // ID_COUNT - 1
-"""Number of usable ranges. The first range is reserved: it holds the ids of all process 1s."""
+"""Number of usable ranges. The first range is reserved for the ids of process 1 of all sandboxes.
+"""
 OWN_THREADS = 2
-"""Process 1, and a program during its start (in a container, the thread that starts one)."""
+"""Number of processes of InterCode in a sandbox: process 1, and a program during its start. In a
+container the second is the thread that starts a program."""
 _REGISTRY = "/run/intercode"
+"""The folder with the lock files of the ranges of ids."""
 _LOCK_FILES = 64
-"""Files of the registry that share the locks. The kernel examines all locks of a file at each close
-of a descriptor of it, and a spawner's fork closes those of all sandboxes."""
+"""Number of lock files. Each file has the locks of several ranges. The kernel examines all locks of
+a file whenever a descriptor of the file is closed. A fork of a spawner closes the descriptors of
+all sandboxes. So the locks are distributed over several files."""
 _ACCOUNTS = ("/etc/passwd", "/etc/group")
 _SUBORDINATE = ("/etc/subuid", "/etc/subgid")
 _MAX_IDLE_IDENTITIES = 32
-"""Identities that a spawner retains for its next sandboxes."""
+"""Maximum number of idle identities that a spawner retains for its next sandboxes."""
 
 
 @dataclass(frozen=True)
 class Identity:
-    """One sandbox's identity. The descriptors stay open as long as a sandbox uses it."""
+    """The identity of one sandbox. Its descriptors stay open as long as the sandbox uses it."""
 
     namespace: int
-    """The user namespace."""
+    """A descriptor of the user namespace."""
     lock: int
-    """Lock of the range of ids, held by the spawner and by process 1; -1 for an ordinary user."""
+    """A descriptor with the lock of the range of ids, which the spawner and process 1 hold; -1 for
+    an ordinary user."""
     first_id: int
-    """User 0 of the sandbox, in its spawner's namespace."""
+    """The id that user 0 of the sandbox has in the spawner's namespace."""
     init_id: int
-    """The user of process 1, in its spawner's namespace."""
+    """The user id of process 1 in the spawner's namespace."""
     processes: int
-    """Maximum of processes, of all users together."""
+    """Maximum of processes in the sandbox, of all its users together."""
 
     @property
     def fds(self) -> list[int]:
@@ -66,16 +72,17 @@ class Identity:
         return [self.namespace] if self.lock < 0 else [self.namespace, self.lock]
 
     def close(self) -> None:
-        """Release the namespace and the range."""
+        """Release the user namespace and the range of ids."""
         for fd in self.fds:
             os.close(fd)
 
 
 class Identities:
-    """The identities of one spawner's sandboxes: created on demand, and reused.
+    """The identities of one spawner's sandboxes. They are created on demand, and reused.
 
     Args:
-        root: Whether the spawner allocates ranges of ids.
+        root: Whether the spawner has the privileges of `privileges.is_root`, and so allocates
+            ranges of ids.
     """
 
     def __init__(self, root: bool) -> None:
@@ -83,14 +90,18 @@ class Identities:
         self.idle_identities: deque[Identity] = deque()
 
     def take(self, processes: int) -> Identity:
-        """Allocate an identity that no living sandbox has, nor any other process of the machine.
+        """Return an identity whose ids no running sandbox and no account of the machine has.
+
+        Args:
+            processes: Maximum of processes in the sandbox.
 
         Raises:
             OSError: The kernel refused a user namespace, or no range is free.
         """
         for identity in self.idle_identities:
             if identity.processes == processes:
-                # The longest idle identity: the resources of its last sandbox are surely free.
+                # The longest idle identity comes first. The kernel has most probably freed all
+                # resources of its last sandbox.
                 self.idle_identities.remove(identity)
                 return identity
         lock, index = _free_range() if self.root else (-1, 0)
@@ -102,7 +113,10 @@ class Identities:
             raise
 
     def give_back(self, identity: Identity) -> None:
-        """Retain an identity for another sandbox: all processes of its last sandbox have ended."""
+        """Retain the identity of a sandbox for another one.
+
+        The caller ensures that all processes of the sandbox have ended.
+        """
         self.idle_identities.append(identity)
         if len(self.idle_identities) > _MAX_IDLE_IDENTITIES:
             self.idle_identities.popleft().close()
@@ -111,8 +125,8 @@ class Identities:
 def _free_range() -> tuple[int, int]:
     """Lock a free range of ids; return the lock's descriptor, and the number of the range.
 
-    The search starts at random: two containers share the kernel's ids but not the registry, and
-    thus rarely collide.
+    The search starts at a random range. Two containers on one machine share the kernel's ids, but
+    not the lock files. Because of the random start they rarely choose the same range.
     """
     taken_indices = set(_taken_ranges())
     start = int.from_bytes(os.urandom(4), "little") % _RANGES
@@ -126,7 +140,8 @@ def _free_range() -> tuple[int, int]:
             continue
         lock = os.open(f"{_REGISTRY}/ids-{index % _LOCK_FILES}", flags, 0o600)
         try:
-            # struct flock; l_pid must be 0 for a lock that belongs to the open file.
+            # The bytes are the kernel's struct flock. An open file description lock (OFD) requires
+            # that l_pid is 0.
             byte = struct.pack("hhqqixxxx", fcntl.F_WRLCK, os.SEEK_SET, index, 1, 0)
             fcntl.fcntl(lock, fcntl.F_OFD_SETLK, byte)
             return lock, index
@@ -142,25 +157,33 @@ def _range_start(index: int) -> int:
 
 
 def _taken_ranges() -> Iterator[int]:
-    """Yield the ranges in which this machine's administrator has assigned ids."""
-    for path, first_field in [(p, 2) for p in _ACCOUNTS] + [(p, 1) for p in _SUBORDINATE]:
+    """Yield the numbers of the ranges in which this machine has accounts or subordinate ids."""
+    for path, first_field in [(table_path, 2) for table_path in _ACCOUNTS] + [
+        (table_path, 1) for table_path in _SUBORDINATE
+    ]:
         with suppress(FileNotFoundError), open(path, errors="replace") as file:
             for line in file:
-                numbers = [f for f in line.rstrip("\n").split(":")[first_field:] if f.isdigit()]
-                if not numbers:
+                id_fields = [f for f in line.rstrip("\n").split(":")[first_field:] if f.isdigit()]
+                if not id_fields:
                     continue
-                count = int(numbers[1]) if first_field == 1 and len(numbers) > 1 else 1
-                low, high = int(numbers[0]), int(numbers[0]) + count - 1
+                count = int(id_fields[1]) if first_field == 1 and len(id_fields) > 1 else 1
+                low, high = int(id_fields[0]), int(id_fields[0]) + count - 1
                 if high < _FIRST_ID or low >= _END_ID:
                     continue
-                if low < _range_start(0):  # among the ids of process 1
+                if low < _range_start(0):  # the id is among the ids reserved for process 1
                     yield from range(max(0, low - _FIRST_ID), min(_RANGES, high - _FIRST_ID + 1))
                 low_range = max(0, (low - _FIRST_ID) // ID_COUNT - 1)
                 yield from range(low_range, min(_RANGES, (high - _FIRST_ID) // ID_COUNT))
 
 
 def _make(lock: int, index: int, processes: int) -> Identity:
-    """Create the namespace, by a helper that enters it first."""
+    """Create an identity: a helper process enters a new user namespace, which this process opens.
+
+    Args:
+        lock: The descriptor of the range's lock; -1 for an ordinary user.
+        index: The number of the range.
+        processes: Maximum of processes in the sandbox.
+    """
     first_id, init_id = (_range_start(index), _FIRST_ID + index) if lock >= 0 else (0, 0)
     link, helper_socket = wire.pair()
     with link:
@@ -169,17 +192,17 @@ def _make(lock: int, index: int, processes: int) -> Identity:
             _run_helper(helper_socket, init_id, processes)
         helper_socket.close()
         try:
-            _hear(link)
+            _await_helper(link)
             ids = f"0 {first_id} {ID_COUNT if init_id else 1}"
             write_maps(pid, ids, ids)
             namespace = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
         finally:
-            link.shutdown(socket.SHUT_RDWR)  # ends the helper
+            link.shutdown(socket.SHUT_RDWR)  # the helper notices the shutdown, and exits
             os.waitpid(pid, 0)
     return Identity(namespace, lock, first_id, init_id, processes)
 
 
-def _hear(link: socket.socket) -> None:
+def _await_helper(link: socket.socket) -> None:
     try:
         message, _ = wire.receive(link)
     except EOFError:
@@ -189,26 +212,33 @@ def _hear(link: socket.socket) -> None:
 
 
 def _run_helper(link: socket.socket, init_id: int, processes: int) -> None:
-    """Enter a user namespace in a fork of the spawner; stay until the spawner has opened it."""
+    """Enter a new user namespace, in a fork of the spawner, until the spawner has opened it.
+
+    Args:
+        link: The helper's socket to the spawner.
+        init_id: The user id of process 1, which creates the namespace; 0 for an ordinary user.
+        processes: Maximum of processes in the sandbox.
+    """
     try:
-        link = wire.keep_only(link)  # the link ends with the spawner
+        link = wire.keep_only(link)  # if the spawner ends, this socket reports the end
         if init_id:
-            # The namespace's owner is charged for all that the kernel counts in it: never root.
-            capabilities = permitted()
+            # The kernel charges the namespace's resources to the user that creates the namespace.
+            # This user must not be root, because all sandboxes would then share root's resources.
+            capabilities = read_permitted_capabilities()
             sc.prctl(sc.PR_SET_KEEPCAPS, 1)
             os.setgroups([])
             os.setresgid(init_id, init_id, init_id)
             os.setresuid(init_id, init_id, init_id)
             sc.capset(capabilities, capabilities, 0)
             sc.prctl(sc.PR_SET_DUMPABLE, 1)  # otherwise root owns the files of its id maps
-            # The limit of a namespace's creator holds for all of its users together, and for all
-            # namespaces of the same owner. This owner has no other namespace.
+            # The limit applies to all users of the namespace together, and to all namespaces of the
+            # same creator. This creator has no other namespace.
             limit_processes(processes + OWN_THREADS)
         sc.unshare(sc.CLONE_NEWUSER)
         wire.send(link, {})
         wire.receive(link)
     except EOFError:
-        pass  # the spawner has opened the namespace, or has died
+        pass  # the spawner has opened the namespace, or has ended
     except OSError as error:
         with suppress(OSError):
             wire.send(link, {"errno": error.errno, "error": sc.with_line(error).strerror})
@@ -217,15 +247,22 @@ def _run_helper(link: socket.socket, init_id: int, processes: int) -> None:
 
 
 def limit_processes(max_count: int) -> None:
-    """Limit the number of processes of this process's user."""
+    """Set the maximal number of processes of this process's user (RLIMIT_NPROC)."""
     hard_limit = resource.getrlimit(resource.RLIMIT_NPROC)[1]
     max_count = max_count if hard_limit == resource.RLIM_INFINITY else min(max_count, hard_limit)
     resource.setrlimit(resource.RLIMIT_NPROC, (max_count, max_count))
 
 
 def write_maps(pid: int | str, uids: str, gids: str) -> None:
-    """Write the id maps of the new user namespace of a process."""
-    if uids.endswith(" 1"):  # unprivileged: only to the own id, and without its groups
+    """Write the id maps of a process's new user namespace.
+
+    Args:
+        pid: The process; or ``self``.
+        uids: The map of user ids, in the kernel's format.
+        gids: The map of group ids.
+    """
+    # An ordinary user may map one id only, and must first give up the change of groups.
+    if uids.endswith(" 1"):
         write(f"/proc/{pid}/setgroups", "deny")
     write(f"/proc/{pid}/uid_map", uids)
     write(f"/proc/{pid}/gid_map", gids)
@@ -235,7 +272,7 @@ def write(path: str, text: str) -> None:
     """Write a file of /proc.
 
     Raises:
-        OSError: The kernel refused; the message names the file.
+        OSError: The kernel did not accept the text; the message names the file.
     """
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:

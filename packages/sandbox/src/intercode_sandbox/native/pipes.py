@@ -1,4 +1,7 @@
-"""Channels of a program in a sandbox, opened by its caller, or in advance by the spawner."""
+"""Channels: the pipes and memory files between a program in a sandbox and its caller.
+
+The caller opens a program's channels. For a prepared program the spawner opens them in advance.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,18 @@ from collections.abc import Iterable
 from typing import Literal
 
 Channel = Literal["r", "w", "text"]
+"""The kind of a channel: see `SandboxBackend.popen`."""
 
 
 def channel(kind: Channel) -> tuple[int, int]:
-    """Return the caller's end and the program's end."""
+    """Open a channel of a kind; return the caller's end, and the program's end."""
     if kind == "text":
         memfd = os.memfd_create("text", os.MFD_CLOEXEC)
         os.fchmod(memfd, 0o444)
         return memfd, os.open(f"/proc/self/fd/{memfd}", os.O_RDONLY | os.O_CLOEXEC)
     read_end, write_end = os.pipe2(os.O_CLOEXEC)
-    # This process's user owns the pipe, yet a program inside may open /dev/stdout by its name.
+    # The pipe belongs to this process's user. A program in the sandbox may open its end by a name,
+    # such as /dev/stdout. Therefore the mode permits the opening to all users.
     os.fchmod(read_end, 0o444 if kind == "r" else 0o666)
     return (write_end, read_end) if kind == "r" else (read_end, write_end)
 
@@ -24,12 +29,20 @@ def channel(kind: Channel) -> tuple[int, int]:
 def open_channels(
     kinds: Iterable[tuple[int, Channel]], merge_stderr: bool
 ) -> tuple[dict[int, int], dict[int, int]]:
-    """Return both ends of each channel by number, the caller's first; on errors leave none open."""
+    """Open the channels of a program. In case of an error no descriptor stays open.
+
+    Args:
+        kinds: The program's descriptor and the kind of each channel.
+        merge_stderr: Whether descriptor 2 of the program is the same stream as descriptor 1.
+
+    Returns:
+        Two mappings: the program's descriptor → the caller's end, and → the program's end.
+    """
     caller_ends: dict[int, int] = {}
     program_ends: dict[int, int] = {}
     try:
-        for number, kind in kinds:
-            caller_ends[number], program_ends[number] = channel(kind)
+        for fd_number, kind in kinds:
+            caller_ends[fd_number], program_ends[fd_number] = channel(kind)
         if merge_stderr:
             program_ends[2] = os.dup(program_ends[1])
     except OSError:
@@ -39,13 +52,17 @@ def open_channels(
 
 
 def exit_pipe() -> tuple[int, int]:
-    """Return the caller's end, which receives an exit code, and the end for process 1."""
+    """Open the pipe by which process 1 reports a program's exit code.
+
+    Returns:
+        The caller's end, which does not block, and the end for process 1.
+    """
     read_end, write_end = os.pipe2(os.O_CLOEXEC)
     os.set_blocking(read_end, False)
     return read_end, write_end
 
 
 def close_all(*fds: int) -> None:
-    """Close all given descriptors."""
+    """Close several descriptors."""
     for fd in fds:
         os.close(fd)

@@ -1,7 +1,6 @@
-"""Preflight: the machine's rule that prevents a sandbox, and the command that fixes it.
+"""Errors that name the rule of the machine that prevents a sandbox, and the command that fixes it.
 
-This module has only commands that work on the machines on which they are printed: a test tries
-each of them there.
+Each command works on the machines on which InterCode prints it: a test tries each command there.
 """
 
 from __future__ import annotations
@@ -25,81 +24,95 @@ from intercode_sandbox.native.restrictions import (
     is_restricted_by_apparmor,
     masking_remedy,
 )
-from intercode_sandbox.privileges import as_root, has_machines_id, in_container, permitted
+from intercode_sandbox.privileges import (
+    as_root,
+    has_machines_id,
+    in_container,
+    read_permitted_capabilities,
+)
 
 _USER_OPTIONS = "--user 1000:1000 -e HOME=/tmp"
 _POD_USER = "in the container's securityContext runAsUser: 1000, and HOME=/tmp"
 _OPEN_FILES = 20_000
+"""The limit of open descriptors that the advice proposes."""
 _CAP_SYS_RESOURCE = 24
 _CHROOT = "this process is in a chroot, where the kernel permits no user namespaces"
 _PIVOT = (
     """unshare --mount sh -c 'mount --rbind "$0" "$0" && cd "$0" && pivot_root . . && """
     """umount --lazy . && exec bash' /the/chroot  # in place of chroot, as root"""
 )
-"""The way to enter a folder as the root of a mount namespace, unlike a chroot."""
+"""A command that makes a folder the root of a mount namespace. In such a root, unlike in a chroot,
+the kernel permits user namespaces."""
 
 
 def load_error(reply: dict[str, Any]) -> UsageError:
-    """Return the error for a worker's module that could not be imported.
+    """Return the error for a module of workers that could not be imported.
 
     Args:
-        reply: The report of `intercode_sandbox.native.worker.preload`.
+        reply: The message that `intercode_sandbox.native.worker.preload` has sent.
     """
     return UsageError(
-        f"preload: the worker's module {reply['unloaded']!r} cannot be imported: {reply['error']}. "
-        "It has Python's standard library, and what is in the folders of path=\n"
-        f"{reply['traceback'].rstrip()}"
+        f"preload: the worker's module {reply['unloaded']!r} cannot be imported: "
+        f"{reply['error']}. Workers can import Python's standard library and the folders of "
+        f"path=\n{reply['traceback'].rstrip()}"
     )
 
 
 def missing_program_error() -> SandboxUnavailableError:
-    """Return the error for an installation without the static process 1."""
+    """Return the error for an installation that lacks the C program of process 1."""
     return SandboxUnavailableError(
-        "intercode was installed without the program of sandboxes, which there is for Linux on "
-        f"x86-64 and aarch64: {PROGRAM}",
+        "intercode was installed without the sandbox program, which exists for Linux on x86-64 "
+        f"and aarch64: {PROGRAM}",
         "pip install --force-reinstall --no-deps intercode-sandbox  # or -e packages/sandbox",
     )
 
 
 def missing_folder_error(path: str) -> ImageError:
-    """Return the error for an image without a folder that a sandbox needs as a mount point."""
+    """Return the error for an image that lacks a folder on which a sandbox mounts a file system.
+
+    Args:
+        path: The path of the folder in the image.
+    """
     return ImageError(
-        f"the image has no folder {path}, but something else in its place, as a symbolic link, or "
-        "nothing. A sandbox's own is mounted there: make it an empty folder in the image"
+        f"the image has no folder {path}, but a symbolic link, another file, or nothing. A "
+        "sandbox mounts its own folder there: create an empty folder in the image"
     )
 
 
 def unavailable_error(reply: dict[str, Any]) -> SandboxError | ImageError:
-    """Return the error that names the machine's rule that refused, and its fix.
+    """Return the error for a sandbox or a spawner that did not start.
+
+    The message names the rule of the machine that has refused a system call, and the fix.
 
     Args:
-        reply: The spawner's, with ``failed`` and ``errno``.
+        reply: The message of the spawner or of process 1. Its ``failed`` is the failed call with
+            the kernel's text, and its ``errno`` the error number.
     """
-    failure, number = str(reply["failed"]), int(reply.get("errno", 0))
-    call = failure.removeprefix(f"[Errno {number}] ").partition(":")[0]
-    permission = number in (errno.EPERM, errno.EACCES)
+    failure, error_number = str(reply["failed"]), int(reply.get("errno", 0))
+    call = failure.removeprefix(f"[Errno {error_number}] ").partition(":")[0]
+    permission = error_number in (errno.EPERM, errno.EACCES)
     if call.startswith("image "):
         return missing_folder_error(call.removeprefix("image "))
-    if call in ("unshare", "clone") and number == errno.ENOSPC:
+    if call in ("unshare", "clone") and error_number == errno.ENOSPC:
         reason, fix = "user.max_user_namespaces is 0 or used up", _max_namespaces_command()
     elif call in ("unshare", "clone") and permission:
-        reason, fix = _namespace_problem(number)
+        reason, fix = _namespace_problem(error_number)
     elif call.startswith("write ") and permission:
         reason, fix = _id_map_problem()
     elif call == "setuid":
         reason = "sandboxes never run as the machine's root, which cannot become another user here"
         fix = container_remedy(_USER_OPTIONS, _POD_USER) or f"docker run {_USER_OPTIONS} …"
-    elif call == "open_tree" and number == errno.EACCES and not is_restricted_by_apparmor():
+    elif call == "open_tree" and error_number == errno.EACCES and not is_restricted_by_apparmor():
         reason, fix = _folder_problem()
-    elif call == "mount proc" and number == errno.EPERM:
+    elif call == "mount proc" and error_number == errno.EPERM:
         reason, fix = "this container's /proc is masked", masking_remedy()
-    elif call == "mount bind" and number == errno.EINVAL and failure.endswith(": '/'"):
-        reason, fix = _CHROOT, _PIVOT  # a chroot to a plain folder, not to a mount point
-    elif rule := find_restriction(_name(call), number, _unrestricted_namespaces_command()):
+    elif call == "mount bind" and error_number == errno.EINVAL and failure.endswith(": '/'"):
+        reason, fix = _CHROOT, _PIVOT  # the chroot's folder is not a mount point
+    elif rule := find_restriction(_name(call), error_number, _unrestricted_namespaces_command()):
         reason, fix = rule.reason, rule.fix
     elif call == "mount overlay":
         reason = "overlayfs refused; as an ordinary user it needs Linux 6.6 for files in memory"
-        fix = as_root("modprobe overlay") if number == errno.ENODEV else ""
+        fix = as_root("modprobe overlay") if error_number == errno.ENODEV else ""
     elif call == "mount_setattr":
         reason = "the image cache's file system cannot be id-mapped (ext4, xfs, btrfs, Linux 5.19)"
         fix = "export INTERCODE_CACHE=/a/folder/on/such/a/file/system"
@@ -109,18 +122,30 @@ def unavailable_error(reply: dict[str, Any]) -> SandboxError | ImageError:
 
 
 def open_files_command() -> str:
-    """Return the command that raises the limit of descriptors for this shell's processes."""
+    """Return the command that raises the limit of open descriptors for processes of this shell.
+
+    The text is empty if no command can do so.
+    """
     if in_container():
         return container_remedy(
             f"--ulimit nofile={_OPEN_FILES}", "a higher limit of the node's engine"
         )
     if os.geteuid() == 0:
-        return f"ulimit -n {_OPEN_FILES}" if permitted() >> _CAP_SYS_RESOURCE & 1 else ""
+        return (
+            f"ulimit -n {_OPEN_FILES}"
+            if read_permitted_capabilities() >> _CAP_SYS_RESOURCE & 1
+            else ""
+        )
     return as_root(f"prlimit --pid $$ --nofile={_OPEN_FILES}")
 
 
 def kernel_setting_command(name: str, value: int) -> str:
-    """Return the command that changes a kernel setting."""
+    """Return the command that changes a kernel setting.
+
+    Args:
+        name: The path of the setting below /proc/sys.
+        value: The new value.
+    """
     command = f"sysctl -w {name.replace('/', '.')}={value}"
     return f"{command}  # on the machine: no container can" if in_container() else as_root(command)
 
@@ -152,27 +177,36 @@ def _max_namespaces_command() -> str:
 
 
 def _name(call: str) -> str:
-    """Return a call's name: in a report of Python's own error, the source line in brackets."""
+    """Return the name of a system call from the text of an error.
+
+    An error of a function of Python does not name the call. `syscalls.with_line` has added the
+    source line in brackets, which takes the name's place.
+    """
     line = re.search(r"\((.+)\)$", call)
     return line[1] if line else call
 
 
 def caller_error(error: OSError, call: str) -> SandboxError:
-    """Return the error for a call of this process, before any sandbox exists.
+    """Return the error for a system call of this process that failed before any sandbox existed.
 
     Args:
         error: The kernel's error.
-        call: The call, or its purpose.
+        call: The name of the call, or its purpose.
     """
-    number = error.errno or 0
-    if rule := find_restriction(call, number, _unrestricted_namespaces_command()):
-        message = f"sandboxes are not permitted here: {rule.reason} ({call}: {os.strerror(number)})"
+    error_number = error.errno or 0
+    if rule := find_restriction(call, error_number, _unrestricted_namespaces_command()):
+        message = (
+            f"sandboxes are not permitted here: {rule.reason} ({call}: {os.strerror(error_number)})"
+        )
         return SandboxUnavailableError(message, rule.fix)
     return SandboxError(f"a sandbox did not start: {call}: {error}{active_rules_text()}")
 
 
 def active_rules_text() -> str:
-    """Return the active rules that may have caused an error, for the end of its message."""
+    """Return a text on the machine's active rules, to append to the message of an error.
+
+    The rules may have caused the error.
+    """
     reasons = [rule.reason for rule in active_restrictions()]
     return f"; on this machine {', '.join(reasons)}" if reasons else ""
 
@@ -181,7 +215,7 @@ def _unrestricted_namespaces_command() -> str:
     return kernel_setting_command(APPARMOR, 0)
 
 
-def _namespace_problem(number: int) -> tuple[str, str]:
+def _namespace_problem(error_number: int) -> tuple[str, str]:
     if not _has_root_mount():
         return _CHROOT, _PIVOT
     if is_restricted_by_apparmor():
@@ -194,13 +228,18 @@ def _namespace_problem(number: int) -> tuple[str, str]:
         )
     if read_if_there("/proc/sys/user/max_user_namespaces") == "0":
         return "user namespaces are off", _max_namespaces_command()
-    if number == errno.EPERM and "Seccomp:\t0\n" in read_if_there("/proc/self/status"):
-        return _CHROOT, _PIVOT  # to a mounted folder, by exclusion: it looks like a root
+    if error_number == errno.EPERM and "Seccomp:\t0\n" in read_if_there("/proc/self/status"):
+        # No other rule is active. So this process is in a chroot whose folder is a mount point,
+        # which `_has_root_mount` cannot distinguish from a root.
+        return _CHROOT, _PIVOT
     return "a seccomp profile forbids namespaces, as Docker's default does", filter_remedy()
 
 
 def _has_root_mount() -> bool:
-    """Return whether the root is a mount point: false only in a chroot to a plain folder."""
+    """Return whether the root of this process is a mount point.
+
+    False only in a chroot whose folder is not a mount point.
+    """
     with suppress(OSError), open("/proc/self/mountinfo", "rb") as file:
         return any(line.split()[4] == b"/" for line in file)
     return True

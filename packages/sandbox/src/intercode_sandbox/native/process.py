@@ -1,4 +1,4 @@
-"""The caller's ends of a sandbox's processes: of its programs, and of its process 1."""
+"""The caller's objects for processes of a sandbox: programs, workers and process 1."""
 
 from __future__ import annotations
 
@@ -26,15 +26,25 @@ from intercode_sandbox.native.zygote import encode_request
 from intercode_sandbox.ownership import disown_in_forks, register_release
 
 HARD_OUTPUT_FACTOR = 64
-"""A program that prints more than this many times its limit is killed: the rest is not read."""
+"""A program is killed if its output exceeds its limit this many times. The remaining output is not
+read."""
 _CHUNK = 1 << 18
 _DRAIN = 1 << 20
+"""Maximum of bytes that are read from a stream after the program has ended."""
 END_SECONDS = 5.0
-"""Seconds to wait for the end of killed processes; later their keeper alone waits."""
+"""Seconds for which a caller waits for the end of killed processes. Afterwards only the spawner
+waits for them."""
 
 
 class NativeProcess:
-    """A running program; the native implementation of `Process`."""
+    """A running program; the native implementation of `Process`.
+
+    Args:
+        pid: The process id inside the sandbox.
+        fds: The program's descriptor → the caller's end, for each channel.
+        exit_fd: The caller's end of the pipe to which process 1 writes the exit code.
+        send: A function that sends a signal: its arguments are the pid and the signal's number.
+    """
 
     def __init__(
         self, pid: int, fds: Mapping[int, int], exit_fd: int, send: Callable[[int, int], None]
@@ -51,7 +61,7 @@ class NativeProcess:
 
     @property
     def fds(self) -> Mapping[int, int]:
-        """The caller's end of each channel."""
+        """The program's descriptor → the caller's end, for each channel."""
         return self._fds
 
     @property
@@ -60,7 +70,10 @@ class NativeProcess:
         return self._exit_fd
 
     def poll(self) -> int | None:
-        """Return the exit code, or None while it runs. A program of a lost sandbox was killed."""
+        """Return the exit code, or None while the program runs.
+
+        If the sandbox has ended before the program, the exit code is that of SIGKILL.
+        """
         if self._code is None:
             try:
                 data = os.read(self._exit_fd, 4)
@@ -77,15 +90,19 @@ class NativeProcess:
             self._send(self.pid, number)
 
     def close(self) -> None:
-        """Kill the process if it runs, and close the caller's ends."""
+        """Kill the process if it runs, and close the caller's ends of its channels."""
         if not self._finalizer.alive:
             return
-        with suppress(OSError, SandboxError):  # the sandbox may end now, with the process
+        with suppress(OSError, SandboxError):  # the sandbox has ended, and the process with it
             self.signal(signal.SIGKILL)
         self._finalizer()
 
     def disown(self) -> None:
-        """Detach the descriptors (`SupportsDisown`): their numbers stay valid, on an empty file."""
+        """Replace the inherited descriptors in a fork of this process: see `SupportsDisown`.
+
+        The numbers then belong to an empty file. Closed numbers could be assigned to other files,
+        which later uses of this object would hit.
+        """
         if self._finalizer.alive:
             empty_file = os.memfd_create("nothing", os.MFD_CLOEXEC)
             for fd in (*self._fds.values(), self._exit_fd):
@@ -94,7 +111,15 @@ class NativeProcess:
 
 
 class NativeWorker(NativeProcess):
-    """A running worker; the native implementation of `Worker`."""
+    """A running worker; the native implementation of `Worker`.
+
+    Args:
+        pid: See `NativeProcess`.
+        caller_socket: The caller's end of the worker's socket.
+        errors: The caller's end of the worker's error output.
+        exit_fd: See `NativeProcess`.
+        send: See `NativeProcess`.
+    """
 
     def __init__(
         self,
@@ -109,56 +134,63 @@ class NativeWorker(NativeProcess):
         register_release(self, caller_socket.close)
 
     def errors(self) -> str:
-        """Read the worker's error output, for a diagnosis; each byte is returned once."""
+        """Return the worker's error output since the last call, for a diagnosis."""
         try:
             return os.read(self.fds[2], _CHUNK).decode(errors="replace")
         except BlockingIOError:
             return ""
 
     def close(self) -> None:
-        """Kill the worker if it runs, and close the caller's ends."""
+        """Kill the worker if it runs, and close the caller's ends of its streams."""
         self.socket.close()
         super().close()
 
     def disown(self) -> None:
-        """Close the inherited socket (`SupportsDisown`)."""
+        """Close the inherited socket in a fork of this process: see `SupportsDisown`."""
         self.socket.close()
         super().disown()
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedProgram:
-    """A program that was started together with its slot, before any request for it."""
+    """A program that was started together with its slot, because a sandbox may soon request it."""
 
     program: dict[str, Any]
-    """The request that starts it, with its channels."""
+    """The request for the program, with its channels."""
     pid: int
+    """Process id inside the sandbox."""
     fds: list[int]
-    """The caller's ends of its channels, then the caller's end of its exit pipe."""
+    """The caller's ends of the program's channels, then the caller's end of its exit pipe."""
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
 class SandboxSlot:
-    """The namespaces or container of a sandbox. A sandbox that was frozen gets a new slot."""
+    """The namespaces, or the container, in which a sandbox runs, with process 1.
+
+    A slot has one life: a sandbox that was frozen continues with the same files in a new slot.
+    """
 
     control: socket.socket
-    """The socket of its process 1."""
+    """The caller's socket to process 1."""
     process: InitProcess | None
-    """Process 1, if it is known."""
+    """Process 1; None for a container whose processes this process cannot see."""
     forget: Callable[[Path], None] = lambda _: None
-    """Announces to the keeper a layer that is about to be deleted."""
+    """A function that is called with the folder of a layer that is about to be deleted. The native
+    one makes the spawner unmount the layer."""
     freeze: Callable[[], FrozenLayer | None] = lambda: None
-    """Freezes its files if only process 1 runs; None: the kernel does not permit it."""
+    """A function that freezes the slot's files, if only process 1 runs. Its result is None if the
+    kernel does not permit it."""
     on_slow_end: Callable[[], None] = lambda: None
-    """Leaves the end of the sandbox to its spawner, if the kernel takes long for it."""
+    """A function that reports to the spawner that the kernel takes long to end this slot."""
     prepared_program: PreparedProgram | None = None
-    """The program that was started with the slot."""
+    """The program that was started with the slot, until a request takes it."""
     ids: int = 1
     """The number of user ids in the sandbox."""
     workers: tuple[str, ...] = ()
-    """The modules of workers that the slot can start."""
+    """The names of the modules that the slot can start as workers."""
     _program_finalizer: weakref.finalize[..., Any] | None = field(init=False, default=None)
-    """Closes the descriptors of the prepared program, even if the slot is dropped without `end`."""
+    """The finalizer that closes the descriptors of the prepared program. The finalizer is called by
+    `end`, or when the slot is freed without `end`."""
 
     def __post_init__(self) -> None:
         if self.prepared_program is not None:
@@ -169,7 +201,11 @@ class SandboxSlot:
         wire.send(self.control, encode_request(message), fds, packed=True)
 
     def take(self, program: dict[str, Any]) -> PreparedProgram | None:
-        """Return the prepared program, if its request equals `program`; else None."""
+        """Take the prepared program if it was started for the same request; otherwise return None.
+
+        Args:
+            program: The request for a program, with its channels.
+        """
         if self.prepared_program is None or self.prepared_program.program != program:
             return None
         prepared_program, self.prepared_program = self.prepared_program, None
@@ -178,7 +214,7 @@ class SandboxSlot:
         return prepared_program
 
     def end(self) -> None:
-        """End all processes, or leave them to the keeper if the kernel takes long."""
+        """End all processes of the slot, and wait for their end, but at most `END_SECONDS`."""
         self.prepared_program = None
         if self._program_finalizer is not None:
             self._program_finalizer()
@@ -188,11 +224,14 @@ class SandboxSlot:
 
 
 class InitProcess:
-    """A sandbox's process 1, by a descriptor that cannot denote another process.
+    """The process 1 of a sandbox, as the caller sees it.
+
+    The process is identified by a descriptor (pidfd), which never denotes another process.
 
     Args:
-        fd: A descriptor of the process, owned by this object from now on.
-        evidence: Returns the outside evidence of its end, or of its silence.
+        fd: The descriptor of the process, owned by this object from now on.
+        evidence: A function that returns evidence about the end of the process, or about its
+            failure to answer.
     """
 
     def __init__(
@@ -209,7 +248,8 @@ class InitProcess:
         with self._lock:
             if not self._file.closed:
                 self._kill_time = self._kill_time or time.monotonic()
-                # Without the privilege, the end of the socket must suffice.
+                # Process 1 also ends when the caller closes the socket. The closing must suffice if
+                # this process lacks the privilege to send the signal.
                 with suppress(ProcessLookupError, PermissionError):
                     signal.pidfd_send_signal(self._file.fileno(), signal.SIGKILL)
 
@@ -226,7 +266,10 @@ class InitProcess:
 
     @property
     def stopped(self) -> bool:
-        """Whether it was stopped from outside: no process of the sandbox can stop it."""
+        """Whether a process outside the sandbox has stopped process 1 by a signal.
+
+        No process of the sandbox can stop process 1.
+        """
         return read_if_there(f"/proc/{self.pid}/stat").rpartition(")")[2].lstrip()[:1] in ("T", "t")
 
     def wait(self, seconds: float) -> bool:
@@ -235,10 +278,11 @@ class InitProcess:
             if self._file.closed:
                 return True
             copy = os.dup(self._file.fileno())
-        try:  # without the lock, which `kill` and `end` need
+        try:  # this thread waits without the lock, because `kill` and `end` need it
             poll = select.poll()
             poll.register(copy, select.POLLIN)
-            # The kernel reports the end of a namespace's first process after all others have ended.
+            # The kernel reports the end of a pid namespace's first process only after all other
+            # processes of the namespace have ended.
             return bool(poll.poll(max(0.0, seconds) * 1000))
         finally:
             os.close(copy)
@@ -247,11 +291,11 @@ class InitProcess:
         """Kill process 1, and wait until all processes of the sandbox have ended. Idempotent.
 
         Args:
-            seconds: Seconds to wait; None: until `END_SECONDS` after the first kill. Then this
-                object closes its descriptor.
+            seconds: Seconds to wait. None: wait until `END_SECONDS` after the first kill, and then
+                close the descriptor.
 
         Returns:
-            Whether all have ended. Programs can make the kernel take minutes to end them.
+            Whether all processes have ended. Programs can make the kernel take minutes to end them.
         """
         self.kill()
         if seconds is not None:
@@ -263,7 +307,7 @@ class InitProcess:
         return has_ended
 
     def disown(self) -> None:
-        """Close the inherited descriptor (`SupportsDisown`)."""
+        """Close the inherited descriptor in a fork of this process: see `SupportsDisown`."""
         self._lock = threading.Lock()
         self._file.close()
 
@@ -275,17 +319,21 @@ def run_to_end(
     kill: Callable[[], None],
     stop: int | None = None,
 ) -> Completed:
-    """Collect a program's output until *it* ends, even if its children hold the output open.
+    """Collect the output of a program until the program ends, and return the result.
+
+    The call does not wait for children of the program that still hold its output open.
 
     Args:
         process: The program.
         timeout: Seconds until the program is killed.
         output_limit: Bytes retained of each stream.
-        kill: Kills the program.
+        kill: A function that kills the program.
         stop: A descriptor; the program is killed as soon as the descriptor is readable.
     """
     buffers = {
-        fd: OutputBuffer(output_limit) for number, fd in process.fds.items() if number in (1, 2)
+        fd: OutputBuffer(output_limit)
+        for fd_number, fd in process.fds.items()
+        if fd_number in (1, 2)
     }
     poll = select.poll()
     poll.register(process.exit_fd, select.POLLIN)
@@ -298,7 +346,10 @@ def run_to_end(
     timed_out = stopped = False
     while process.poll() is None:
         remaining_seconds = deadline - time.monotonic()
-        too_much = any(b.total > output_limit * HARD_OUTPUT_FACTOR for b in buffers.values())
+        too_much = any(
+            output_buffer.total > output_limit * HARD_OUTPUT_FACTOR
+            for output_buffer in buffers.values()
+        )
         if remaining_seconds <= 0 or too_much or stopped:
             timed_out = not too_much and not stopped
             kill()
@@ -308,23 +359,26 @@ def run_to_end(
             if fd in buffers and not _read_into(buffers[fd], fd) and event & select.POLLHUP:
                 poll.unregister(fd)
     for fd, buffer in buffers.items():
-        # A background child may print on: only the bytes available now count as the program's.
+        # A background child may continue to print. Only the bytes that are available now count as
+        # output of the program.
         limit = buffer.total + _DRAIN
         while buffer.total < limit and _read_into(buffer, fd):
             pass
-    buffers_by_number = {number: buffers[fd] for number, fd in process.fds.items() if fd in buffers}
+    buffers_by_number = {
+        fd_number: buffers[fd] for fd_number, fd in process.fds.items() if fd in buffers
+    }
     code = process.poll()
     return Completed(
         exit_code=128 + signal.SIGKILL if code is None else code,
         stdout=buffers_by_number[1].getvalue(),
         stderr=buffers_by_number[2].getvalue() if 2 in buffers_by_number else b"",
         timed_out=timed_out,
-        truncated=any(b.truncated for b in buffers.values()),
+        truncated=any(output_buffer.truncated for output_buffer in buffers.values()),
     )
 
 
 def _read_into(buffer: OutputBuffer, fd: int) -> bool:
-    """Read once; return whether any bytes were read."""
+    """Read from a descriptor into a buffer, once; return whether any bytes were read."""
     try:
         data = os.read(fd, _CHUNK)
     except BlockingIOError:
@@ -342,7 +396,10 @@ def read_if_there(path: str) -> str:
 
 
 def memory_file(data: bytes) -> int:
-    """Return a read-only descriptor of these bytes: a program's whole input, without a feeder."""
+    """Return a read-only descriptor of a memory file with these bytes.
+
+    The file serves as the whole input of a program. A pipe would need a thread that writes.
+    """
     write_end, read_end = channel("text")
     with open(write_end, "wb") as file:
         file.write(data)
@@ -350,5 +407,8 @@ def memory_file(data: bytes) -> int:
 
 
 def error_pipe() -> tuple[int, int]:
-    """Return the caller's end and a worker's end. A full pipe loses output; no writer waits."""
+    """Return the caller's end and a worker's end of a pipe for the worker's error output.
+
+    Neither end blocks. If the pipe is full, further output is lost, and the worker does not wait.
+    """
     return os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)

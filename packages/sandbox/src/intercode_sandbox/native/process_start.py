@@ -1,4 +1,7 @@
-"""Start of processes that must know little of the machine: the spawner and sandboxes' zygote."""
+"""Command lines that start the spawner, and the Python process from which workers are forked.
+
+The processes start with an isolated Python, few imports, and no settings inherited from the caller.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 PROGRAM = os.path.join(os.path.dirname(__file__), "static", "process1")
-"""The static program, created by the build of this package."""
+"""The path of the static C program that runs as zygote and as process 1 of sandboxes. The build of
+this package creates it."""
 SOCKET = 3
-"""The descriptor of the zygote's socket, and of a worker's."""
+"""The descriptor of the zygote's socket to the spawner, and of a worker's socket to the caller."""
 _ROOT = os.path.dirname(os.path.dirname(__file__))
 _PACKAGES = ("intercode_sandbox", "intercode_sandbox.native")
-# Stubs replace the packages' own __init__: the parents' would import much that is unused.
+# The code creates an empty module for each package, in place of the package's __init__.py. Those
+# files would import many modules that the process does not use.
 _BOOTSTRAP_CODE = """
 import importlib, json, os, signal, sys, types
 # What its caller ignores or blocks, it would ignore or block. Python itself ignores two of them.
@@ -36,12 +41,12 @@ os._exit(0)  # without the last words that a library may have
 
 
 class Workers(NamedTuple):
-    """The modules of sandboxes' workers, and the search paths of their imports.
+    """The Python modules that can run as workers in sandboxes, and the search paths of imports.
 
     Attributes:
-        modules: Their names.
+        modules: The names of the modules.
         path: Folders that imports search after the standard library.
-        packages: Package whose ``__init__`` is not executed → its folder.
+        packages: Name of a package whose ``__init__.py`` is not executed → the package's folder.
     """
 
     modules: list[str]
@@ -57,16 +62,16 @@ def command(
     python: str = sys.executable,
     root: str | None = None,
 ) -> list[str]:
-    """Return the command that runs ``main`` of a module of this package.
+    """Return the command line that runs ``main`` of a module of this package in a new Python.
 
     Args:
         module: The module's name in this package.
-        arguments: Keyword arguments of its ``main``.
+        arguments: Keyword arguments of the module's ``main``.
         path: Folders that imports search after the standard library.
-        packages: Other packages whose ``__init__`` is not executed → their folders.
-        python: The Python that runs it.
-        root: The folder of the package ``intercode_sandbox`` for that Python; default: this
-            process's.
+        packages: Name of a further package whose ``__init__.py`` is not executed → its folder.
+        python: The path of the Python that runs the module.
+        root: The folder of the package ``intercode_sandbox`` for that Python; default: the folder
+            of the package in this process.
     """
     package_folders = {
         name: os.path.join(root or _ROOT, *name.split(".")[1:]) for name in _PACKAGES

@@ -1,7 +1,7 @@
-"""Native provider: starts sandboxes on this machine's kernel, through a spawner process.
+"""The native provider of sandboxes: Linux namespaces on this machine, without a daemon.
 
-The provider needs no daemon and no image registry. The provider requests sandboxes from the
-spawner, and restarts a spawner that was killed.
+A separate process, the spawner, forks the sandboxes: see `intercode_sandbox.native.spawner`. The
+provider requests sandboxes from its spawner by messages, and restarts a spawner that was killed.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from intercode_sandbox.base import Evidence, Limits, Snapshot
-from intercode_sandbox.capabilities import MULTI_USER_CAPABILITIES
 from intercode_sandbox.errors import ImageError, SandboxError, SandboxUnavailableError
 from intercode_sandbox.extensions import bare_packages
-from intercode_sandbox.files import cache_root
-from intercode_sandbox.images import Command, Image, Progress, hidden_places, resolve
+from intercode_sandbox.host_files import cache_root
+from intercode_sandbox.images import Command, Image, Progress, resolve, resolve_hidden_paths
 from intercode_sandbox.images.tree import find_entry
 from intercode_sandbox.interruption import is_callers
+from intercode_sandbox.linux_capabilities import MULTI_USER_CAPABILITIES
 from intercode_sandbox.native import cgroup, frozen_layers, wire
 from intercode_sandbox.native.exit_ledger import LEDGERS, open_ledger
 from intercode_sandbox.native.frozen_layers import FrozenLayer
@@ -58,13 +58,15 @@ from intercode_sandbox.privileges import has_single_user, is_root
 
 
 class NativeProvider:
-    """The native implementation of `Provider`. Thread-safe; a fork starts its own spawner.
+    """The native implementation of `Provider`. Thread-safe.
+
+    A fork of this process cannot use the parent's spawner, and starts another one.
 
     Args:
-        progress: Called with the names of slow steps.
-        preload: The modules that `SandboxBackend.worker` can start: importable with the standard
-            library and `path` alone.
-        path: Folders that their imports search after the standard library.
+        progress: A function that is called with the name of each slow step.
+        preload: The modules that `SandboxBackend.worker` can start. They may import the standard
+            library, and modules in `path`, only.
+        path: Folders that imports of these modules search after the standard library.
     """
 
     def __init__(
@@ -89,8 +91,9 @@ class NativeProvider:
         network: Network = False,
     ) -> NativeSandbox:
         """Start a fresh sandbox."""
-        limits, policy = limits or Limits(), Policy.of(network)
-        self._running()  # reports a missing permission before an image is built
+        limits, policy = limits or Limits(), Policy.parse(network)
+        # A missing permission raises an error here, before an image is built in vain.
+        self._running_spawner()
         begin = partial(self._begin, limits=limits, network=policy.shared)
         files = image.files if isinstance(image, NativeSnapshot) else Files(self.image(image))
         sandbox = NativeSandbox(begin(files, False), files.image, limits, self._forget)
@@ -106,10 +109,17 @@ class NativeProvider:
         return sandbox
 
     def _begin(self, files: Files, alone: bool, limits: Limits, network: bool) -> SandboxSlot:
-        """Start a sandbox slot; `alone`: without a prepared program."""
-        spawner = self._running()
+        """Start a sandbox slot: the namespaces of a sandbox.
+
+        Args:
+            files: The files at the start of the slot.
+            alone: Whether to start the slot without a prepared program.
+            limits: The sandbox's limits.
+            network: Whether the slot shares this machine's network.
+        """
+        spawner = self._running_spawner()
         if any(layer.owner != spawner.name for layer in files.frozen_layers):
-            raise SandboxError("these files were frozen in memory of a spawner that has ended")
+            raise SandboxError("these files were frozen in the memory of a spawner that has ended")
         return spawner.launch(
             {
                 "layers": files.layers,
@@ -117,7 +127,7 @@ class NativeProvider:
                 "frozen": [layer.name for layer in files.frozen_layers],
                 "used": files.usage,
                 "host": files.image.host,
-                "hide": hidden_places() if files.image.host else [],
+                "hide": resolve_hidden_paths() if files.image.host else [],
                 "network": network,
                 "special": files.special,
                 "limits": limits.to_dict(),
@@ -127,17 +137,21 @@ class NativeProvider:
         )
 
     def _remember_program(self, program: dict[str, Any] | None) -> None:
-        """Remember a sandbox's first requested program: the next sandbox may request it, too."""
+        """Remember the program that a sandbox requested first; None: its first request was another.
+
+        Later slots start this program in advance, because other sandboxes often request the same
+        program first.
+        """
         self._first_program = program
 
     def image(self, image: str | Snapshot | Image) -> Image:
-        """Return the image of a name, and build it if necessary."""
+        """Return the image of a name or a snapshot; build the image if necessary."""
         if isinstance(image, NativeSnapshot):
             return image.image
         if isinstance(image, str):
             image = resolve(image, build_script=self.build_script, progress=self.progress)
         if isinstance(image, Image):
-            _check_places(image.layers)
+            _check_mount_points(image.layers)
             return image
         raise ImageError(f"a snapshot of another provider cannot be started here: {image!r}")
 
@@ -147,10 +161,13 @@ class NativeProvider:
 
     def facts(self) -> dict[str, Any]:
         """Return the facts of this machine, for a run's record."""
-        return dict(self._running().facts)
+        return dict(self._running_spawner().facts)
 
     def capability_problem(self, capabilities: Sequence[str], network: Network) -> str:
-        """Return the reason why sandboxes cannot have some capabilities: see `GrantsSome`."""
+        """Return the reason why sandboxes cannot have some of these capabilities, and the fix.
+
+        `SupportsCapabilityCheck` describes the arguments and the result.
+        """
         names = ", ".join(name for name in capabilities if name in MULTI_USER_CAPABILITIES)
         if names and has_single_user():
             return (
@@ -181,7 +198,7 @@ class NativeProvider:
         if spawner is not None:
             spawner.close()
 
-    def _running(self) -> SpawnerProcess:
+    def _running_spawner(self) -> SpawnerProcess:
         with self._lock:
             if self._spawner is not None and not self._spawner.alive:
                 self._spawner.close()
@@ -192,7 +209,7 @@ class NativeProvider:
             return self._spawner
 
     def disown(self) -> None:
-        """Drop the spawner and sandboxes (`SupportsDisown`). A fork starts its own spawner."""
+        """Forget the spawner and the sandboxes in a fork of this process: see `SupportsDisown`."""
         self._lock = threading.Lock()
         self._spawner = None
         self._live = weakref.WeakSet()
@@ -203,34 +220,42 @@ class NativeProvider:
 
 
 @lru_cache(maxsize=256)
-def _check_places(layers: tuple[Path, ...]) -> None:
-    """Refuse an image before any episode by the test that process 1 makes at each start."""
-    for name in _PLACES:
+def _check_mount_points(layers: tuple[Path, ...]) -> None:
+    """Refuse an image that lacks a folder of `_MOUNT_POINTS`.
+
+    Process 1 makes the same test at each start of a sandbox. This test refuses the image before a
+    run has played any episode.
+    """
+    for name in _MOUNT_POINTS:
         entry = find_entry(layers, (name,))
         if entry is None or not entry.is_dir:
             raise missing_folder_error(f"/{name}")
 
 
-_PLACES = ("dev", "proc")
+_MOUNT_POINTS = ("dev", "proc")
 """The folders of an image on which a sandbox mounts its own file systems."""
 _START_SECONDS = 30.0
 _EVIDENCE_SECONDS = 5.0
 _OPEN_FILES = 65_536
+"""Soft limit of open descriptors that the provider sets, if the hard limit permits."""
 _FEWEST_OPEN_FILES = 1024
+"""Hard limit of open descriptors below which no spawner is started."""
 _lingering_spawners: list[subprocess.Popen[bytes]] = []
-"""Closed spawners that wait for the kernel to end their sandboxes."""
+"""Spawners that were closed, and still run because the kernel has not yet ended their sandboxes.
+Python must wait for each of these child processes some time, or they stay zombies."""
 
 
 class SpawnerProcess:
-    """A running spawner process, ended by `close` or by the end of this process.
+    """A running spawner process. The spawner ends by `close`, or with this process.
 
     Args:
-        workers: The modules that it preloads for its sandboxes' workers.
+        workers: The modules that can run as workers in sandboxes. The spawner's zygote imports the
+            modules at its start.
 
     Raises:
         UsageError: A module cannot be imported.
-        SandboxUnavailableError: The machine does not permit sandboxes, or the program that they
-            run is missing.
+        SandboxUnavailableError: The machine does not permit sandboxes, or this installation lacks
+            the program that runs as their process 1.
         SandboxError: The spawner does not start.
     """
 
@@ -294,7 +319,10 @@ class SpawnerProcess:
         return self.process.poll() is None
 
     def launch(self, spec: dict[str, Any]) -> SandboxSlot:
-        """Start a sandbox slot; return it once it is ready.
+        """Start a sandbox slot, and return it as soon as it is ready.
+
+        Args:
+            spec: The request for the spawner, from `NativeProvider`.
 
         Raises:
             SandboxUnavailableError: The machine does not permit the sandbox.
@@ -314,7 +342,8 @@ class SpawnerProcess:
                     raise unavailable_error(describe_failure(reply))
                 if "failed" in reply:
                     raise unavailable_error(reply)
-                # The spawner announces the process; if that process died, it announces another.
+                # The spawner announces the slot's process 1 by a descriptor. If a prepared process
+                # has died, the spawner announces another one.
                 if fds:
                     close_all(*program_fds)
                     if process is not None:
@@ -338,7 +367,7 @@ class SpawnerProcess:
         )
         freeze = partial(self.freeze, name)
         users = ID_COUNT if self.facts["root"] else 1
-        on_slow_end = partial(self.hand_over, name)
+        on_slow_end = partial(self.announce_ending, name)
         slot = SandboxSlot(
             caller_socket,
             process,
@@ -353,32 +382,53 @@ class SpawnerProcess:
         return slot
 
     def _open_ledger(self) -> int:
-        """Open the spawner's ledger; without a writable cache, a memory file."""
+        """Open the list of the spawner's ending sandboxes: see `exit_ledger`.
+
+        If the cache is not writable, a memory file takes the ledger's place.
+        """
         try:
             return open_ledger(cache_root() / LEDGERS, self.name)
         except OSError:
             return os.memfd_create("ledger", os.MFD_CLOEXEC)
 
-    def hand_over(self, name: str) -> None:
-        """Leave a killed sandbox to the spawner, if the kernel takes long to end it."""
+    def announce_ending(self, name: str) -> None:
+        """Report to the spawner that the kernel takes long to end a killed sandbox.
+
+        The spawner then lists the sandbox in its ledger. The caller no longer waits.
+
+        Args:
+            name: The spawner's name for the sandbox.
+        """
         with suppress(OSError):  # the spawner has ended, with all its sandboxes
             wire.send(self.socket, {"ending": name})
 
     def evidence(self, name: str) -> Evidence:
-        """Return the evidence of a sandbox's end, by the spawner's name for the sandbox."""
+        """Request the evidence of a sandbox's end from the spawner.
+
+        Args:
+            name: The spawner's name for the sandbox.
+        """
         try:
             return Evidence(is_keeper_alive=True, **self._ask({"end_of": name}, _EVIDENCE_SECONDS))
         except (EOFError, OSError):
             return Evidence(is_keeper_alive=False)
 
     def freeze(self, name: str) -> FrozenLayer | None:
-        """Retain a sandbox's files as a layer; None: the kernel does not permit it.
+        """Retain the files of a sandbox, in memory, as a layer for other sandboxes.
+
+        Args:
+            name: The spawner's name for the sandbox.
+
+        Returns:
+            The layer; None: the kernel does not permit it.
 
         Raises:
             SandboxError: The files are too large, or the spawner has ended.
         """
         try:
-            reply = self._ask({"freeze": name, "room": frozen_layers.room()}, _START_SECONDS)
+            reply = self._ask(
+                {"freeze": name, "room": frozen_layers.available_bytes()}, _START_SECONDS
+            )
         except (EOFError, OSError) as error:
             raise SandboxError(f"the files could not be frozen: {error}") from error
         if "failed" in reply:
@@ -386,12 +436,16 @@ class SpawnerProcess:
         if "name" in reply:
             usage = reply["bytes"], reply["files"]
             return FrozenLayer(reply["name"], self.name, usage, self.thaw)
-        if reply.get("bytes", 0) > frozen_layers.room():
-            raise frozen_layers.no_room_error(reply["bytes"])
+        if reply.get("bytes", 0) > frozen_layers.available_bytes():
+            raise frozen_layers.quota_error(reply["bytes"])
         return None
 
     def thaw(self, name: str) -> None:
-        """Request the release of a frozen layer from the spawner."""
+        """Request that the spawner release a frozen layer.
+
+        Args:
+            name: The layer's name in the spawner.
+        """
         with suppress(OSError):  # the spawner has ended, with its mounts
             wire.send(self.socket, {"thaw": name})
 
@@ -404,22 +458,25 @@ class SpawnerProcess:
             return wire.receive(caller_socket)[0]
 
     def forget(self, layer: Path) -> None:
-        """Request from the spawner to unmount a layer before its deletion."""
+        """Request that the spawner unmount the folder of a layer, which is about to be deleted."""
         with suppress(OSError):  # the spawner has ended, with its mounts
             wire.send(self.socket, {"forget": str(layer)})
 
     def close(self) -> None:
         """End the spawner and all its sandboxes. Idempotent.
 
-        Wait for their end, or leave the spawner to wait for the kernel, which takes long for some.
+        The call waits for their end, but at most `END_SECONDS`. If the kernel takes longer to end a
+        sandbox, the spawner continues to wait alone.
         """
-        with suppress(OSError):  # closed already, or the spawner has ended first
-            # A shutdown reaches the spawner even if a fork without our code holds this end, too.
+        with suppress(OSError):  # the socket is closed already, or the spawner has ended first
+            # A forked process that never called `disown` may hold a copy of the socket. So closing
+            # the socket would not reach the spawner, but the shutdown does.
             self.socket.shutdown(socket.SHUT_WR)
         try:
-            wire.receive(self.socket)  # the spawner has read the end, and waits for the kernel
+            # The spawner confirms that it has noticed the shutdown, and has killed its sandboxes.
+            wire.receive(self.socket)
         except TimeoutError:
-            self.process.kill()  # the spawner was stopped by a signal
+            self.process.kill()  # the spawner does not answer: it was stopped by a signal
         except (EOFError, OSError):
             pass  # the spawner has ended
         self.socket.close()
@@ -434,37 +491,44 @@ class SpawnerProcess:
             cgroup.remove_all(self.name)
 
     def disown(self) -> None:
-        """Close the inherited socket (`SupportsDisown`)."""
+        """Close the inherited socket in a fork of this process: see `SupportsDisown`."""
         self.socket.close()
-        self.process.returncode = 0  # not this process's child
+        # The spawner is not a child of the fork, which must not wait for it. By this value
+        # Python considers the process as ended.
+        self.process.returncode = 0
 
 
 def _try_calls() -> None:
-    """Make each system call once that a sandbox needs of this process: a filter may refuse any.
+    """Make each system call once that this process needs for sandboxes.
+
+    A seccomp filter of this process may refuse any of the calls. The trial names the refused call.
 
     Raises:
         SandboxError: A call is refused; the message names the rule.
     """
     with ExitStack() as exit_stack:
 
-        def keep(fd: int) -> int:
+        def close_later(fd: int) -> int:
             exit_stack.callback(os.close, fd)
             return fd
 
         def wait() -> None:
-            with suppress(ChildProcessError):  # a process is not its own child
-                os.waitid(os.P_PIDFD, keep(os.pidfd_open(os.getpid())), os.WEXITED | os.WNOHANG)
+            # A process is not its own child. This error shows that waitid itself is permitted.
+            with suppress(ChildProcessError):
+                os.waitid(
+                    os.P_PIDFD, close_later(os.pidfd_open(os.getpid())), os.WEXITED | os.WNOHANG
+                )
 
         calls: dict[str, Callable[[], object]] = {
-            "pidfd_open": lambda: keep(os.pidfd_open(os.getpid())),
+            "pidfd_open": lambda: close_later(os.pidfd_open(os.getpid())),
             "pidfd_send_signal": lambda: signal.pidfd_send_signal(
-                keep(os.pidfd_open(os.getpid())), 0
+                close_later(os.pidfd_open(os.getpid())), 0
             ),
             "waitid": wait,
-            "memfd_create": lambda: keep(os.memfd_create("trial", os.MFD_CLOEXEC)),
+            "memfd_create": lambda: close_later(os.memfd_create("trial", os.MFD_CLOEXEC)),
             "prlimit64": lambda: resource.getrlimit(resource.RLIMIT_NOFILE),
-            "pipe2": lambda: [keep(fd) for fd in os.pipe2(os.O_CLOEXEC)],
-            "socketpair": lambda: [keep(part.detach()) for part in wire.pair()],
+            "pipe2": lambda: [close_later(fd) for fd in os.pipe2(os.O_CLOEXEC)],
+            "socketpair": lambda: [close_later(endpoint.detach()) for endpoint in wire.pair()],
         }
         for call, make in calls.items():
             try:
@@ -474,7 +538,9 @@ def _try_calls() -> None:
 
 
 def _raise_open_files() -> None:
-    """Raise the soft limit of descriptors to the hard one: the usual 1024 permits 140 sandboxes.
+    """Raise this process's soft limit of open descriptors to the hard limit, but at most 65,536.
+
+    The usual soft limit of 1024 suffices for only 140 sandboxes.
 
     Raises:
         SandboxUnavailableError: The hard limit is too low for a single sandbox.

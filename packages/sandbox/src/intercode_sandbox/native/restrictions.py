@@ -1,8 +1,8 @@
-"""Restrictions of this process that the machine itself reports, and the fix for each.
+"""Restrictions of this process that the machine reports, and the fix for each.
 
-A refused system call reveals little: the kernel's own checks, a seccomp filter, AppArmor and masked
-folders all return EPERM. The source of a refusal is therefore read from /proc before a call is
-interpreted.
+The error of a refused system call does not show which rule has refused it. The kernel's own checks,
+a seccomp filter, AppArmor and masked folders all return EPERM. Therefore this module reads the
+active rules from /proc.
 """
 
 from __future__ import annotations
@@ -15,16 +15,19 @@ from dataclasses import dataclass
 
 from intercode_sandbox.native import cgroup
 from intercode_sandbox.native.process import read_if_there
-from intercode_sandbox.privileges import as_root, in_container, in_pod, permitted
+from intercode_sandbox.privileges import as_root, in_container, in_pod, read_permitted_capabilities
 
 APPARMOR = "kernel/apparmor_restrict_unprivileged_userns"
+"""The kernel setting by which AppArmor restricts user namespaces of ordinary users."""
 REFUSALS = (errno.EPERM, errno.EACCES, errno.ENOSYS)
-"""The errors of a call that is not permitted; some seccomp profiles return ENOSYS."""
+"""The errors of a system call that a rule does not permit. Some seccomp profiles return ENOSYS."""
 _PROFILE = "/etc/apparmor.d/intercode"
 _CAP_SYS_ADMIN = 21
 _MIN_PROCESSES = 64
-"""Processes and threads that one sandbox needs at most with its spawner and a busy action."""
+"""Limit of processes and threads below which the limit may prevent a sandbox. One sandbox with its
+spawner and a busy action needs at most this many."""
 _MIN_BYTES = 512 << 20
+"""Limit of memory below which the limit may prevent a sandbox."""
 _POD = (
     "in the pod's spec hostUsers: false, and in the container's securityContext "
     "procMount: Unmasked and seccompProfile: {type: Unconfined}"
@@ -33,11 +36,11 @@ _POD = (
 
 @dataclass(frozen=True)
 class Restriction:
-    """A rule of the machine."""
+    """A rule of the machine that may prevent sandboxes."""
 
     reason: str
     fix: str = ""
-    """The command, or the setting, that lifts it."""
+    """The command, or the setting, that lifts the rule; empty: no single one does."""
 
 
 def has_filter() -> bool:
@@ -46,7 +49,10 @@ def has_filter() -> bool:
 
 
 def is_masked() -> bool:
-    """Return whether parts of /proc are masked: the kernel then permits no new mount of /proc."""
+    """Return whether parts of /proc are hidden by other mounts, as in Docker's containers.
+
+    The kernel then permits no new mount of /proc.
+    """
     with suppress(OSError), open("/proc/self/mountinfo", "rb") as file:
         return any(line.split()[4].startswith(b"/proc/") for line in file)
     return False
@@ -60,17 +66,21 @@ def apparmor_profile() -> str:
 
 def is_restricted_by_apparmor() -> bool:
     """Return whether AppArmor removes all capabilities from user namespaces of this process."""
-    if read_if_there(f"/proc/sys/{APPARMOR}") != "1" or permitted() >> _CAP_SYS_ADMIN & 1:
+    if (
+        read_if_there(f"/proc/sys/{APPARMOR}") != "1"
+        or read_permitted_capabilities() >> _CAP_SYS_ADMIN & 1
+    ):
         return False
-    return not read_if_there("/proc/self/attr/current").endswith(" (unconfined)")  # by its flag
+    # A profile with the flag "unconfined" permits user namespaces.
+    return not read_if_there("/proc/self/attr/current").endswith(" (unconfined)")
 
 
 def container_remedy(options: str, pod: str = _POD) -> str:
-    """Return the fix of a container's rule; "" outside of containers.
+    """Return the fix for a rule of the container in which this process runs; "" outside of one.
 
     Args:
-        options: Options of ``docker run``.
-        pod: The settings of a pod.
+        options: The options of ``docker run`` that lift the rule.
+        pod: The settings of a Kubernetes pod that lift the rule.
     """
     if in_pod():
         return pod
@@ -78,10 +88,10 @@ def container_remedy(options: str, pod: str = _POD) -> str:
 
 
 def masking_remedy() -> str:
-    """Return the fix of a container's default restrictions.
+    """Return the fix for a container's default restrictions.
 
-    If the container shows marks neither of Docker nor of a pod, the text names Docker's options:
-    another engine has similar ones.
+    If this process cannot recognise its container, the text names Docker's options: other engines
+    have similar options.
     """
     options = ["seccomp=unconfined", "systempaths=unconfined"]
     if apparmor_profile().startswith("docker-"):
@@ -91,10 +101,13 @@ def masking_remedy() -> str:
 
 
 def apparmor_remedy(setting: str) -> str:
-    """Return the fix that permits user namespaces to this Python.
+    """Return the fix by which AppArmor permits user namespaces.
+
+    On a machine the fix installs a profile for this Python alone. In a container, which cannot
+    install profiles, the fix is `setting`.
 
     Args:
-        setting: The command that permits them to all programs.
+        setting: The command that permits user namespaces to all programs.
     """
     if in_container():
         return setting
@@ -102,31 +115,34 @@ def apparmor_remedy(setting: str) -> str:
     return f"intercode doctor --apparmor | {save} && {load}"
 
 
-def find_restriction(call: str, number: int, setting: str) -> Restriction | None:
-    """Return the rule that has refused a call, by the machine's reports on its rules; or None.
+def find_restriction(call: str, error_number: int, setting: str) -> Restriction | None:
+    """Return the active rule that has probably refused a system call; None: no rule is known.
 
     Args:
-        call: The call, for messages.
-        number: Its error.
+        call: The name of the call, for messages.
+        error_number: The error number of the call.
         setting: See `apparmor_remedy`.
     """
-    if number not in REFUSALS:
+    if error_number not in REFUSALS:
         return None
-    if number != errno.ENOSYS and is_restricted_by_apparmor():
+    if error_number != errno.ENOSYS and is_restricted_by_apparmor():
         return Restriction("AppArmor restricts user namespaces", apparmor_remedy(setting))
-    if number == errno.EACCES and (profile := apparmor_profile()):
+    if error_number == errno.EACCES and (profile := apparmor_profile()):
         fix = container_remedy("--security-opt apparmor=unconfined", _POD) or _profile_remedy()
         return Restriction(f"the AppArmor profile {profile!r} forbids {call}", fix)
     if has_filter():
         return Restriction(f"a seccomp profile forbids {call}", filter_remedy())
-    if number == errno.ENOSYS:
+    if error_number == errno.ENOSYS:
         reason = f"this kernel, Linux {os.uname().release}, has no {call}"
         return Restriction(reason, "use a newer kernel, or one that has it built in")
     return None
 
 
 def filter_remedy() -> str:
-    """Return the way to start this process without a seccomp filter: filters are permanent."""
+    """Return the way to start this process without a seccomp filter.
+
+    A running process cannot remove its filter.
+    """
     if in_container():
         return masking_remedy()
     if unit := _unit():
@@ -139,7 +155,7 @@ def _profile_remedy() -> str:
 
 
 def _unit() -> str:
-    """Return the systemd service of this process; "" for none."""
+    """Return the name of the systemd service in which this process runs; "" for no service."""
     for line in read_if_there("/proc/self/cgroup").splitlines():
         name = line.rpartition("/")[2]
         if name.endswith(".service") and not name.startswith("user@"):

@@ -1,4 +1,8 @@
-"""One native sandbox, from the caller's side: requests to its process 1."""
+"""`NativeSandbox`: the caller's object for one native sandbox.
+
+The object sends requests to the sandbox's process 1 by a socket. Process 1 executes them inside the
+sandbox, and sends a reply.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +25,8 @@ from intercode_sandbox.base import (
     FreeSpace,
     Limits,
     Program,
+    ResultT,
     SandboxBackend,
-    Seen,
     Snapshot,
     was_caused_inside,
 )
@@ -60,9 +64,9 @@ from intercode_sandbox.native.process import (
     memory_file,
     run_to_end,
 )
-from intercode_sandbox.native.snapshot import Files, Layer, NativeSnapshot
+from intercode_sandbox.native.snapshot import Files, NativeSnapshot, SnapshotLayer
 from intercode_sandbox.network import (
-    Gate,
+    NetworkGate,
     Policy,
     Resolve,
     free_port,
@@ -73,30 +77,41 @@ from intercode_sandbox.ownership import disown_in_forks, register_release
 from intercode_sandbox.units import MIB
 
 _ANSWER_SECONDS = 30.0
+"""Time limit for the reply to most requests."""
 _ENDED_SECONDS = END_SECONDS
 _FILES_SECONDS = 60.0
+"""Time limit within which process 1 lists or streams the changed files."""
 _HIGHEST_CHANNEL = 240
 _MODES = 0o7777
+"""The bits that the mode of a file may have."""
 _FILE_ERRORS = {
     *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EEXIST),
     *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
     *(errno.EINVAL, errno.ENXIO, errno.EBUSY, errno.ETXTBSY, errno.ENOTEMPTY, errno.EPIPE),
 }
-"""Errors of a path or a descriptor from the caller."""
+"""Errors caused by a path or a descriptor in the caller's request."""
 _MACHINE_ERRORS = {errno.ENFILE, errno.EIO, errno.ENOSYS, errno.ETOOMANYREFS}
-"""Errors of the machine, or of a resource that its sandboxes share. Any other error means that the
-sandbox's programs have used up a resource of theirs."""
+"""Errors of the machine, or of a resource that all sandboxes of the machine share. An error in
+neither set means that the sandbox's own programs have used up a resource of the sandbox."""
 
 
 class NativeSandbox:
-    """The native implementation of `SandboxBackend`."""
+    """The native implementation of `SandboxBackend`.
+
+    Args:
+        slot: The started slot in which the sandbox runs.
+        image: The image, the baseline of changes.
+        limits: The sandbox's limits.
+        on_close: A function that is called with this object when it is closed.
+    """
 
     files: Files
-    """The files at the sandbox's start."""
+    """The files at the start of the present slot."""
     begin: Callable[[Files, bool], SandboxSlot]
-    """Starts another slot with such files; True: without a prepared program."""
+    """A function that starts another slot with some files. If its second argument is True, the slot
+    has no prepared program."""
     start_sibling: Callable[[str | Snapshot], SandboxBackend]
-    """Starts another sandbox; see `Freezes.start_sibling`."""
+    """A function that starts another sandbox: see `SupportsFork.start_sibling`."""
 
     def __init__(
         self,
@@ -111,20 +126,23 @@ class NativeSandbox:
         self.cwd = image.cwd
         self._slot = slot
         self.resting = False
-        """Whether the sandbox has no processes: it was frozen, and had no request since then."""
+        """Whether the sandbox has no processes: `freeze` was called, and no request has followed.
+        """
         self.on_first_program: Callable[[dict[str, Any] | None], None] = lambda _: None
-        """Called with the first requested program; with None if the first request was another."""
+        """A function that is called at the first request: with the program that it starts, or with
+        None for any other request."""
         self._was_requested = False
-        """Whether the sandbox has had a request."""
+        """Whether the present slot has had a request."""
         self._on_close = on_close
         self._lock = threading.Lock()
         self._forwards: list[Forward] = []
-        self.gate: Gate | None = None
-        """Opens the connections that a network policy allows, and counts the others."""
+        self.gate: NetworkGate | None = None
+        """The gate that opens the connections of a network policy; None: no policy needs a gate."""
         self._end: SandboxError | None = None
-        """The error of all further requests; None while the sandbox serves them."""
+        """The error that all further requests raise; None while the sandbox serves requests."""
         slot.control.settimeout(_ANSWER_SECONDS)
-        register_release(self, _hang_up, self._forwards)  # otherwise their threads would run on
+        # If this object is freed without `close`, the threads of its forwards must end, too.
+        register_release(self, _hang_up, self._forwards)
         disown_in_forks(self)
 
     # -- programs --------------------------------------------------------------------------------
@@ -142,7 +160,10 @@ class NativeSandbox:
         merge_stderr: bool = False,
         stop: int | None = None,
     ) -> Completed:
-        """Run a program to its end; with `merge_stderr` both streams arrive as stdout, in order."""
+        """Run a program, and return its result as soon as the program ends.
+
+        `SandboxBackend.exec` describes the arguments.
+        """
         program = {**self._program(argv, cwd, env, user), "track": True}
         return self._run(program, stdin, timeout, output_limit, merge_stderr, stop)
 
@@ -169,7 +190,16 @@ class NativeSandbox:
         merge_stderr: bool,
         stop: int | None = None,
     ) -> Completed:
-        """Run a program to its end, by its request."""
+        """Run a program to its end.
+
+        Args:
+            program: The request for the program, without channels.
+            stdin: See `SandboxBackend.exec`.
+            timeout: See `SandboxBackend.exec`.
+            output_limit: See `SandboxBackend.exec`.
+            merge_stderr: See `SandboxBackend.exec`.
+            stop: See `SandboxBackend.exec`.
+        """
         channels: dict[int, Channel] = {} if merge_stderr else {2: "w"}
         seconds = self.limits.seconds(timeout)
         limit = self.limits.output if output_limit is None else output_limit
@@ -185,8 +215,8 @@ class NativeSandbox:
         finally:
             process.close()
         if process.lost or self._end is not None:
-            # The sandbox's end proves nothing about the program: read as a failure, the end would
-            # give a reward of 0.
+            # The end of the sandbox proves nothing about the program. If the result were the exit
+            # code of a killed program, the reward would be 0. Therefore an error is raised.
             raise self._end_error(SandboxClosedError("the sandbox died while a program ran in it"))
         return result
 
@@ -217,14 +247,14 @@ class NativeSandbox:
         return {**request, "user": self._resolve_user(user), "track": False}
 
     def _resolve_user(self, user: str | None) -> str | None:
-        """Resolve a user to the format of process 1: ``uid:gid``."""
+        """Return a user as ``uid:gid``, the format of requests; None: the image's user."""
         if user is None:
             return None
         resolved_user = look_up_user(user, self._slot.ids, self._users)
         return f"{resolved_user.uid}:{resolved_user.gid}"
 
     def _users(self) -> str:
-        """Return the sandbox's ``/etc/passwd``, which an agent may have rewritten."""
+        """Return the text of the sandbox's ``/etc/passwd``, which an agent may have rewritten."""
         with suppress(OSError, OutputLimitError):
             return self.read_file("/etc/passwd", MIB).decode(errors="replace")
         return ""
@@ -242,7 +272,7 @@ class NativeSandbox:
         if max(kinds) > _HIGHEST_CHANNEL:
             raise UsageError(f"channel {max(kinds)} is above {_HIGHEST_CHANNEL}")
         if stdin is None and not program["track"]:
-            prepared_request = {**program, "channels": [[*item] for item in kinds.items()]}
+            prepared_request = {**program, "channels": [[*channel] for channel in kinds.items()]}
             if (
                 prepared_program := self._take_first(
                     {**prepared_request, "merge_stderr": merge_stderr}
@@ -270,7 +300,11 @@ class NativeSandbox:
         return NativeProcess(reply["pid"], caller_ends, exit_read, self._signal)
 
     def _take_first(self, program: dict[str, Any]) -> PreparedProgram | None:
-        """Return the prepared program if the first request of this slot is for that program."""
+        """Return the prepared program, if `program` is this slot's first request and equals it.
+
+        Args:
+            program: The request for a program, with its channels.
+        """
         with self._lock:
             if self._was_requested or self._end is not None:
                 return None
@@ -280,9 +314,11 @@ class NativeSandbox:
             return self._slot.take(program)
 
     def worker(self, module: str) -> NativeWorker:
-        """Start a preloaded module of InterCode in the sandbox."""
+        """Start a process that runs a preloaded module of InterCode in the sandbox."""
         if module not in self._slot.workers:
-            raise LookupError(f"the worker {module!r} was not preloaded: give it to the provider")
+            raise LookupError(
+                f"the worker {module!r} was not preloaded: pass it to the provider as preload="
+            )
         caller_socket, worker_socket = socket.socketpair()
         errors, error_write = error_pipe()
         exit_read, exit_write = exit_pipe()
@@ -299,14 +335,14 @@ class NativeSandbox:
         return NativeWorker(reply["pid"], caller_socket, errors, exit_read, self._signal)
 
     def kill(self, keep: Sequence[int] = ()) -> int:
-        """Kill all processes except the pids (numbered inside) in `keep`; return their number."""
+        """Kill all processes except those in `keep`; return the number of killed processes."""
         if self.resting:
             return 0
         reply, _ = self._request({"op": "kill", "keep": list(keep)})
         return int(reply["killed"])
 
     def processes(self) -> list[int]:
-        """Return the pids (numbered inside) of all running processes except process 1."""
+        """Return the pids of all running processes but process 1, as numbered in the sandbox."""
         if self.resting:
             return []
         reply, _ = self._request({"op": "processes"})
@@ -318,28 +354,28 @@ class NativeSandbox:
             return []
         reply, _ = self._request({"op": "programs"})
         return [
-            Program(pid, name, {int(number): path for number, path in descriptors.items()})
+            Program(pid, name, {int(fd_number): path for fd_number, path in descriptors.items()})
             for pid, name, descriptors in reply["programs"]
         ]
 
     def memory_peak(self) -> int | None:
-        """Return the peak of memory in bytes; None without a cgroup."""
+        """Return the highest use of memory so far, in bytes; None without a cgroup."""
         reply, _ = self._request({"op": "memory"})
         peak: int | None = reply["peak"]
         return peak
 
     def free_space(self) -> FreeSpace:
         """Return the free space of the root file system."""
-        space, _ = self._request({"op": "space"})
-        files = space["free_files"] if space["files"] else None
-        return FreeSpace(space["blocks"] * space["block_bytes"], files)
+        free_counts, _ = self._request({"op": "space"})
+        files = free_counts["free_files"] if free_counts["files"] else None
+        return FreeSpace(free_counts["blocks"] * free_counts["block_bytes"], files)
 
     def _kill_started(self, pid: int) -> None:
         self._request({"op": "kill_started", "pid": pid})
 
-    def _signal(self, pid: int, number: int) -> None:
+    def _signal(self, pid: int, signal_number: int) -> None:
         if self._end is None:
-            self._request({"op": "signal", "pid": pid, "number": number})
+            self._request({"op": "signal", "pid": pid, "number": signal_number})
 
     # -- network ---------------------------------------------------------------------------------
 
@@ -351,7 +387,7 @@ class NativeSandbox:
         connections: int = CONNECTIONS,
         idle: float = IDLE_SECONDS,
     ) -> Forward:
-        """Forward a port of the loopback to the host: see `Forwards`."""
+        """Forward a port of the loopback to the host: see `SupportsForwarding.forward`."""
         port, serve = checked_port(port), handler(to, idle)
         _, fds = self._request({"op": "socket"})
         forward = Forward(adopt_socket(fds), port, serve, connections)
@@ -359,18 +395,20 @@ class NativeSandbox:
         return forward
 
     def admit(self, policy: Policy, resolve: Resolve = socket.getaddrinfo) -> None:
-        """Admit programs to the hosts and endpoints of a policy, without closing any other access.
+        """Let the sandbox's programs reach the hosts and endpoints of a policy.
+
+        Access that the sandbox already has is not taken away.
 
         Args:
             policy: The policy.
-            resolve: Resolves names, on this machine.
+            resolve: A function that resolves host names, on this machine.
 
         Raises:
-            SandboxError: The sandbox failed; it is closed.
+            SandboxError: The sandbox failed, and was closed.
         """
         if not (policy.endpoints or policy.hosts):
             return
-        self.gate = Gate(policy, resolve)
+        self.gate = NetworkGate(policy, resolve)
         if policy.hosts:
             self.env = {**self.env, **proxy_variables(free_port(policy))}
         try:
@@ -381,7 +419,7 @@ class NativeSandbox:
             raise
 
     def terminal(self) -> int:
-        """Create a terminal: see `HasTerminals`."""
+        """Create a terminal: see `SupportsTerminals.terminal`."""
         _, (master,) = self._request({"op": "terminal"})
         return master
 
@@ -416,15 +454,20 @@ class NativeSandbox:
     def changes(self) -> list[Change]:
         """List all differences from the image, sorted by path."""
         request = {"op": "changes", "timeout": _FILES_SECONDS}
-        reply, _ = self._until_still(lambda: self._request(request, seconds=2 * _FILES_SECONDS))
+        reply, _ = self._wait_until_still(
+            lambda: self._request(request, seconds=2 * _FILES_SECONDS)
+        )
         return [Change(*entry) for entry in sorted(reply["changes"])]
 
     def snapshot(self) -> NativeSnapshot:
-        """Save the present file system."""
+        """Save the present file system as an image, by a copy of its changes."""
         return NativeSnapshot(self.files.with_image(self._copy_layer()))
 
     def freeze(self) -> NativeSnapshot:
-        """Save the present files, and continue with them in a fresh slot."""
+        """Save the present files, and end all processes: see `SupportsFork.freeze`.
+
+        The next request starts a new slot with the same files.
+        """
         if not self.resting:
             self.kill()
             self.files = self._save_files()
@@ -432,24 +475,28 @@ class NativeSandbox:
         return NativeSnapshot(self.files)
 
     def save_copy(self) -> NativeSnapshot:
-        """Save the present files, by a copy."""
+        """Save the present files by a copy: see `SupportsFork.save_copy`."""
         return NativeSnapshot(self.files.with_copy(self._copy_layer()))
 
     def _save_files(self) -> Files:
-        """Return the present files, as a start for other sandboxes: no process runs any more."""
-        if self.files.crowded(self.limits):
-            with suppress(OutputLimitError):  # files too large for a copy may still be frozen
+        """Return the present files, from which this and other sandboxes can start.
+
+        The caller has killed all processes but process 1. The files are frozen if possible, and
+        otherwise copied.
+        """
+        if self.files.is_crowded(self.limits):
+            with suppress(OutputLimitError):  # files that are too large for a copy may be frozen
                 return self.files.with_copy(self._copy_layer())
         if layer := self._slot.freeze():
             return self.files.with_frozen_layer(layer)
         return self.files.with_copy(self._copy_layer())
 
-    def _copy_layer(self) -> Layer:
-        """Return a layer of all differences from the image."""
-        return self._until_still(lambda: Layer.of(self.archive, self._slot.forget))
+    def _copy_layer(self) -> SnapshotLayer:
+        """Return a new layer on disk with all differences from the image."""
+        return self._wait_until_still(lambda: SnapshotLayer.write(self.archive, self._slot.forget))
 
     def _suspend(self) -> None:
-        """End process 1, the last process: it has no work until the next request."""
+        """End process 1, the only process left. The next request starts a new slot."""
         with self._lock:
             self.resting, self._was_requested = True, False
             if self._process is None:
@@ -458,29 +505,34 @@ class NativeSandbox:
                 self._process.kill()
 
     def _continue(self, alone: bool) -> SandboxSlot:
-        """Start the slot in which the sandbox continues; `alone`: without a prepared program."""
+        """Start the slot in which the sandbox continues.
+
+        Args:
+            alone: Whether to start the slot without a prepared program.
+        """
         return self.begin(self.files, alone)
 
     def _resume(self) -> None:
         """Start a slot for a resting sandbox.
 
         Raises:
-            SandboxError: The slot could not be started, or the sandbox was closed meanwhile.
+            SandboxError: The slot could not be started, or another thread has closed the sandbox.
         """
         if self.resting:
             self._move()
             self.resting = False
-            if self._end is not None:  # `close` waits for the lock, to end the slot
+            # Another thread may be in `close`, and wait for the lock to end the new slot.
+            if self._end is not None:
                 raise self._end_error()
 
     def _move(self, alone: bool = False) -> None:
-        """Replace the slot, and move the forwards to the new one.
+        """Replace the slot by a new one with the same files, and move the forwards to it.
 
         Args:
-            alone: Whether nothing may run in the new slot yet, not even a prepared program.
+            alone: Whether to start the new slot without a prepared program.
 
         Raises:
-            SandboxError: The slot could not be started, or was lost at once.
+            SandboxError: The slot could not be started, or has ended at once.
         """
         self._slot.end()
         self._slot = self._continue(alone)
@@ -494,10 +546,10 @@ class NativeSandbox:
             raise self._end_error(SandboxClosedError(f"the sandbox died: {error}")) from error
 
     def _begin_alone(self) -> None:
-        """Replace a slot whose prepared program is not the requested one.
+        """Replace the slot if it has a prepared program that no request has taken.
 
-        The prepared program would be visible, and later programs would have other pids than in a
-        slot without it.
+        The agent must not notice the preparation. Otherwise the agent would see a running program,
+        and later programs would have other pids than in a slot without a prepared program.
 
         Raises:
             SandboxError: The slot could not be started.
@@ -506,15 +558,18 @@ class NativeSandbox:
             self._was_requested = True
             self.on_first_program(None)
         if self._slot.prepared_program is not None:
-            # Otherwise another thread's sandboxes could make this one start with a prepared program
-            # again. The next request would then leave that slot, and lose all that this request did
-            # in it.
+            # Requests of other threads' sandboxes decide whether a new slot has a prepared program.
+            # Without `alone` the new slot could have one again. The next request would then replace
+            # that slot, and lose the effects of this request.
             self._move(alone=True)
 
-    def at_rest(self, look: Callable[[], Seen]) -> Seen:
-        """Return the result of `look`, called while no program changes a file."""
+    def at_rest(self, look: Callable[[], ResultT]) -> ResultT:
+        """Return the result of `look`, called while no program changes a file.
 
-        def look_while_stopped() -> Seen:
+        Process 1 stops all programs before the call, and continues them afterwards.
+        """
+
+        def look_while_stopped() -> ResultT:
             self._request({"op": "stop"})
             try:
                 return look()
@@ -522,19 +577,26 @@ class NativeSandbox:
                 if self._end is None:
                     self._request({"op": "go_on"})
 
-        return self._until_still(look_while_stopped)
+        return self._wait_until_still(look_while_stopped)
 
-    def _until_still(self, look: Callable[[], Seen]) -> Seen:
-        """Call `look` while programs stand still; repeat it after ending those that did not."""
+    def _wait_until_still(self, look: Callable[[], ResultT]) -> ResultT:
+        """Return the result of `look`, and repeat the call if programs cannot be stopped meanwhile.
+
+        The function then raises `_RestlessError`, and process 1 has killed these programs. After
+        the second such error all programs are killed.
+        """
         with suppress(_RestlessError):
             return look()
-        with suppress(_RestlessError):  # the restless programs have been killed
+        with suppress(_RestlessError):
             return look()
         self.kill()
         return look()
 
     def archive(self, descriptor: int) -> None:
-        """Stream all differences from the image into a descriptor, in `archive`'s format."""
+        """Stream all differences from the image into a descriptor.
+
+        The module `intercode_sandbox.native.archive` describes the format.
+        """
         request = {"op": "archive", "timeout": _FILES_SECONDS}
         self._request(request, [descriptor], seconds=2 * _FILES_SECONDS)
 
@@ -579,43 +641,63 @@ class NativeSandbox:
                 raise self._end_error(SandboxTimeoutError(timeout_message)) from error
             finally:
                 if not answered and self._end is None:
-                    # Even after Ctrl-C: the next request must not receive this one's reply.
-                    self._end = SandboxClosedError("the sandbox's last answer was not awaited")
+                    # The next request must not receive the reply to this request. So even Ctrl-C
+                    # during a request ends the sandbox.
+                    self._end = SandboxClosedError("the sandbox's last reply was not read")
         if "errno" in reply:
             raise _error(reply, message["op"])
         return reply, descriptors
 
     def _end_error(self, cause: SandboxError | None = None) -> SandboxError:
-        """Return the error of every request after the sandbox's end, which names the side at fault.
+        """Return the error that every request raises after the sandbox's end.
+
+        The class of the error shows whether code in the sandbox has caused the end.
 
         Args:
-            cause: The error of this request, if it is the first to fail.
+            cause: The error of this request, if no request has failed before.
         """
         if self._end is None and cause is not None:
             mute = isinstance(cause, SandboxTimeoutError)
             is_inside = was_caused_inside(self._evidence(mute))
-            if self._end is None:  # otherwise it was closed meanwhile, and the closing is the cause
-                self._end = SandboxEndedError(f"{cause}, by what ran in it") if is_inside else cause
+            # If another thread has closed the sandbox meanwhile, `close` was the cause.
+            if self._end is None:
+                self._end = (
+                    SandboxEndedError(f"{cause}, caused by its own processes")
+                    if is_inside
+                    else cause
+                )
         assert self._end is not None
         return type(self._end)(*self._end.args)
 
     def _evidence(self, mute: bool) -> Evidence:
-        """Return the evidence of the sandbox's end, or, if `mute`, of its silence."""
+        """Return evidence about the sandbox's end, or about its failure to answer.
+
+        Args:
+            mute: Whether the sandbox did not answer in time. False: its socket was closed.
+        """
         if (process := self._process) is not None:
             if mute and process.stopped:
                 return Evidence(is_keeper_alive=True, was_killed_outside=True)
             if not mute and not process.wait(_ENDED_SECONDS):
-                return Evidence(is_keeper_alive=False)  # it still runs: only its socket was lost
+                # Process 1 still runs, and only its socket was lost. The cause counts as outside.
+                return Evidence(is_keeper_alive=False)
         return self._keeper_evidence(mute)
 
     def _keeper_evidence(self, mute: bool) -> Evidence:
-        """Return the keeper's evidence."""
+        """Return the evidence of the process that runs this sandbox: the spawner, or the engine.
+
+        Args:
+            mute: See `_evidence`.
+        """
         return (
             Evidence(is_keeper_alive=False) if self._process is None else self._process.evidence()
         )
 
     def kill_all(self) -> None:
-        """Start ending the sandbox: `close` will have less to wait for."""
+        """Kill all processes of the sandbox, without waiting for their end.
+
+        A provider that closes many sandboxes kills all of them first. Each `close` then waits less.
+        """
         self._end = self._end or SandboxClosedError("the sandbox is closed")
         if self._process is not None:
             self._process.kill()
@@ -623,24 +705,25 @@ class NativeSandbox:
     def close(self) -> None:
         """End all processes of the sandbox and free its resources.
 
-        At the return all its processes have ended. If the kernel needs more than `END_SECONDS` for
-        them, the spawner keeps the sandbox's ids, cgroup and memory until then.
+        When the call returns, all processes of the sandbox have ended. The exception is a kernel
+        that needs more than `END_SECONDS` to end them. Then the spawner keeps the sandbox's ids,
+        cgroup and memory until their end.
         """
-        # Without the lock: `close` must work while another thread waits for a reply.
+        # These lines do not take the lock, which another thread holds while it waits for a reply.
         self.kill_all()
         self._on_close(self)
         for forward in self._forwards:
             forward.close()
-        with suppress(OSError):  # closed already, or process 1 has ended first
+        with suppress(OSError):  # the socket is closed already, or process 1 has ended first
             self._control.shutdown(socket.SHUT_RDWR)
         with self._lock:
             self._slot.end()
         self.files = Files(self.image)
 
     def disown(self) -> None:
-        """Close the inherited socket (`SupportsDisown`)."""
+        """Close the inherited descriptors in a fork of this process: see `SupportsDisown`."""
         self._end = SandboxClosedError(
-            "this sandbox is of the process that this one was forked from: start one here"
+            "this sandbox belongs to the parent of this forked process: start another one here"
         )
         self._lock = threading.Lock()
         self._control.close()
@@ -655,7 +738,10 @@ def _hang_up(forwards: list[Forward]) -> None:
 
 @contextmanager
 def _descriptors() -> Iterator[None]:
-    """Open descriptors: a lack of them in this process is not a failure of a program."""
+    """Convert an error at the opening of descriptors to a `SandboxError`.
+
+    If this process may open no further descriptor, the program is not at fault.
+    """
     try:
         yield
     except OSError as error:
@@ -663,15 +749,15 @@ def _descriptors() -> Iterator[None]:
 
 
 class _RestlessError(CausedInsideError):
-    """Programs that ran on, or ended, although they should have stood still; they are killed."""
+    """Programs that continued to run, or ended, while process 1 stopped them; they were killed."""
 
 
 class _ExecError(OSError):
-    """The kernel of the sandbox did not execute a program."""
+    """An error of the system call by which process 1 executes a program."""
 
 
 class _NoSuchProgramError(FileNotFoundError):
-    """A program that cannot be executed at all: exit code 127 or 126, like a shell's."""
+    """A program that cannot be executed. The exit code is 127 or 126, like that of a shell."""
 
     def __init__(self, program: str, error: OSError) -> None:
         super().__init__(error.errno, error.strerror, program)
@@ -682,26 +768,32 @@ class _NoSuchProgramError(FileNotFoundError):
 
 
 def _error(reply: dict[str, Any], op: str) -> Exception:
-    """Convert an error reply of process 1 to an exception."""
-    number, message = reply["errno"], reply["error"] or os.strerror(reply["errno"])
+    """Return the exception for an error reply of process 1.
+
+    Args:
+        reply: The reply.
+        op: The name of the request.
+    """
+    error_number, message = reply["errno"], reply["error"] or os.strerror(reply["errno"])
     if reply.get("kind") == "RestlessError":
         return _RestlessError(message)
-    if number in (errno.ETIMEDOUT, errno.EOVERFLOW):
+    if error_number in (errno.ETIMEDOUT, errno.EOVERFLOW):
         return OutputLimitError(message)
     if reply.get("kind") == "ExecError":
-        return _ExecError(number, message)
-    # Without a path, a filter of the machine has refused process 1 itself a privilege.
-    if number in _MACHINE_ERRORS or (number == errno.EPERM and not reply["path"]):
+        return _ExecError(error_number, message)
+    # EPERM without a path means that a rule of the machine, such as a seccomp filter, has refused a
+    # system call of process 1 itself.
+    if error_number in _MACHINE_ERRORS or (error_number == errno.EPERM and not reply["path"]):
         return SandboxError(f"the sandbox failed at {op!r}: {message}")
-    if number not in _FILE_ERRORS:
+    if error_number not in _FILE_ERRORS:
         return CausedInsideError(f"the sandbox failed at {op!r}: {message}")
-    return OSError(number, message, reply["path"] or None)
+    return OSError(error_number, message, reply["path"] or None)
 
 
 def _check_arguments(argv: Sequence[str | bytes]) -> list[str]:
-    arguments = [os.fsdecode(a) for a in argv]
+    arguments = [os.fsdecode(argument) for argument in argv]
     if not arguments or not arguments[0]:
-        raise ActionError("there is no program to run: argv is empty")
-    if any("\0" in a for a in arguments):
-        raise ActionError("an argument holds a NUL, which no program can be given")
+        raise ActionError("argv is empty: name a program")
+    if any("\0" in argument for argument in arguments):
+        raise ActionError("an argument contains a NUL")
     return arguments

@@ -1,10 +1,12 @@
-"""The seccomp filter of sandboxes, built in pure Python: it denies calls that no program needs.
+"""The seccomp filter of sandboxes, which denies system calls that no program of a task needs.
 
-The filter is a denylist: namespaces, an unprivileged user id and dropped capabilities carry the
-isolation. The filter removes calls that reach deep into the kernel and are useless to tasks. Calls
-that programs probe for and can do without return ENOSYS, which triggers their fallback (glibc's
-``clone3`` → ``clone``). Numbers without a known call return ENOSYS, too. All other denied calls
-return EPERM.
+Namespaces, an unprivileged user id and dropped capabilities isolate a sandbox. The filter adds a
+denylist of system calls that reach deep into the kernel and are useless to tasks. This module
+builds the filter's BPF program in pure Python.
+
+Some denied calls return ENOSYS. Programs have a fallback for them, because older kernels lack them
+(glibc's ``clone3`` → ``clone``). Numbers without a known call return ENOSYS, too. All other denied
+calls return EPERM.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ _EPERM_AARCH64 = {
     "move_pages": 239, "set_mempolicy_home_node": 450,
     "fanotify_init": 262, "memfd_secret": 447, "mincore": 232,
 }  # fmt: skip
-# Since Linux 5.1 new calls have the same number on every architecture.
+# These calls return ENOSYS. Since Linux 5.1 a new call has the same number on every architecture.
 _ENOSYS = {
     "clone3": 435, "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427,
     "open_tree": 428, "move_mount": 429, "fsopen": 430, "fsconfig": 431, "fsmount": 432,
@@ -56,10 +58,10 @@ _ENOSYS = {
 }  # fmt: skip
 _DEBUGGER_X86_64 = {"ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311}
 _DEBUGGER_AARCH64 = {"ptrace": 117, "process_vm_readv": 270, "process_vm_writev": 271}
-# The machine limits these as a whole: one sandbox could use up all of them.
+# The machine has a limit for these requests that all programs share. One sandbox could exhaust it.
 _ENOSYS_X86_64 = {"io_setup": 206}
 _ENOSYS_AARCH64 = {"io_setup": 0}
-_BY_ARGUMENT = {
+_ARGUMENT_RULES = {
     "x86_64": {
         "clone": 56, "ioctl": 16, "personality": 135, "socket": 41, "socketpair": 53,
         "setsockopt": 54, "fcntl": 72, "prlimit64": 302, "setrlimit": 160, "seccomp": 317,
@@ -78,8 +80,8 @@ _BY_ARGUMENT = {
     },
 }  # fmt: skip
 _AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-# First and last numbers of the calls of Linux 6.18. All other numbers are not reviewed: calls of a
-# newer kernel, of an ABI within this one (x32), and in a gap, which a distribution may fill.
+# First and last numbers of the system calls of Linux 6.18. Calls with other numbers were not
+# reviewed: calls of newer kernels, of the ABI x32, and in gaps that a distribution may fill.
 _KNOWN_CALLS = {
     "x86_64": ((0, 336), (424, 469)),
     "aarch64": ((0, 243), (260, 294), (424, 469)),
@@ -87,81 +89,101 @@ _KNOWN_CALLS = {
 
 _CLONE_NEW_FLAGS = 0x7E020000
 _IOCTLS = (
-    *(0x5412, 0x541C),  # TIOCSTI, TIOCLINUX: they inject or read another user's terminal input
-    # TIOCSETD, and the requests that set up bridges, DLCI and VLAN devices: the kernel loads a
+    # TIOCSTI and TIOCLINUX inject or read the terminal input of another user.
+    *(0x5412, 0x541C),
+    # TIOCSETD, and the requests that set up bridges, DLCI and VLAN devices, make the kernel load a
     # module before it checks privileges.
     *(0x5423, 0x8940, 0x8941, 0x8980, 0x8981, 0x8982, 0x8983, 0x89A0, 0x89A1),
 )
-# The default, uname26, 32-bit, a query, and no address randomisation (debuggers).
+# The permitted arguments of personality(2): the default, uname26, 32-bit, both together, a query,
+# and no address randomisation (for debuggers).
 _PERSONALITIES = (0x0, 0x20000, 0x8, 0x20008, 0xFFFFFFFF, 0x40000)
 _UNIX, _INET, _INET6, _NETLINK = 1, 2, 10, 16
-# The default, ICMP, TCP, UDP and ICMPv6: for other protocols the kernel loads a module.
+# The permitted protocols: the default, ICMP, TCP, UDP and ICMPv6. For other protocols the kernel
+# would load a module.
 _PROTOCOLS = (0, 1, 6, 17, 58)
-# ROUTE and SOCK_DIAG, the protocols of `ip` and `ss`. Others report events of the machine.
+# The permitted netlink protocols: ROUTE and SOCK_DIAG, which ``ip`` and ``ss`` use. Other protocols
+# report events of the machine.
 _NETLINKS = (0, 4)
-# STREAM, DGRAM and RAW, in the bits without flags; other types load other modules.
+# The permitted types of sockets, STREAM, DGRAM and RAW, and the mask that removes flags. For other
+# types the kernel would load a module.
 _TYPES, _TYPE_BITS = (1, 2, 3), 0xF
 _SOL_SOCKET = 1
-# ATTACH_FILTER, ATTACH_BPF, and both for a group of sockets: compiled code counts for the machine.
+# The refused options: ATTACH_FILTER, ATTACH_BPF, and both for a group of sockets. The kernel counts
+# the compiled code of filters for the machine, not for the sandbox.
 _SOCKET_FILTERS = (26, 50, 51, 52)
 _SO_LINGER = 13
-# The kernel leaves multicast groups one by one, each under a machine-wide lock, which it also takes
-# to create networks. A sandbox with 240,000 memberships took minutes to end, and delayed the starts
-# of other sandboxes. IP_ADD_MEMBERSHIP to IP_MSFILTER, and MCAST_JOIN_GROUP to MCAST_MSFILTER,
-# which both levels have, except the options that leave or unblock.
+# Memberships in multicast groups are refused. At a sandbox's end the kernel leaves the groups one
+# by one, each under a machine-wide lock, which is also taken to create networks. A sandbox with
+# 240,000 memberships took minutes to end, and delayed the starts of other sandboxes. The options
+# are IP_ADD_MEMBERSHIP to IP_MSFILTER, and, for IPv4 and IPv6, MCAST_JOIN_GROUP to MCAST_MSFILTER.
+# The options that leave a group or unblock a source are permitted.
 _SOL_IP = 0
 _IPV4_GROUPS = (35, 38, 39, 41)
 _GROUPS = (42, 43, 46, 48)
-# IPV6_JOIN_GROUP and IPV6_JOIN_ANYCAST.
+# The refused options IPV6_JOIN_GROUP and IPV6_JOIN_ANYCAST.
 _IPV6_GROUPS = 20, 27
-# IPV6_FLOWLABEL_MGR: the machine has 4,096 of them for all sandboxes together.
+# The refused option IPV6_FLOWLABEL_MGR. The machine has only 4,096 flow labels for all sandboxes.
 _SOL_IPV6, _FLOW_LABELS = 41, 32
-# MD5SIG, MD5SIG_EXT and the options of AO: keys of connections, which count for no cgroup.
+# The refused options MD5SIG, MD5SIG_EXT and those of TCP-AO. They store keys of connections, whose
+# memory counts for no cgroup.
 _SOL_TCP, _TCP_KEYS = 6, (14, 32, 38, 39, 40, 41)
 _F_SETLEASE = 1024
-# The kernel searches all watches of a folder for each of its descriptors that is closed.
+# F_NOTIFY is refused: whenever a descriptor of a folder is closed, the kernel searches all watches
+# of the folder.
 _F_NOTIFY = 1026
-# F_OFD_SETLK and F_OFD_SETLKW. The lock ends with the last copy of a descriptor. Until then the
-# kernel searches all of them for each descriptor of the file that is closed. Programs that use
-# them have fallbacks for older kernels: fcntl's other locks, and flock(2), remain.
+# F_OFD_SETLK and F_OFD_SETLKW are refused, because many such locks delay the end of a sandbox. A
+# lock remains until the last copy of its descriptor is closed. Until then, whenever any descriptor
+# of the file is closed, the kernel searches all locks of the file. Programs fall back to the other
+# locks of fcntl(2), or to flock(2), as on older kernels. Both are permitted.
 _OFD_LOCKS = 37, 38
-_PTRACE_OTHERS = (16, 0x4206)  # ATTACH, SEIZE
-# The others are MEMORY_MERGE and SCHED_CORE, which affect the machine's other programs.
+_PTRACE_OTHERS = (16, 0x4206)  # PTRACE_ATTACH, PTRACE_SEIZE
+# The second value has MEMORY_MERGE and SCHED_CORE, which affect other programs of the machine.
 _PR_SET_SECCOMP, _PR_OF_THE_MACHINE = 22, (67, 62)
-# Huge pages are reserved for the machine as a whole, and count for no sandbox.
+# Huge pages are refused: they belong to a reserve of the whole machine, and count for no sandbox.
 _MAP_HUGETLB, _MFD_HUGETLB = 0x40000, 0x4
 _RLIMIT_CORE = 4
-# Maximum bytes of an attribute. An access list on a file in memory counts for no cgroup.
+# Maximum bytes of an extended attribute. An access list is an attribute, too. On a file in memory
+# its bytes count for no cgroup.
 _LONGEST_ATTRIBUTE = 256
 _MADV_MERGEABLE = 12
-# MADV_COLD, MADV_PAGEOUT and POSIX_FADV_DONTNEED remove a file from the machine's page cache, and
-# thereby reveal whether others read the file meanwhile.
+# MADV_COLD, MADV_PAGEOUT and POSIX_FADV_DONTNEED have no effect in a sandbox. They would remove a
+# file from the machine's page cache. Later reads would then reveal, by their speed, whether another
+# program has read the file meanwhile.
 _MADV_OUT, _POSIX_FADV_DONTNEED = (20, 21), 4
 
 _ALLOW = 0x7FFF0000
 _ERRNO = 0x00050000
 _LOAD, _AND_OPCODE, _JUMP, _JEQ, _JGE, _JSET, _RET = 0x20, 0x54, 0x05, 0x15, 0x35, 0x45, 0x06
-# Offsets in struct seccomp_data; an argument's low word comes first on both architectures.
+# Offsets in the kernel's struct seccomp_data. The low word of an argument comes first on both
+# architectures.
 _NR, _ARCH, _ARG0, _ARG1, _ARG2, _ARG2_HIGH, _ARG3, _ARG3_HIGH = 0, 4, 16, 24, 32, 36, 40, 44
 
 
-def _op(code: int, k: int, true_offset: int = 0, false_offset: int = 0) -> bytes:
-    return struct.pack("=HBBI", code, true_offset, false_offset, k)
+def _op(code: int, operand: int, true_offset: int = 0, false_offset: int = 0) -> bytes:
+    return struct.pack("=HBBI", code, true_offset, false_offset, operand)
 
 
-def _deny(number: int) -> bytes:
-    return _op(_RET, _ERRNO | number)
+def _deny(error_number: int) -> bytes:
+    return _op(_RET, _ERRNO | error_number)
 
 
 _NO_EFFECT = _deny(0)
-"""The result for a call without effect that reports success."""
+"""The instruction by which a system call has no effect, and returns 0 (success)."""
 
 
 _PERMISSION, _REFUSAL = [_op(_RET, _ALLOW)], [_deny(errno.EPERM)]
+"""The instructions that permit a system call, and that refuse it with EPERM."""
 
 
 def _test(*values: int, on_match: list[bytes], on_mismatch: list[bytes]) -> list[bytes]:
-    """Continue with `on_match` if the loaded word is one of the values. Both end in a return."""
+    """Return code that continues with `on_match` if the loaded word is one of the values.
+
+    Args:
+        *values: The values.
+        on_match: Code that ends in a return.
+        on_mismatch: Code for all other words, which ends in a return, too.
+    """
     tests = [_op(_JEQ, v, true_offset=len(values) - 1 - i) for i, v in enumerate(values[:-1])]
     return [*tests, _op(_JEQ, values[-1], false_offset=len(on_match)), *on_match, *on_mismatch]
 
@@ -169,36 +191,62 @@ def _test(*values: int, on_match: list[bytes], on_mismatch: list[bytes]) -> list
 def _test_word(
     word: int, *values: int, on_match: list[bytes], on_mismatch: list[bytes]
 ) -> list[bytes]:
-    """Load a word of the call's arguments, and test it."""
+    """Return code that loads a word of the system call's data, and tests it: see `_test`.
+
+    Args:
+        word: The offset of the word in struct seccomp_data.
+        *values: See `_test`.
+        on_match: See `_test`.
+        on_mismatch: See `_test`.
+    """
     return [_op(_LOAD, word), *_test(*values, on_match=on_match, on_mismatch=on_mismatch)]
 
 
 def _refuse_bits(word: int, bits: int, on_match: list[bytes]) -> list[bytes]:
-    """Refuse a call with one of these bits set in an argument, by `on_match`; allow all others."""
+    """Return code that continues with `on_match` if an argument has one of these bits set.
+
+    Otherwise the code permits the system call.
+
+    Args:
+        word: The offset of the argument's word in struct seccomp_data.
+        bits: A mask of the bits.
+        on_match: Code that ends in a return.
+    """
     return [_op(_LOAD, word), _op(_JSET, bits, false_offset=1), *on_match, *_PERMISSION]
 
 
 def _argument_rules() -> dict[str, list[bytes]]:
-    """Return the rules that depend on a call's arguments. Each ends in a return."""
+    """Return the rules that depend on the arguments of a system call.
+
+    Returns:
+        Name of the system call → its code, which ends in a return.
+    """
     return {**_process_rules(), **_socket_rules(), **_limit_rules(), **_memory_and_file_rules()}
 
 
 def _process_rules() -> dict[str, list[bytes]]:
     permission, refusal = _PERMISSION, _REFUSAL
-    unknown = [_deny(errno.EINVAL)]
+    einval_refusal = [_deny(errno.EINVAL)]
     return {
         "clone": _refuse_bits(_ARG0, _CLONE_NEW_FLAGS, refusal),
         "personality": _test_word(_ARG0, *_PERSONALITIES, on_match=permission, on_mismatch=refusal),
-        # A program that process 1 is just starting has its user already, but not yet its turn.
+        # The first argument is the process. Only 0, the calling process itself, is permitted. A
+        # program that process 1 is starting already has the user of other programs, but does not
+        # run yet. Another program could otherwise keep it from running.
         "sched_setscheduler": _test_word(_ARG0, 0, on_match=permission, on_mismatch=refusal),
         "sched_setattr": _test_word(_ARG0, 0, on_match=permission, on_mismatch=refusal),
-        # The result of a kernel without filters: programs with filters of their own do without.
-        "seccomp": [*unknown],
+        # The result is that of a kernel without seccomp filters. Programs that install filters
+        # continue without them.
+        "seccomp": [*einval_refusal],
         "prctl": _test_word(
-            _ARG0, _PR_SET_SECCOMP, *_PR_OF_THE_MACHINE, on_match=unknown, on_mismatch=permission
+            _ARG0,
+            _PR_SET_SECCOMP,
+            *_PR_OF_THE_MACHINE,
+            on_match=einval_refusal,
+            on_mismatch=permission,
         ),
-        # Two processes that trace each other can wait for each other's end forever, even if killed.
-        # So only its parent, or the parent's tracer, traces a process.
+        # Two processes that trace each other can wait for each other's end forever, even after
+        # SIGKILL. So only the parent of a process, or the parent's tracer, may trace the process.
         "ptrace": _test_word(_ARG0, *_PTRACE_OTHERS, on_match=refusal, on_mismatch=permission),
     }
 
@@ -215,7 +263,9 @@ def _socket_rules() -> dict[str, list[bytes]]:
         ),
     ]
     netlink = _test_word(_ARG2, *_NETLINKS, on_match=permission, on_mismatch=protocol)
-    # Closing a lingering socket blocks the closer: a receiver, or a worker of the kernel.
+    # The filter ignores SO_LINGER, and the call succeeds. With this option, the closing of a socket
+    # blocks the process that closes it. The blocked process may be another program that has
+    # received the descriptor, or a worker of the kernel.
     filters = _test(*_SOCKET_FILTERS, on_match=refusal, on_mismatch=permission)
     socket_level = _test_word(_ARG2, _SO_LINGER, on_match=[_NO_EFFECT], on_mismatch=filters)
     ipv4_level = _test_word(
@@ -239,13 +289,14 @@ def _socket_rules() -> dict[str, list[bytes]]:
 
 def _limit_rules() -> dict[str, list[bytes]]:
     permission, refusal, no_effect = _PERMISSION, _REFUSAL, [_NO_EFFECT]
-    # The kernel writes core dumps to a pipe at any limit except 1 byte, the limit of process 1.
+    # Process 1 sets the limit of core dumps to 1 byte, and no program may change this limit. At any
+    # other limit the kernel writes core dumps to a pipe, if the machine has configured a pipe.
     # To ask for it is allowed: the new limit is a null pointer.
     null = _test_word(_ARG2_HIGH, 0, on_match=permission, on_mismatch=no_effect)
     query = _test_word(_ARG2, 0, on_match=null, on_mismatch=no_effect)
     own_limit = _test_word(_ARG1, _RLIMIT_CORE, on_match=query, on_mismatch=permission)
     return {
-        # The first argument is the process: 0 is the caller, and any other is refused.
+        # The first argument is the process. Only 0, the calling process itself, is permitted.
         "prlimit64": _test_word(_ARG0, 0, on_match=own_limit, on_mismatch=refusal),
         "setrlimit": _test_word(_ARG0, _RLIMIT_CORE, on_match=no_effect, on_mismatch=permission),
     }
@@ -267,8 +318,8 @@ def _memory_and_file_rules() -> dict[str, list[bytes]]:
         "ioctl": _test_word(_ARG1, *_IOCTLS, on_match=refusal, on_mismatch=permission),
         "fcntl": [_op(_LOAD, _ARG1), *_test(*_OFD_LOCKS, on_match=invalid, on_mismatch=watches)],
         **dict.fromkeys(("setxattr", "lsetxattr", "fsetxattr"), short_attribute),
-        # Without effect: sync would wait for all disks of the machine, but a sandbox's files are in
-        # memory.
+        # sync and syncfs have no effect. They would wait for all disks of the machine, but the
+        # files of a sandbox are in memory.
         "sync": no_effect,
         "syncfs": no_effect,
         "fadvise64": _test_word(
@@ -285,8 +336,9 @@ def build(debugger: bool = False, chroot: bool = False, machine: str | None = No
     """Return the filter's BPF program, for `syscalls.set_seccomp`.
 
     Args:
-        debugger: Allow a program to control another program, or to change its memory.
-        chroot: Allow root to change its root folder: beyond it is only the sandbox.
+        debugger: Whether a program may control another program, or change its memory.
+        chroot: Whether root may change the root folder of a process. A process that escapes from a
+            changed root reaches only the sandbox's files.
         machine: The architecture; None: this machine's.
 
     Raises:
@@ -305,11 +357,11 @@ def build(debugger: bool = False, chroot: bool = False, machine: str | None = No
     answers = {key: [_deny(errno.EPERM)] for key in denied_calls.values()}
     answers |= {key: [_deny(errno.ENOSYS)] for key in missing_calls.values()}
     for name, rule in _argument_rules().items():
-        answers.setdefault(_BY_ARGUMENT[machine][name], rule)
+        answers.setdefault(_ARGUMENT_RULES[machine][name], rule)
     program = [
         _op(_LOAD, _ARCH),
         _op(_JEQ, _AUDIT_ARCH[machine], true_offset=1),
-        _deny(errno.ENOSYS),  # another ABI (i386) would have other numbers
+        _deny(errno.ENOSYS),  # another ABI, such as i386, has other numbers of system calls
         _op(_LOAD, _NR),
         *_search(_intervals(answers, _KNOWN_CALLS[machine])),
     ]
@@ -319,34 +371,43 @@ def build(debugger: bool = False, chroot: bool = False, machine: str | None = No
 def _intervals(
     answers: dict[int, list[bytes]], ranges: Sequence[tuple[int, int]]
 ) -> list[tuple[int, list[bytes]]]:
-    """List the first number and the answer of each run of system calls with equal answers.
+    """Divide the numbers of system calls into intervals with equal answers.
 
     Args:
-        answers: The answers to single calls; the other calls of `ranges` are allowed.
+        answers: Number of a system call → its answer, the code that decides. Other known calls are
+            permitted.
         ranges: The first and the last numbers of known calls. All other numbers return ENOSYS.
+
+    Returns:
+        The first number and the answer of each interval, in order.
     """
     starts: dict[int, list[bytes]] = {}
     for first_number, last_number in ranges:
         starts |= {first_number: _PERMISSION, last_number + 1: [_deny(errno.ENOSYS)]}
-    starts |= {number + 1: _PERMISSION for number in answers if number + 1 not in starts} | answers
+    starts |= {
+        call_number + 1: _PERMISSION for call_number in answers if call_number + 1 not in starts
+    } | answers
     intervals: list[tuple[int, list[bytes]]] = []
-    for number, answer in sorted(starts.items()):
+    for call_number, answer in sorted(starts.items()):
         if not intervals or intervals[-1][1] != answer:
-            intervals.append((number, answer))
+            intervals.append((call_number, answer))
     return intervals
 
 
 def _search(intervals: list[tuple[int, list[bytes]]]) -> list[bytes]:
-    """Return the code of a binary search for the answer.
+    """Return code that finds the answer to the loaded number by a binary search.
 
-    The search's speed matters to each start of a sandbox: the kernel runs a new filter once on each
-    system call.
+    The search must be fast, because it takes a part of each start of a sandbox. The kernel runs a
+    new filter once for each number of a system call.
+
+    Args:
+        intervals: The first number and the answer of each interval, in order.
     """
     if len(intervals) == 1:
         return intervals[0][1]
     middle = len(intervals) // 2
     lower_code, upper_code = _search(intervals[:middle]), _search(intervals[middle:])
-    if len(lower_code) < 256:  # the reach of a conditional jump
+    if len(lower_code) < 256:  # a conditional jump skips at most 255 instructions
         return [
             _op(_JGE, intervals[middle][0], true_offset=len(lower_code)),
             *lower_code,

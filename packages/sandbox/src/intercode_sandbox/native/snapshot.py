@@ -1,4 +1,8 @@
-"""Layers from sandboxes: snapshots, and the results of scripts or commands over an image."""
+"""Snapshots of native sandboxes, and the layers that scripts or commands add to an image.
+
+A sandbox's files are saved as a layer on disk (`SnapshotLayer`), or frozen in memory
+(`FrozenLayer`).
+"""
 
 from __future__ import annotations
 
@@ -12,34 +16,39 @@ from pathlib import Path
 from typing import Protocol
 
 from intercode_sandbox.base import Limits, SandboxBackend
-from intercode_sandbox.capabilities import CAPABILITIES
 from intercode_sandbox.errors import ImageError, OutputLimitError, SandboxError
-from intercode_sandbox.files import cache_root, joint_digest, remove_tree
+from intercode_sandbox.host_files import cache_root, joint_digest, remove_tree
 from intercode_sandbox.images import Command, Image
 from intercode_sandbox.images.base import SCRIPT
+from intercode_sandbox.linux_capabilities import CAPABILITIES
 from intercode_sandbox.native import archive
 from intercode_sandbox.native.archive import SHARED_MEMORY
 from intercode_sandbox.native.cgroup import PREFIX, parents, remove_all
 from intercode_sandbox.native.exit_ledger import LEDGERS, Ending, read_ledgers
 from intercode_sandbox.native.frozen_layers import FrozenLayer
 from intercode_sandbox.ownership import is_gone, new_lease, register_finalizer
-from intercode_sandbox.privileges import hand_over, is_root, make_private
+from intercode_sandbox.privileges import is_root, make_private, transfer_ownership
 
 _SUFFIX = " (snapshot)"
 _MAX_FROZEN_LAYERS = 30
-"""Maximum of frozen layers: the kernel looks up each opened file in all layers."""
-_HIDDEN_PART = 4
-"""Frozen layers may use one fourth of a limit for content that later layers hide."""
+"""Maximum number of frozen layers of one sandbox. More layers would make each opening of a file
+slower, because the kernel looks up the file in all of them."""
+_HIDDEN_SHARE = 4
+"""Divisor of a sandbox's limits. Later frozen layers may hide content of earlier ones, which still
+uses memory. All layers but the first may use one fourth of the limits of bytes and files."""
 _SPECIAL_FILES = 256
-"""Maximum of files with special modes: an agent may create any number, and each start copies
-them."""
+"""Maximum number of files with setuid or setgid bits in a snapshot. An agent may create any number
+of such files, and each start of a sandbox copies them."""
 
 
-class Layer:
-    """A saved layer's folder, removed with its last user: a snapshot, a higher layer, a sandbox.
+class SnapshotLayer:
+    """A folder on disk with a layer that was saved from a sandbox.
+
+    Snapshots and sandboxes that need the layer hold references to this object. The folder is
+    removed when the last reference ends.
 
     Args:
-        forget: Called with a layer that is about to be removed.
+        forget: A function that is called with the layer's path before the folder is removed.
 
     Raises:
         SandboxError: The folder cannot be created.
@@ -58,20 +67,25 @@ class Layer:
             raise SandboxError(f"the snapshot could not be saved: {error}") from error
 
     @classmethod
-    def of(cls, write: Callable[[int], None], forget: Callable[[Path], None]) -> Layer:
-        """Return a new layer, filled with the stream that `write` produces."""
+    def write(cls, write: Callable[[int], None], forget: Callable[[Path], None]) -> SnapshotLayer:
+        """Return a new layer with the files of a stream.
+
+        Args:
+            write: A function that writes a stream of `archive` to a descriptor.
+            forget: See the constructor.
+        """
         layer = cls(forget)
         layer.fill(write)
         return layer
 
     @property
     def name(self) -> str:
-        """A unique name."""
+        """The layer's name, unique on this machine."""
         return self.path.parent.name
 
     def fill(self, write: Callable[[int], None]) -> None:
-        """Unpack the stream that `write` produces into the layer; see the function `fill`."""
-        self.special = fill(self.path, write, self.discard)[:_SPECIAL_FILES]
+        """Unpack the files of a stream into the layer: see `unpack_stream`."""
+        self.special = unpack_stream(self.path, write, self.discard)[:_SPECIAL_FILES]
 
     def discard(self) -> None:
         """Remove the layer's folder."""
@@ -80,35 +94,45 @@ class Layer:
 
 @dataclass(frozen=True)
 class Files:
-    """The files at a sandbox's start. Their storage exists for as long as this object."""
+    """The files at a sandbox's start: an image, and changes over the image.
+
+    The storage of the changes exists for as long as this object.
+    """
 
     image: Image
-    """The image, the baseline of changes."""
-    saved_layers: tuple[Layer, ...] = ()
-    """The saved layers among the image's layers."""
-    copy: Layer | None = None
-    """A copy of the changes over the image, up to some time."""
+    """The image, with which `changes` compares the files."""
+    saved_layers: tuple[SnapshotLayer, ...] = ()
+    """The layers of the image that were saved as snapshots. The references keep their storage."""
+    copy: SnapshotLayer | None = None
+    """A layer on disk with the changes over the image, up to the time of the copy."""
     frozen_layers: tuple[FrozenLayer, ...] = ()
-    """Layers of later changes, the lowest first."""
+    """Layers in memory with later changes, the lowest layer first."""
 
     @property
     def digest(self) -> str:
-        """A digest of all layers."""
+        """A digest of the image and of all layers over it."""
         layer_names = [] if self.copy is None else [self.copy.name]
         layer_names += [f"{layer.owner}/{layer.name}" for layer in self.frozen_layers]
         return joint_digest(self.image.digest, *layer_names) if layer_names else self.image.digest
 
     @property
     def usage(self) -> tuple[int, int]:
-        """The bytes and files of the frozen layers."""
+        """The numbers of bytes and of files of all frozen layers together."""
         return sum(layer.bytes for layer in self.frozen_layers), sum(
             layer.files for layer in self.frozen_layers
         )
 
-    def crowded(self, limits: Limits) -> bool:
-        """Return whether frozen layers are many, or may hide much content of each other."""
+    def is_crowded(self, limits: Limits) -> bool:
+        """Return whether a copy should replace the frozen layers at the next save.
+
+        True if the layers are too many, or if they may hide too much content of each other: see
+        `_MAX_FROZEN_LAYERS` and `_HIDDEN_SHARE`.
+
+        Args:
+            limits: The sandbox's limits.
+        """
         hidden_usage = replace(self, frozen_layers=self.frozen_layers[1:]).usage
-        max_usage = limits.disk // _HIDDEN_PART, limits.files // _HIDDEN_PART
+        max_usage = limits.disk // _HIDDEN_SHARE, limits.files // _HIDDEN_SHARE
         return (
             len(self.frozen_layers) >= _MAX_FROZEN_LAYERS
             or hidden_usage[0] > max_usage[0]
@@ -117,18 +141,22 @@ class Files:
 
     @property
     def layers(self) -> list[str]:
-        """The folders of all layers, the lowest first."""
+        """The folders of all layers on disk, the lowest layer first."""
         copies = () if self.copy is None else (self.copy.path,)
         return [str(path) for path in (*self.image.layers, *copies)]
 
     @property
     def special(self) -> list[tuple[str, Sequence[archive.Special]]]:
-        """Layer folder and its files with special modes, for each layer with such files."""
+        """The folder of a layer, and its files with setuid or setgid bits, for each such layer."""
         layers = [*self.saved_layers, self.copy]
         return [(str(layer.path), layer.special) for layer in layers if layer and layer.special]
 
-    def with_image(self, layer: Layer) -> Files:
-        """Return these files with all changes in a new layer of the image."""
+    def with_image(self, layer: SnapshotLayer) -> Files:
+        """Return the same files as a new image, with `layer` as its topmost layer.
+
+        Args:
+            layer: A layer with all changes over the present image.
+        """
         digest, layers = (
             joint_digest(self.image.digest, layer.name),
             (*self.image.layers, layer.path),
@@ -136,12 +164,16 @@ class Files:
         image = replace(self.image, name=_name(self.image), digest=digest, layers=layers)
         return Files(image, (*self.saved_layers, layer))
 
-    def with_copy(self, layer: Layer) -> Files:
-        """Return these files with all changes in one layer over the image."""
+    def with_copy(self, layer: SnapshotLayer) -> Files:
+        """Return the same files as the present image and a copy of the changes.
+
+        Args:
+            layer: A layer with all changes over the present image.
+        """
         return Files(self.image, self.saved_layers, layer)
 
     def with_frozen_layer(self, layer: FrozenLayer) -> Files:
-        """Return these files with a frozen layer of the changes since."""
+        """Return these files with one further frozen layer, of the latest changes."""
         return replace(self, frozen_layers=(*self.frozen_layers, layer))
 
 
@@ -150,10 +182,12 @@ def _name(image: Image) -> str:
 
 
 class NativeSnapshot:
-    """The native implementation of `Snapshot`; its storage is freed with this object.
+    """The native implementation of `Snapshot`.
+
+    The storage is freed as soon as no snapshot and no sandbox refers to it.
 
     Args:
-        files: The files at the start of its sandboxes.
+        files: The files of sandboxes that start from the snapshot.
     """
 
     def __init__(self, files: Files) -> None:
@@ -162,7 +196,7 @@ class NativeSnapshot:
 
     @property
     def files(self) -> Files:
-        """The files at the start of its sandboxes.
+        """The files of sandboxes that start from the snapshot.
 
         Raises:
             SandboxError: The snapshot was deleted.
@@ -173,25 +207,26 @@ class NativeSnapshot:
 
     @property
     def image(self) -> Image:
-        """The image that is the baseline of changes in its sandboxes."""
+        """The image with which `changes` compares the files of the snapshot's sandboxes."""
         return self.files.image
 
     def delete(self) -> None:
-        """Free the storage, as soon as no sandbox and no other snapshot needs it."""
+        """Free the storage as soon as no sandbox and no other snapshot needs it."""
         self._files = None
 
 
-def fill(
+def unpack_stream(
     layer: Path, write: Callable[[int], None], on_failure: Callable[[], None] = lambda: None
 ) -> list[archive.Special]:
-    """Unpack into an empty folder the stream that `write` produces into a descriptor.
+    """Unpack a stream of a sandbox's files into an empty folder, on a separate thread.
 
     Args:
         layer: The folder.
-        write: Streams into a descriptor.
-        on_failure: Called by the unpacking thread after a failure. Only that thread knows when
-            all writing has ended: an exception in the caller's thread, for instance of Ctrl-C,
-            may come earlier. The thread holds a reference to `on_failure` until its end.
+        write: A function that writes the stream to a descriptor. This thread calls it.
+        on_failure: A function that the unpacking thread calls after a failure, to remove the
+            folder. The caller's thread cannot do this safely. An exception there, such as Ctrl-C,
+            may come while the other thread still writes. The unpacking thread holds a reference to
+            `on_failure` until its end.
 
     Returns:
         See `archive.extract`.
@@ -200,17 +235,21 @@ def fill(
         OutputLimitError: No disk of any size could hold the files.
         SandboxError: The stream broke off, or the folder cannot be written.
     """
-    ends = os.pipe2(os.O_CLOEXEC)
-    reader, writer = open(ends[0], "rb"), open(ends[1], "wb")  # closed with their last reference
+    pipe_fds = os.pipe2(os.O_CLOEXEC)
+    # Python closes both files when their last references end.
+    reader, writer = (
+        open(pipe_fds[0], "rb"),
+        open(pipe_fds[1], "wb"),
+    )
     failure: list[BaseException] = []
     special: list[archive.Special] = []
 
     def unpack() -> None:
         attribute = "trusted.overlay.opaque" if is_root() else "user.overlay.opaque"
         try:
-            with reader:  # a writer still at work gets EPIPE
+            with reader:  # after a failure the closed pipe ends `write`, by EPIPE
                 special.extend(archive.extract(reader.fileno(), layer, attribute))
-            hand_over(layer)
+            transfer_ownership(layer)
         except Exception as error:  # noqa: BLE001 - whatever it is, the snapshot is not whole
             failure.append(error)
             on_failure()
@@ -221,7 +260,7 @@ def fill(
         write(writer.fileno())
     except BrokenPipeError:
         thread.join()
-        if not failure:  # otherwise the failure below is the cause
+        if not failure:  # otherwise the pipe broke because of the failure that is raised below
             raise
     finally:
         writer.close()
@@ -229,13 +268,19 @@ def fill(
     if failure:
         error = failure[0]
         if isinstance(error, OSError) and error.errno == errno.EMLINK:
-            raise OutputLimitError("a file has more names than it can have on a disk") from error
+            raise OutputLimitError(
+                "a file has more hard links than the disk's file system permits"
+            ) from error
         raise SandboxError(f"the snapshot could not be saved: {error}") from error
     return special
 
 
 def _sweep_snapshots(dry_run: bool = False) -> list[str]:
-    """Remove the snapshots of processes that have ended; return the paths."""
+    """Remove the snapshots of processes that have ended; return the paths of their folders.
+
+    Args:
+        dry_run: Whether to return the paths without removing the folders.
+    """
     removed_paths = []
     parent = cache_root() / "snapshots"
     for folder in parent.iterdir() if os.access(parent, os.R_OK) else ():
@@ -252,20 +297,21 @@ def _discard(folder: Path, layer: Path, forget: Callable[[Path], None]) -> None:
 
 
 def _remove(folder: Path) -> None:
-    with suppress(OSError):  # the next sweep tries again
+    with suppress(OSError):  # the next call of `sweep` tries again
         remove_tree(folder)
 
 
 _SECONDS = 600.0
+"""Time limit of a set-up script."""
 _LIMITS = Limits(memory=4 << 30, disk=4 << 30, processes=1024)
-"""Limits that suffice to install packages."""
+"""Limits of the sandbox that runs a script or a command. They suffice to install packages."""
 
 
 class SupportsArchive(SandboxBackend, Protocol):
-    """A sandbox that can stream its changes in the format of `archive`."""
+    """A sandbox that can stream its changes, in the format of the module `archive`."""
 
     def archive(self, descriptor: int) -> None:
-        """Stream the changes into a descriptor."""
+        """Write a stream of all differences from the image to a descriptor."""
 
 
 def build_script(
@@ -275,6 +321,12 @@ def build_script(
     layer: Path,
 ) -> None:
     """Run a set-up script, or a command, in a sandbox of `base`; write its changes into `layer`.
+
+    Args:
+        start: A function that starts a sandbox of an image, with limits and a network policy.
+        base: The image.
+        script: The content of a Bash script; or the command of a Dockerfile's step.
+        layer: An empty folder.
 
     Raises:
         ImageError: The script failed, or did not end in time.
@@ -296,23 +348,28 @@ def build_script(
             reason = "did not end in time" if result.timed_out else f"exit code {result.exit_code}"
             raise ImageError(f"{subject} over {base.name} failed ({reason}):\n{tail}")
         sandbox.kill()
-        for path, mode in fill(layer, sandbox.archive):
-            # Special modes are the intention of the image's author; an engine would keep them, too.
+        for path, mode in unpack_stream(layer, sandbox.archive):
+            # The author of the image intends the setuid and setgid bits, which an engine such as
+            # Docker would keep, too.
             Path(layer, path).chmod(mode)
         remove_tree(layer / SHARED_MEMORY[1:])
-        with suppress(OSError):  # the folder has other content
+        with suppress(OSError):  # the parent folder has other content
             (layer / SHARED_MEMORY[1:]).parent.rmdir()
     finally:
         sandbox.close()
 
 
 def endings() -> list[Ending]:
-    """List the closed sandboxes of all callers that the kernel has not ended yet."""
+    """Return the closed sandboxes, of all processes, that the kernel has not ended yet."""
     return read_ledgers(cache_root() / LEDGERS)
 
 
 def sweep(dry_run: bool = False) -> list[str]:
-    """Remove cgroups and snapshots of callers that have ended; return the paths."""
+    """Remove the cgroups and snapshots that ended processes have left; return their paths.
+
+    Args:
+        dry_run: Whether to return the paths without removing anything.
+    """
     removed_paths = []
     leases = {ending.lease for ending in endings()}
     for parent in parents():

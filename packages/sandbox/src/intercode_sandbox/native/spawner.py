@@ -1,9 +1,14 @@
 """The spawner: a small single-threaded process that forks sandboxes for a large threaded caller.
 
-A fork of the caller would copy its memory map and its locks, and a sandbox would die with the
-thread that started it. The spawner owns a private mount namespace with the images' layers, creates
-each sandbox's process 1, allocates identities, and keeps the cgroups. The spawner ends, with all
-its sandboxes, when the caller's socket closes: so kill -9 of the caller leaves nothing behind.
+The caller is the process that uses InterCode. A fork of the caller itself would copy the caller's
+memory map and locks, and a sandbox would die with the thread that started it. The spawner owns a
+private mount namespace, in which the layers of images are mounted. The spawner creates each
+sandbox's process 1, allocates user ids, and keeps the cgroups. The spawner ends, with all its
+sandboxes, when the caller's socket closes. So kill -9 of the caller leaves nothing behind.
+
+Words of this module: a child is a fork that is, or waits to become, a sandbox's process 1. The
+stage is the folder `MOUNT_FOLDER`, with the spawner's mounts. A frozen layer holds the files of a
+frozen sandbox in memory.
 """
 
 from __future__ import annotations
@@ -27,28 +32,42 @@ from intercode_sandbox.native.syscalls import hide_arguments
 from intercode_sandbox.native.zygote import NotLoadedError, Zygote, plan, probe_machine
 from intercode_sandbox.privileges import STAND_IN_ID, has_machines_id, missing_capabilities
 
-STAGE = "/dev/pts"
-"""The folder of the spawner's mounts, in a private mount namespace. Every machine has this folder,
-and neither the spawner nor an image needs its content."""
+MOUNT_FOLDER = "/dev/pts"
+"""The stage: the folder of the spawner's mounts, in a private mount namespace. Every machine has
+this folder, and neither the spawner nor an image needs its content."""
 _FOLDERS = ("x", "o", "e", "d", "p", "m")
-"""The mount points of each sandbox on the stage: its files, its files with mapped ids, an empty
-folder, /dev, /proc, and a folder of the machine's programs on its way into an image."""
+"""The mount points on the stage that each child uses, in its copy of the mount namespace.
+
+The first two are for the sandbox's files, and for the same files with mapped ids. Then follow an
+empty folder, /dev, /proc, and a folder of programs before the child moves it into an image.
+"""
 _LEAVING_SECONDS = 1.0
 """Seconds between attempts to remove a cgroup."""
 _QUIET_SECONDS = 0.001, 0.005
-"""Idle seconds before a sandbox is prepared: with a processor for each running sandbox, and with
-none to spare."""
+"""Idle seconds before a sandbox is prepared: if each running sandbox has a processor, and if there
+are more sandboxes than processors."""
 _MAX_ENDS = 4096
+"""Maximum number of ended children whose ends the spawner remembers."""
 
 
 class Spawner:
     """The event loop of the spawner.
 
-    A spare child is always forked in advance. The next start then does not wait for the fork, for
-    new namespaces, and for the move into a cgroup. A spare child holds nothing of any sandbox.
+    A spare child is always forked in advance. So the next start of a sandbox does not wait for the
+    fork, for new namespaces, and for the move into a cgroup. A spare child contains nothing of any
+    sandbox.
 
-    After two equal requests in a row, the idle spawner prepares a third sandbox with its first
-    program. A different request discards it.
+    After two equal requests in a row, the idle spawner prepares a sandbox for a third equal
+    request, and starts the sandbox's first program. A different request discards the prepared
+    sandbox.
+
+    Args:
+        caller: The socket of the caller's requests.
+        owner: A descriptor of the caller's process.
+        ledger: The descriptor of the ledger: see `exit_ledger`.
+        name: The spawner's lease: see `ownership.new_lease`.
+        root: Whether the caller has the privileges of `privileges.is_root`.
+        workers: The modules that can run as workers in sandboxes.
     """
 
     def __init__(
@@ -62,60 +81,69 @@ class Spawner:
     ) -> None:
         self.caller = caller
         self.owner = owner
-        """A descriptor of the caller's process. The socket alone would not signal its end: a fork
-        of the caller may hold the other end, too."""
+        """A descriptor of the caller's process. The socket alone would not signal the caller's end,
+        because a fork of the caller may hold the other end of the socket, too."""
         self.ledger = ledger
-        """The descriptor of the ledger of sandboxes that are still ending."""
+        """The descriptor of the list of sandboxes that the kernel is still ending."""
         self.poll = select.epoll()
         self.children: dict[str, Child] = {}
-        """Name → child, from its fork until it is collected."""
+        """The child's name → the child, from its fork until `collect` releases it."""
         self.processes: dict[int, Child] = {}
-        """Descriptor of the child's process → child."""
+        """Descriptor of the child's process → the child."""
         self.starting_children: dict[int, Child] = {}
+        """Descriptor of the child's socket → the child, while its sandbox is starting."""
         self.spare_child: Child | None = None
-        self.ready_child: Child | None = None
+        """The child that was forked in advance."""
+        self.prepared_child: Child | None = None
+        """The child with the prepared sandbox."""
         self.last_request: dict[str, Any] = {}
+        """The last request for a sandbox."""
         self.is_repeated = False
-        """Whether the last request equals the one before it."""
+        """Whether the last request equals the request before it."""
         self.ends: dict[str, dict[str, Any]] = {}
-        """Name → the end of a recent child, as fields of `base.Evidence`."""
+        """A child's name → facts on its recent end, as fields of `base.Evidence`."""
         self.count = 0
         self.processors = len(os.sched_getaffinity(0))
         prepare_namespaces(root)
-        self.cgroups = cgroup.Cgroups(name, os.getppid())  # with the remaining privileges
+        # The cgroups are created with the privileges that remain after the line above.
+        self.cgroups = cgroup.Cgroups(name, os.getppid())
         self.machine = probe_machine(root)
         self.zygote = Zygote(self.machine, workers)
         self.layers = Layers(root)
-        self.frozen_mounts = FrozenMounts(STAGE)
+        self.frozen_mounts = FrozenMounts(MOUNT_FOLDER)
         self.pool = Identities(root)
 
     def run(self) -> None:
-        """Serve until the caller ends; then end every sandbox and clean up."""
+        """Serve requests until the caller ends; then end all sandboxes and clean up."""
         self.poll.register(self.caller, select.EPOLLIN)
         self.poll.register(self.owner, select.EPOLLIN)
         try:
             while True:
-                events = [fd for fd, _ in self.poll.poll(self.patience())]
+                events = [fd for fd, _ in self.poll.poll(self.poll_timeout())]
                 if self.owner in events:
                     return
                 if not events and self.may_prepare:
-                    self.make_ready()
+                    self.prepare_sandbox()
                 for fd in events:
                     if fd in self.starting_children:
                         self.finish_start(fd)
                 self.collect_ended(events)
-                # The caller last: its request may need the files of a child that has just started.
+                # The caller's request comes last. The request may freeze the files of a child whose
+                # start the lines above have just finished.
                 if self.caller.fileno() in events and not self.take_request():
                     return
         finally:
             self.close()
 
     def take_request(self) -> bool:
-        """Serve one request; report failures on its socket. Return False if the caller has left."""
+        """Serve one request of the caller; return False if the caller has ended.
+
+        A request that needs a reply comes with a socket for the reply. Failures are reported there.
+        """
         try:
             spec, fds = wire.receive(self.caller)
-        except wire.TruncatedError:
-            return True  # the caller sees the end of the lost socket
+        except wire.DescriptorsLostError:
+            return True  # the request's socket is lost, and the caller notices its closing
         except (EOFError, OSError):
             return False
         if not fds:
@@ -124,7 +152,7 @@ class Spawner:
             elif "ending" in spec:
                 self.note_ending(spec["ending"])
             else:
-                self.drop_ready()
+                self.discard_prepared()
                 self.layers.forget(spec["forget"])
             return True
         with socket.socket(fileno=fds[0]) as control:
@@ -140,52 +168,68 @@ class Spawner:
         return True
 
     def evidence(self, name: str) -> dict[str, Any]:
-        """Return evidence of a sandbox that does not answer, as fields of `base.Evidence`."""
+        """Return the evidence about a sandbox that does not answer, as fields of `base.Evidence`.
+
+        Args:
+            name: The name of the sandbox's child.
+        """
         if name in self.children:
             self.collect(self.children[name])
         return {"running": True} if name in self.children else self.ends.get(name, {})
 
     def note_ending(self, name: str) -> None:
-        """Record that a caller has killed a sandbox and does not wait for its end."""
+        """Record that the caller has killed a sandbox, and no longer waits for the sandbox's end.
+
+        Args:
+            name: The name of the sandbox's child.
+        """
         if name in self.children:
             self.children[name].ending = True
             self.count_endings()
 
     def count_endings(self) -> None:
-        """Write the sandboxes that are still ending to the ledger, for ``intercode doctor``."""
+        """Write the list of sandboxes that the kernel is still ending to the ledger.
+
+        ``intercode doctor`` reads the ledger.
+        """
         children = self.children.values()
         write_ledger(self.ledger, {child.cgroup: child.pid for child in children if child.ending})
 
     def freeze(self, name: str, room: int) -> dict[str, Any]:
-        """Retain the files of a sandbox without running processes as a layer.
+        """Retain the files of a sandbox, in which only process 1 runs, as a frozen layer.
 
         Args:
-            name: The sandbox's name.
+            name: The name of the sandbox's child.
             room: Maximum size of the layer in bytes.
 
         Returns:
-            The ``bytes`` and ``files`` of the layer, and its ``name`` if it was created.
+            The ``bytes`` and ``files`` of the layer, and the layer's ``name`` if it was created.
         """
         child = self.children.get(name)
         if child is None or (tree := child.files) is None:
             return {}
-        space = os.fstatvfs(tree)
-        used_bytes = (space.f_blocks - space.f_bfree) * space.f_frsize
-        reply: dict[str, Any] = {"bytes": used_bytes, "files": space.f_files - space.f_ffree}
+        file_system_stats = os.fstatvfs(tree)
+        used_bytes = (
+            file_system_stats.f_blocks - file_system_stats.f_bfree
+        ) * file_system_stats.f_frsize
+        reply: dict[str, Any] = {
+            "bytes": used_bytes,
+            "files": file_system_stats.f_files - file_system_stats.f_ffree,
+        }
         if used_bytes <= room:
             with suppress(OSError):  # the kernel does not permit it, or a file is open for writing
                 reply["name"] = self.frozen_mounts.add(tree)
         return reply
 
     def thaw(self, name: str) -> None:
-        """Release a frozen layer."""
+        """Release a frozen layer of this name."""
         if name in self.last_request.get("frozen", ()):
-            self.drop_ready()
+            self.discard_prepared()
             self.is_repeated, self.last_request = False, {}
         self.frozen_mounts.remove(name)
 
     def facts(self) -> dict[str, Any]:
-        """Return the facts for a run's record and `doctor`."""
+        """Return the facts of this machine for a run's record and for ``intercode doctor``."""
         return {
             "root": self.machine.root,
             "cgroup": self.cgroups.version,
@@ -194,21 +238,34 @@ class Spawner:
         }
 
     def start(self, spec: dict[str, Any], control: socket.socket) -> None:
-        """Start one sandbox. The sandbox reports on its socket when it is ready."""
+        """Start one sandbox for a request of the caller.
+
+        Args:
+            spec: The request.
+            control: The sandbox's socket. The sandbox's process 1 sends a message to the caller as
+                soon as the sandbox is ready.
+        """
         self.layers.prepare(spec)
         self.is_repeated, self.last_request = spec == self.last_request, spec
-        if self.hand_over(spec, control):
+        if self.start_prepared(spec, control):
             return
         child = self.take_child(spec["network"])
-        self.introduce(child, control)
-        self.instruct(child, spec, [control.fileno()])
+        self.announce_process(child, control)
+        self.send_plan(child, spec, [control.fileno()])
 
-    def instruct(self, child: Child, spec: dict[str, Any], fds: list[int]) -> None:
-        """Send a child its sandbox's plan and identity."""
+    def send_plan(self, child: Child, spec: dict[str, Any], fds: list[int]) -> None:
+        """Send a child the settings of its sandbox, which the child then builds.
+
+        Args:
+            child: The child.
+            spec: The caller's request.
+            fds: Further descriptors for the child.
+        """
         try:
             identity = child.identity = self.pool.take(spec["limits"]["processes"])
             limits = spec["limits"]
-            # Files in memory count as memory: their quota is added to the limit.
+            # A sandbox's files lie in memory, and the kernel counts them as memory. So the limit of
+            # the cgroup includes the limit of disk space.
             total = limits["memory"] + limits["disk"]
             processes = limits["processes"] + OWN_THREADS
             self.cgroups.limit(child.cgroup, total, processes)
@@ -227,61 +284,80 @@ class Spawner:
         self.starting_children[child.link.fileno()] = child
         self.poll.register(child.link, select.EPOLLIN)
 
-    def hand_over(self, spec: dict[str, Any], control: socket.socket) -> bool:
-        """Give the caller the prepared sandbox, if its request is the same."""
-        child = self.ready_child
+    def start_prepared(self, spec: dict[str, Any], control: socket.socket) -> bool:
+        """Give the prepared sandbox to the caller, if the sandbox was prepared for this request.
+
+        Args:
+            spec: The caller's request.
+            control: The sandbox's socket.
+
+        Returns:
+            Whether the caller got the prepared sandbox.
+        """
+        child = self.prepared_child
         if child is None or child.spec != spec:
-            self.drop_ready()
+            self.discard_prepared()
             return False
-        self.ready_child = None
+        self.prepared_child = None
         with closing(child):
-            self.introduce(child, control)
+            self.announce_process(child, control)
             try:
                 wire.send(child.link, {}, [control.fileno()], packed=True)
             except OSError:  # the child has died
                 return False
         return True
 
-    def drop_ready(self) -> None:
-        """End the prepared sandbox, in which no request has run."""
-        child, self.ready_child = self.ready_child, None
+    def discard_prepared(self) -> None:
+        """End the prepared sandbox, which no caller has used yet."""
+        child, self.prepared_child = self.prepared_child, None
         if child is not None:
             child.close()
 
     @property
     def may_prepare(self) -> bool:
-        """Whether the spawner should prepare a sandbox once it is idle."""
+        """Whether the spawner should prepare a sandbox as soon as the spawner is idle."""
         is_wanted = self.is_repeated and not self.last_request["network"]
-        return is_wanted and self.ready_child is None and not self.starting_children
+        return is_wanted and self.prepared_child is None and not self.starting_children
 
-    def patience(self) -> float | None:
-        """Return the poll's time-out in seconds; None: wait for an event."""
+    def poll_timeout(self) -> float | None:
+        """Return the seconds that the event loop waits for an event; None: without a limit."""
         if self.may_prepare:
             running_count = len(self.children) - (self.spare_child is not None)
             return _QUIET_SECONDS[running_count > self.processors]
         return _LEAVING_SECONDS if self.cgroups.removal_queue else None
 
-    def make_ready(self) -> None:
+    def prepare_sandbox(self) -> None:
         """Prepare a sandbox for a repetition of the last request."""
         self.is_repeated = False
-        with suppress(OSError):  # the next request meets the error again, and reports it
+        with suppress(OSError):  # if the error persists, the next request reports the error
             child = self.take_child(network=False)
             child.spec = self.last_request
             with child.first_program() as child_ends:
-                self.instruct(child, self.last_request, child_ends)
+                self.send_plan(child, self.last_request, child_ends)
 
     def take_child(self, network: bool) -> Child:
-        """Return the spare child if it fits, or a new child."""
+        """Return the spare child if it suits the next sandbox, or otherwise a new child.
+
+        A spare child does not suit a sandbox that shares the machine's network. Nor does a child
+        that was forked before the newest layer was mounted, because the child lacks that mount.
+
+        Args:
+            network: Whether the sandbox shares the machine's network.
+        """
         child = self.spare_child
         if child is not None and not network:
             self.spare_child = None
             if child.layer_count == self.layers.mount_count:
                 return child
-            child.link.close()  # ends the child
+            child.link.close()  # the child notices the closed socket, and ends
         return self.fork(network)
 
     def fork(self, network: bool) -> Child:
-        """Return a new child, which enters its own cgroup."""
+        """Fork and return a new child, which enters a cgroup for its sandbox.
+
+        Args:
+            network: Whether the child shares the machine's network.
+        """
         self.count += 1
         name = str(self.count)
         group = self.cgroups.take(name)
@@ -296,34 +372,45 @@ class Spawner:
         child.oom_kills = self.cgroups.oom_kills(group)
         return child
 
-    def introduce(self, child: Child, control: socket.socket) -> None:
-        """Send the caller a descriptor of its sandbox's process 1."""
+    def announce_process(self, child: Child, control: socket.socket) -> None:
+        """Send the caller a descriptor of a child's process, the sandbox's process 1.
+
+        The caller's ends of the prepared program's channels follow, if the child has a program.
+        """
         wire.send(control, {"name": child.name}, [child.process, *child.prepared_fds])
 
     def finish_start(self, link: int) -> None:
-        """Finish the spawner's part of a start: the child has a file system, or has failed."""
+        """Finish the start of a child that has built its file system, or has failed.
+
+        Args:
+            link: The descriptor of the child's socket.
+        """
         child = self.starting_children.pop(link)
         self.poll.unregister(link)
         child.receive_files()
         if child.spec is None:
             child.link.close()
         elif child.spec == self.last_request:
-            self.ready_child = child
-        else:  # another request has come meanwhile, or its frozen layers were released
+            self.prepared_child = child
+        else:  # the caller has sent a different request, or released a frozen layer, meanwhile
             child.close()
         if self.spare_child is None:
-            with suppress(OSError):  # the next start meets the error again, and reports it
+            with suppress(OSError):  # if the error persists, the next start reports the error
                 self.spare_child = self.fork(network=False)
 
     def collect_ended(self, events: Sequence[int]) -> None:
-        """Collect the children whose ends are among these events, and remove ended cgroups."""
+        """Release the children that have ended, and remove their cgroups.
+
+        Args:
+            events: The descriptors that the event loop found readable.
+        """
         for fd in events:
             if fd in self.processes:
                 self.collect(self.processes[fd])
         self.cgroups.remove_unused()
 
     def collect(self, child: Child) -> None:
-        """Release a child and its resources, if it has ended."""
+        """Release the resources of a child, if the child has ended."""
         exit_code = child.exit_code()
         if exit_code is None:
             return
@@ -331,35 +418,37 @@ class Spawner:
         self.poll.unregister(child.process)
         if self.starting_children.pop(child.link.fileno(), None) is not None:
             self.poll.unregister(child.link)
-        self.keep_end(child, exit_code)
-        # The resources that the kernel frees slowly may still count for its cgroup.
+        self.record_end(child, exit_code)
+        # A slowly ending sandbox leaves resources that may still count for its cgroup. So this
+        # cgroup is not used for another sandbox.
         self.cgroups.give_back(child.cgroup, reuse=not child.ending)
         child.release()
         if child.identity is not None:
-            # Process 1 is the last process with these ids to end.
+            # The ids are free, because process 1 always ends after all other processes with them.
             self.pool.give_back(child.identity)
         if self.spare_child is child:
             self.spare_child = None
-        if self.ready_child is child:
-            self.ready_child = None
+        if self.prepared_child is child:
+            self.prepared_child = None
         if child.ending:
             self.count_endings()
 
-    def keep_end(self, child: Child, exit_code: int) -> None:
-        """Record the end of a child, while its cgroup still has the counts."""
+    def record_end(self, child: Child, exit_code: int) -> None:
+        """Record facts on the end of a child; its cgroup, which has the counts, still exists."""
         starved = self.cgroups.oom_kills(child.cgroup) > child.oom_kills
         self.ends[child.name] = {"exit_code": exit_code, "starved": starved}
         if len(self.ends) > _MAX_ENDS:
             del self.ends[next(iter(self.ends))]
 
     def close(self) -> None:
-        """End every sandbox and clean up, even if the kernel takes long for an end."""
+        """End every sandbox, wait until the kernel has ended all of them, and clean up."""
         for child in self.children.values():
             child.kill()
             child.ending = True
         self.count_endings()
         with suppress(OSError):
-            # The message frees the caller from waiting: only a spawner that was stopped sends none.
+            # The caller waits for this message. If no message comes, a signal has stopped the
+            # spawner, and the caller kills it.
             wire.send(self.caller, {"ending": len(self.children)})
         self.poll.unregister(self.caller)
         self.poll.unregister(self.owner)
@@ -383,12 +472,12 @@ def main(
     """Run a spawner.
 
     Args:
-        caller: The descriptor of its caller's socket.
+        caller: The descriptor of the socket of the caller's requests.
         owner: A descriptor of the caller's process.
-        ledger: The descriptor of its ledger; see `exit_ledger`.
-        name: Its lease; see `ownership.new_lease`.
+        ledger: The descriptor of the ledger: see `exit_ledger`.
+        name: The spawner's lease: see `ownership.new_lease`.
         root: Whether the caller has the privileges of `privileges.is_root`.
-        workers: The fields of the `Workers` of its sandboxes.
+        workers: The fields of `Workers`, for the sandboxes' workers.
     """
     with socket.socket(fileno=caller) as sock:
         try:
@@ -407,22 +496,26 @@ def main(
 
 
 def report(control: socket.socket, error: OSError | EOFError) -> None:
-    """Report to the caller why a sandbox, or this spawner, did not start."""
-    number = error.errno if isinstance(error, OSError) else None
+    """Send the caller the reason why a sandbox, or this spawner, did not start."""
+    error_number = error.errno if isinstance(error, OSError) else None
     cause = sc.with_line(error) if isinstance(error, OSError) else error
     with suppress(OSError):
-        wire.send(control, {"failed": str(cause), "errno": number or 0})
+        wire.send(control, {"failed": str(cause), "errno": error_number or 0})
 
 
 _READ_ONLY = sc.MOUNT_ATTR_RDONLY | sc.MOUNT_ATTR_NOSUID | sc.MOUNT_ATTR_NODEV
 
 _PROGRAMS = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _ESCAPES = {b"\\040": b" ", b"\\011": b"\t", b"\\012": b"\n", b"\\134": b"\\"}
-"""Escapes of mountinfo for characters that would break its lines; the backslash is decoded last."""
+"""The kernel's escapes in mountinfo for characters that would break lines or fields. The backslash
+is the last entry, because it must be decoded last."""
 
 
 def prepare_namespaces(root: bool) -> None:
-    """Create a private mount namespace for this process, and the stage."""
+    """Move this process into a private mount namespace, and create the stage there.
+
+    An ordinary user needs a user namespace, too.
+    """
     if root:
         sc.unshare(sc.CLONE_NEWNS)
     else:
@@ -432,16 +525,18 @@ def prepare_namespaces(root: bool) -> None:
         sc.unshare(sc.CLONE_NEWUSER | sc.CLONE_NEWNS)
         write_maps("self", f"0 {uid} 1", f"0 {gid} 1")
     sc.mount("", "/", None, sc.MS_REC | sc.MS_PRIVATE)
-    sc.mount("tmpfs", STAGE, "tmpfs", sc.MS_NOSUID | sc.MS_NODEV, "size=1m,mode=755")
+    sc.mount("tmpfs", MOUNT_FOLDER, "tmpfs", sc.MS_NOSUID | sc.MS_NODEV, "size=1m,mode=755")
     for name in _FOLDERS:
-        os.mkdir(f"{STAGE}/{name}")
+        os.mkdir(f"{MOUNT_FOLDER}/{name}")
 
 
 def _stand_in() -> None:
-    """Give up the machine's user 0, which no sandbox may ever have, for the stand-in user.
+    """Change this process's user from the machine's user 0 to the stand-in user.
+
+    No sandbox may ever run as the machine's user 0: see `privileges.has_machines_id`.
 
     Raises:
-        OSError: This process lacks the privileges, or the id is not mapped.
+        OSError: This process lacks the privileges, or its namespace does not map the id.
     """
     missing_names = missing_capabilities(stand_in=True)
     try:
@@ -456,58 +551,66 @@ def _stand_in() -> None:
 
 
 class Layers:
-    """The layers mounted on the stage."""
+    """The layers of images, mounted on the stage. The name of a layer is its folder on the stage.
+
+    Args:
+        root: Whether the spawner has the privileges of `privileges.is_root`.
+    """
 
     def __init__(self, root: bool) -> None:
         self.root = root
         self.names: dict[str, str] = {}
+        """Path of a mounted folder → its name on the stage."""
         self.programs: list[tuple[str, str]] | None = None
+        """The result of `mount_programs`, after its first call."""
         self.mount_count = 0
-        """The number of mounts so far: a process forked before the last lacks it."""
+        """The number of mounts so far. A child that was forked before the last mount lacks it."""
 
     def prepare(self, spec: dict[str, Any]) -> None:
-        """Replace the host's paths in a request by names on the stage; mount new layers.
+        """Mount the layers that a request needs, and replace their paths in the request by names.
 
         Raises:
             OSError: A layer is missing or cannot be mounted.
         """
-        names = [self.layer(path) for path in spec["layers"]]
-        names.reverse()  # the request lists the lowest first, overlayfs the topmost
-        special = {self.layer(path): files for path, files in spec["special"]}
-        programs = self.host() if spec["host"] else []
+        names = [self.mount_layer(path) for path in spec["layers"]]
+        names.reverse()  # the request begins with the lowest layer, and overlayfs with the topmost
+        special = {self.mount_layer(path): files for path, files in spec["special"]}
+        programs = self.mount_programs() if spec["host"] else []
         spec.update(layers=names, special=special, programs=programs)
 
     def forget(self, path: str) -> None:
-        """Unmount a layer. Running sandboxes keep their own copies."""
+        """Unmount a layer, if it is mounted. Running sandboxes keep their copies of the mount."""
         name = self.names.pop(path, None)
         if name is not None:
-            sc.umount(f"{STAGE}/{name}")
-            os.rmdir(f"{STAGE}/{name}")
+            sc.umount(f"{MOUNT_FOLDER}/{name}")
+            os.rmdir(f"{MOUNT_FOLDER}/{name}")
 
-    def layer(self, path: str) -> str:
-        """Mount a folder as a layer; return its name on the stage."""
+    def mount_layer(self, path: str) -> str:
+        """Mount a folder as a layer, unless it is mounted already; return its name on the stage."""
         if path not in self.names:
-            # Nested mounts are part of an ordinary user's view of a folder.
+            # The kernel permits an ordinary user to copy a mount only with its nested mounts.
             self.names[path] = self._attach(path, recursive=not self.root)
         return self.names[path]
 
     def _attach(self, path: str, recursive: bool) -> str:
         """Mount a read-only copy of `path`; return its name on the stage."""
         name = str(self.mount_count + 1)
-        os.mkdir(f"{STAGE}/{name}")
+        os.mkdir(f"{MOUNT_FOLDER}/{name}")
         tree = sc.open_tree(path, recursive)
         try:
             sc.mount_setattr(tree, _READ_ONLY, 0, recursive)
-            sc.move_mount(tree, f"{STAGE}/{name}")
+            sc.move_mount(tree, f"{MOUNT_FOLDER}/{name}")
             self.mount_count += 1
         finally:
             os.close(tree)
         return name
 
-    def host(self) -> list[tuple[str, str]]:
-        """List folders of this machine's programs: their paths in a sandbox and names on the stage.
+    def mount_programs(self) -> list[tuple[str, str]]:
+        """Mount the folders of this machine's programs, for sandboxes with the image ``host``.
 
-        A nested mount comes after the folder that contains it.
+        Returns:
+            The path in a sandbox, and the name on the stage, of each folder. A nested mount comes
+            after the folder that contains it.
         """
         if self.programs is None:
             top_folders = [f"/{name}" for name in _PROGRAMS]
@@ -531,7 +634,7 @@ def _nested_mounts(top_folders: list[str]) -> list[str]:
             for escape, character in _ESCAPES.items():
                 field = field.replace(escape, character)
             path = os.fsdecode(field)
-            # A file that is mounted stays out: an overlay consists of folders.
+            # A mounted file is ignored, because an overlay consists of folders.
             if path.startswith(tuple(f"{top}/" for top in top_folders)) and os.path.isdir(path):
                 folders.add(path)
     return sorted(folders)

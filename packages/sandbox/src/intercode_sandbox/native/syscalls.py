@@ -1,7 +1,8 @@
 """Linux system calls that Python lacks, as thin typed functions.
 
-This module imports the standard library only, and fast, because the spawner and workers load it.
-Each function raises `OSError` with the call's name: `doctor` reports the failed step by it.
+This module imports only fast modules of the standard library, because the spawner and workers load
+it. Each function raises `OSError` with the name of the system call. ``intercode doctor`` reports
+the failed step by this name.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ PR_CAPBSET_DROP = 24
 PR_SET_NO_NEW_PRIVS = 38
 SECCOMP_MODE_FILTER = 2
 
-# System calls newer than glibc's wrappers have the same number on every architecture (since 5.1).
+# glibc may lack functions for these system calls. Since Linux 5.1 a new call has the same number on
+# every architecture.
 _NR_OPEN_TREE = 428
 _NR_MOVE_MOUNT = 429
 _NR_FSCONFIG = 431
@@ -60,16 +62,19 @@ _syscall.restype = ctypes.c_long
 
 def _check(result: int, call: str, path: str | bytes | None = None) -> int:
     if result < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"{call}: {os.strerror(number)}", path)
+        error_number = ctypes.get_errno()
+        raise OSError(error_number, f"{call}: {os.strerror(error_number)}", path)
     return result
 
 
 def with_line(error: OSError) -> OSError:
-    """Return a call's error with the source line that raised it, unless it names the call."""
+    """Return an error whose message contains the source line that raised the error.
+
+    An error that names its system call, as the errors of this module do, is returned unchanged.
+    """
     if error.errno is None or error.strerror != os.strerror(error.errno):
         return error
-    import traceback  # only on errors: every start of a spawner would pay for the import
+    import traceback  # an import at the top would slow down every start of a spawner
 
     line = traceback.extract_tb(error.__traceback__)[-1].line
     return OSError(error.errno, f"{error.strerror} ({line})", error.filename)
@@ -81,7 +86,12 @@ def unshare(flags: int) -> None:
 
 
 def setns(fd: int, kind: int) -> None:
-    """Move this process into the namespace of the descriptor `fd`, which has this kind."""
+    """Move this process into a namespace.
+
+    Args:
+        fd: A descriptor of the namespace.
+        kind: The kind of the namespace, such as ``CLONE_NEWNS``.
+    """
     _check(_libc.setns(fd, kind), "setns")
 
 
@@ -106,7 +116,12 @@ def umount(target: str, flags: int = MNT_DETACH) -> None:
 
 
 def open_tree(path: str, recursive: bool = False) -> int:
-    """Return a descriptor of a detached copy of the mount at `path`."""
+    """Return a descriptor of a detached copy of the mount at `path`.
+
+    Args:
+        path: The path.
+        recursive: Whether to copy the mounts below the path, too.
+    """
     flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | (AT_RECURSIVE if recursive else 0)
     return _check(_syscall(_NR_OPEN_TREE, AT_FDCWD, os.fsencode(path), flags), "open_tree", path)
 
@@ -121,17 +136,28 @@ def move_mount(fd: int, target: str) -> None:
 
 
 def mount_setattr(fd: int, attributes: int, userns_fd: int = 0, recursive: bool = False) -> None:
-    """Set a mount's attributes; with ``MOUNT_ATTR_IDMAP``, its id mapping."""
+    """Set attributes of a mount.
+
+    Args:
+        fd: A descriptor of the mount.
+        attributes: The attributes, such as ``MOUNT_ATTR_RDONLY``.
+        userns_fd: With ``MOUNT_ATTR_IDMAP``, a descriptor of the user namespace whose id mapping
+            the mount gets.
+        recursive: Whether to set the attributes of mounts below, too.
+    """
     attr = struct.pack("=QQQQ", attributes, 0, 0, userns_fd)
     flags = AT_EMPTY_PATH | (AT_RECURSIVE if recursive else 0)
     _check(_syscall(_NR_MOUNT_SETATTR, fd, b"", flags, attr, len(attr)), "mount_setattr")
 
 
 def make_read_only(fd: int) -> None:
-    """Make the file system of the mount `fd` read-only, for all its mounts and permanently.
+    """Make a whole file system read-only, permanently and for all of its mounts.
+
+    Args:
+        fd: A descriptor of a mount of the file system.
 
     Raises:
-        OSError: EBUSY: a file of it is open for writing or mapped.
+        OSError: The kernel refused. EBUSY: a file is open for writing, or mapped for writing.
     """
     context_fd = _check(
         _syscall(_NR_FSPICK, fd, b"", _FSPICK_CLOEXEC | _FSPICK_EMPTY_PATH), "fspick"
@@ -145,14 +171,18 @@ def make_read_only(fd: int) -> None:
 
 def prctl(option: int, *args: int) -> int:
     """Call ``prctl(2)`` with integer arguments."""
-    arguments = [ctypes.c_ulong(a) for a in (*args, 0, 0, 0, 0)[:4]]
+    arguments = [ctypes.c_ulong(argument) for argument in (*args, 0, 0, 0, 0)[:4]]
     return _check(_libc.prctl(option, *arguments), f"prctl {option}")
 
 
 def set_seccomp(program: bytes) -> None:
-    """Install a classic BPF filter, a multiple of 8 bytes, for this process and its children."""
+    """Install a seccomp filter for this process and its children.
+
+    Args:
+        program: A classic BPF program, of 8 bytes for each instruction.
+    """
     buffer = ctypes.create_string_buffer(program, len(program))
-    # struct sock_fprog: an unsigned short, padding, a pointer.
+    # The kernel's struct sock_fprog has an unsigned short, padding, and a pointer.
     fprog = ctypes.create_string_buffer(
         struct.pack("=HxxxxxxQ", len(program) // 8, ctypes.addressof(buffer))
     )
@@ -160,19 +190,23 @@ def set_seccomp(program: bytes) -> None:
 
 
 def capset(effective_mask: int, permitted_mask: int, inheritable_mask: int) -> None:
-    """Set this thread's capability sets, as bit masks."""
+    """Set the effective, permitted and inheritable capabilities of this thread, as bit masks."""
     header = struct.pack("=Ii", 0x20080522, 0)
-    low, high = 0xFFFFFFFF, 32
+    low_word_mask, high = 0xFFFFFFFF, 32
     data = struct.pack(
         "=IIIIII",
-        effective_mask & low, permitted_mask & low, inheritable_mask & low,
-        effective_mask >> high, permitted_mask >> high, inheritable_mask >> high,
+        effective_mask & low_word_mask, permitted_mask & low_word_mask, inheritable_mask &
+        low_word_mask, effective_mask >> high, permitted_mask >> high, inheritable_mask >> high,
     )  # fmt: skip
     _check(_libc.capset(header, data), "capset")
 
 
 def hide_arguments(title: bytes) -> None:
-    """Overwrite this process's arguments in the output of ``ps``: they contain host paths."""
+    """Replace the arguments of this process that ``ps`` shows, because they contain host paths.
+
+    Args:
+        title: The text that ``ps`` then shows.
+    """
     start, end = _own_memory(45)
     if end > start:
         ctypes.memset(start, 0, end - start)
@@ -181,12 +215,17 @@ def hide_arguments(title: bytes) -> None:
 
 
 def hide_variables(names: Collection[str]) -> None:
-    """Overwrite variables in /proc/PID/environ, and deny the file to processes of the same user.
+    """Hide environment variables of this process, such as secrets, from other processes.
 
-    `os.environ` keeps the variables, and child processes with that environment inherit them.
+    The call overwrites the variables in /proc/PID/environ, and denies that file to processes of the
+    same user. `os.environ` keeps the variables, and child processes with that environment inherit
+    them.
+
+    Args:
+        names: The names of the variables.
     """
     for name in names:
-        os.unsetenv(name)  # otherwise a C library would read the overwritten bytes
+        os.unsetenv(name)  # otherwise C libraries of this process would read overwritten bytes
     start, end = _own_memory(47)
     entries = ctypes.string_at(start, end - start).split(b"\0")
     for entry in entries:
@@ -197,10 +236,13 @@ def hide_variables(names: Collection[str]) -> None:
 
 
 def _own_memory(field: int) -> tuple[int, int]:
-    """Return the first and the last address of the kernel's copy of arguments or environment.
+    """Return the start and end addresses of this process's arguments or environment in memory.
+
+    The kernel shows the bytes between these addresses to other processes.
 
     Args:
-        field: The number of the first address in /proc/self/stat, after the program's name.
+        field: The position of the start address in /proc/self/stat, counted from 0 after the
+            program's name.
     """
     with open("/proc/self/stat", "rb") as file:
         fields = file.read().rpartition(b")")[2].split()

@@ -1,8 +1,9 @@
-"""Messages between the caller, the spawner and a sandbox's process 1: values and descriptors.
+"""Messages between the caller, the spawner and a sandbox's process 1.
 
-A message is one packet of a Unix ``SOCK_SEQPACKET`` socket, which permits requests in advance. A
-message too large for a packet (a 1 MiB argument list) travels in a memory file. Between Python
-processes it is JSON; the static process 1 uses a packed format, described in ``static/wire.h``.
+A message is a mapping, with descriptors. Each message is one packet of a Unix ``SOCK_SEQPACKET``
+socket. So a sender may send further requests before the first reply. A message that is too large
+for a packet (a 1 MiB argument list) is passed in a memory file. Messages between Python processes
+are JSON. Messages to and from process 1, a C program, have a packed format: see ``static/wire.h``.
 """
 
 from __future__ import annotations
@@ -18,35 +19,41 @@ from typing import Any
 
 MAX_FDS = 250  # the kernel's SCM_MAX_FD is 253
 HIGH_FD = 300
-"""A number above all descriptors that a caller requests inside."""
+"""A descriptor above all descriptors that a caller can request for a program's channels."""
 _PACKET = 64 * 1024
+"""Maximum size in bytes of a packet."""
 _FD_BYTES = array("i").itemsize
 _JSON, _PACKED = (b"J", b"M"), (b"B", b"F")
-"""The first byte of a packet: its body follows, or is in a memory file."""
+"""The possible first bytes of a packet, for each format. After the first tag the message follows in
+the packet; with the second tag the message is in a memory file."""
 _NUMBER, _LENGTH = struct.Struct("<q"), struct.Struct("<I")
 _CONSTANTS = {None: b"n", True: b"t", False: b"f"}
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
-    """Return two connected sockets."""
+    """Return two connected sockets for messages."""
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
 def keep_only(sock: socket.socket) -> socket.socket:
-    """Close, in a fork, every descriptor except this socket and the standard ones.
+    """Close all descriptors of a forked process, except one socket and the standard streams.
 
-    A fork that kept other sockets open would hide their end from their peers.
+    The process inherits copies of its parent's other sockets. If these copies stayed open, the
+    peers of the sockets would not notice the end of the parent.
+
+    Returns:
+        The socket, now with descriptor 3.
     """
-    # The high number enlarges the table of descriptors once and for all: if threads share the
-    # table, the kernel waits for all processors before it enlarges the table.
+    # The copy to a high number makes the kernel enlarge this process's table of descriptors now.
+    # Later, if threads share the table, the kernel would wait for all processors to enlarge it.
     os.dup2(os.dup2(sock.fileno(), HIGH_FD), 3, inheritable=False)
     sock.detach()
     os.closerange(4, 65536)
     return socket.socket(fileno=3)
 
 
-class TruncatedError(OSError):
-    """A message without its descriptors: this process may open no more."""
+class DescriptorsLostError(OSError):
+    """A message whose descriptors were lost, because this process may open no further ones."""
 
 
 def send(
@@ -57,8 +64,8 @@ def send(
     Args:
         sock: The socket.
         message: A mapping with text keys.
-        fds: Descriptors to pass with it.
-        packed: Whether the receiver is the static process 1.
+        fds: Descriptors to pass with the message.
+        packed: Whether to use the packed format, because the receiver is process 1 or the zygote.
 
     Raises:
         OSError: The receiver has closed its end.
@@ -86,35 +93,38 @@ def _send_packet(sock: socket.socket, data: bytes, fds: Sequence[int]) -> None:
 
 
 def receive(sock: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    """Wait for one message. All descriptors are close-on-exec; the receiver must close them.
+    """Wait for one message, and return it with its descriptors.
+
+    The descriptors are close-on-exec, and the caller of this function must close them.
 
     Raises:
         EOFError: The sender has closed its end.
-        TruncatedError: Its descriptors exceed this process's limit. The message is lost.
-        OSError: For instance a time-out set on the socket.
+        DescriptorsLostError: The descriptors of the message exceed this process's limit. The
+            message is lost.
+        OSError: The socket failed, for instance by its time-out.
     """
-    # The wait consumes nothing: received descriptors would be lost if a signal's handler raised an
-    # exception, which Python does at the return of a call.
+    # This call waits, but leaves the message in the socket. Python runs signal handlers when a call
+    # returns. If a handler raised an exception after `recvmsg`, received descriptors would be lost.
     sock.recv(1, socket.MSG_PEEK)
-    # Not `socket.recv_fds`, which ignores its flags.
-    space = socket.CMSG_SPACE(MAX_FDS * _FD_BYTES)
-    data, ancillary, flags, _ = sock.recvmsg(_PACKET, space, socket.MSG_CMSG_CLOEXEC)
+    # `socket.recv_fds` is unsuitable, because it ignores its flags.
+    ancillary_size = socket.CMSG_SPACE(MAX_FDS * _FD_BYTES)
+    packet, ancillary, flags, _ = sock.recvmsg(_PACKET, ancillary_size, socket.MSG_CMSG_CLOEXEC)
     descriptors = array("i")
-    for level, kind, item in ancillary:
+    for level, kind, control_data in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-            descriptors.frombytes(item[: len(item) - len(item) % _FD_BYTES])
+            descriptors.frombytes(control_data[: len(control_data) - len(control_data) % _FD_BYTES])
     fds = descriptors.tolist()
     try:
         if flags & socket.MSG_CTRUNC:
-            raise TruncatedError(errno.EMFILE, os.strerror(errno.EMFILE))
-        if not data:
+            raise DescriptorsLostError(errno.EMFILE, os.strerror(errno.EMFILE))
+        if not packet:
             raise EOFError("the other end closed")
-        body = data[1:]
-        form = data[:1]
-        if form in (_JSON[1], _PACKED[1]):
+        body = packet[1:]
+        format_tag = packet[:1]
+        if format_tag in (_JSON[1], _PACKED[1]):
             body = os.pread(fds[-1], os.fstat(fds[-1]).st_size, 0)
             os.close(fds.pop())
-        message: dict[str, Any] = unpack(body) if form in _PACKED else json.loads(body)
+        message: dict[str, Any] = unpack(body) if format_tag in _PACKED else json.loads(body)
     except BaseException:
         for fd in fds:
             os.close(fd)
@@ -124,30 +134,30 @@ def receive(sock: socket.socket) -> tuple[dict[str, Any], list[int]]:
 
 def pack(value: Any) -> bytes:
     """Serialise a value to the packed format."""
-    parts: list[bytes] = []
-    _pack(value, parts.append)
-    return b"".join(parts)
+    chunks: list[bytes] = []
+    _write_value(value, chunks.append)
+    return b"".join(chunks)
 
 
-def _pack(value: Any, put: Callable[[bytes], None]) -> None:
+def _write_value(value: Any, write_chunk: Callable[[bytes], None]) -> None:
     if value is None or isinstance(value, bool):
-        put(_CONSTANTS[value])
+        write_chunk(_CONSTANTS[value])
     elif isinstance(value, int):
-        put(b"i" + _NUMBER.pack(value))
+        write_chunk(b"i" + _NUMBER.pack(value))
     elif isinstance(value, (str, bytes)):
         text = value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
-        put(b"s" + _LENGTH.pack(len(text)) + text + b"\0")
+        write_chunk(b"s" + _LENGTH.pack(len(text)) + text + b"\0")
     elif isinstance(value, Mapping):
-        put(b"M")
+        write_chunk(b"M")
         for key, item in value.items():
-            _pack(key, put)
-            _pack(item, put)
-        put(b"E")
+            _write_value(key, write_chunk)
+            _write_value(item, write_chunk)
+        write_chunk(b"E")
     else:
-        put(b"L")
+        write_chunk(b"L")
         for item in value:
-            _pack(item, put)
-        put(b"E")
+            _write_value(item, write_chunk)
+        write_chunk(b"E")
 
 
 def unpack(body: bytes) -> Any:
@@ -167,9 +177,9 @@ def unpack(body: bytes) -> Any:
                 kinds.append(tag)
                 open_values.append([])
             elif tag == b"E":
-                items = open_values.pop()
-                pairs = kinds.pop() == b"M"
-                open_values[-1].append(_pair_items(items) if pairs else items)
+                values = open_values.pop()
+                is_mapping = kinds.pop() == b"M"
+                open_values[-1].append(_pair_values(values) if is_mapping else values)
             elif tag == b"i":
                 open_values[-1].append(_NUMBER.unpack_from(body, position)[0])
                 position += _NUMBER.size
@@ -191,5 +201,5 @@ def unpack(body: bytes) -> Any:
 _VALUES = {tag: value for value, tag in _CONSTANTS.items()}
 
 
-def _pair_items(items: list[Any]) -> dict[Any, Any]:
-    return dict(zip(items[::2], items[1::2], strict=True))
+def _pair_values(values: list[Any]) -> dict[Any, Any]:
+    return dict(zip(values[::2], values[1::2], strict=True))

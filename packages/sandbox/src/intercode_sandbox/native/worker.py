@@ -1,4 +1,8 @@
-"""Workers: modules of InterCode in a sandbox, in forks of a Python that has loaded them."""
+"""Workers: processes in a sandbox that run a module of InterCode.
+
+A worker is a fork of the zygote, a Python process outside the sandbox that has imported the
+modules. So the sandbox needs no Python.
+"""
 
 from __future__ import annotations
 
@@ -21,20 +25,22 @@ from intercode_sandbox.native.process_start import PROGRAM, SOCKET
 from intercode_sandbox.native.syscalls import hide_arguments, with_line
 
 _MAX_TRACEBACK_LENGTH = 4000
-"""Maximum characters of a traceback that fit into one packet."""
+"""Maximum characters of a traceback in a message: the message must fit into one packet."""
 _TRIAL_SECONDS = 60
-"""Seconds after which a trial that hangs is killed."""
+"""Seconds after which an alarm kills a trial that hangs."""
 _LIBRARY = ctypes.PyDLL(None)
-"""The C library, called with the interpreter's lock held."""
+"""The C library. `PyDLL` does not release the interpreter's lock during a call."""
 
 
 def main(modules: Sequence[str], caller: str = "") -> NoReturn:
-    """Become the zygote of sandboxes with workers, and in its forks' forks a worker.
+    """Run the zygote of sandboxes with workers. In the workers, its forks, run their module.
 
-    In a container this process is process 1 itself. Otherwise the C program forks this process
-    twice: into process 1 of a sandbox, which runs no Python, and from there into a worker, which
-    does. CPython has a protocol for programs that fork by themselves (C API, "Operating System
-    Utilities"; `os_fork_impl` in Modules/posixmodule.c is the model). Each part has its place:
+    The C program forks this process twice. The first fork becomes process 1 of a sandbox, and runs
+    no Python. From there the second fork becomes a worker, and runs Python. In a container this
+    process is process 1 itself, and is forked only into workers.
+
+    CPython has a protocol for programs that fork by themselves: C API, "Operating System
+    Utilities". The model is `os_fork_impl` in Modules/posixmodule.c. The parts of the protocol:
 
     - Only the main thread exists, and holds the interpreter's lock throughout: `PyDLL` does not
       release it. So no other thread's state or lock is copied.
@@ -42,20 +48,21 @@ def main(modules: Sequence[str], caller: str = "") -> NoReturn:
       the hooks of `os.register_at_fork`, and takes the import lock and (from 3.13) the lock of the
       runtime's list of threads. Every fork inherits these locks with their owner, a thread whose
       identity (``pthread_self``) a fork keeps.
-    - `PyOS_AfterFork_Child` runs first in a worker: it renews the locks, and releases those taken
-      before. It drops other threads' states and pending signals, and calls the hooks, which reseed
-      `random`. From 3.13 a release without the first call is a fatal error.
+    - `PyOS_AfterFork_Child` runs first in a worker. The call renews the locks, and releases the
+      locks that `PyOS_BeforeFork` has taken. The call also drops other threads' states and pending
+      signals, and calls the hooks, which reseed `random`. From 3.13 the release of a lock that
+      `PyOS_BeforeFork` has not taken is a fatal error.
     - `PyOS_AfterFork_Parent` is never called: neither parent runs Python again.
-    - The worker's own fork is the C library's, which renews its locks and its thread's number. The
-      bare system call, which creates process 1, does not.
-    - The collector is off, and its objects are frozen, to share the memory with forks.
+    - The fork that creates a worker is `fork` of the C library. This function renews the library's
+      locks and the number of the thread. The bare system call, which creates process 1, does not.
+    - The garbage collector is off, and its objects are frozen. So the forks share their memory.
 
-    A trial with one worker decides whether this Python conforms to the protocol. If not, process 1
-    calls `os.fork`, which is correct in any Python, and costs each sandbox some private memory.
+    A trial with one worker decides whether this Python conforms to the protocol. Otherwise process
+    1 calls `os.fork`, which is correct in any Python, but costs each sandbox some private memory.
 
     Args:
-        modules: The workers' modules.
-        caller: In a container, the path of the caller's socket.
+        modules: The names of the modules that can run as workers.
+        caller: In a container, the path of the caller's socket; otherwise empty.
     """
     if caller:
         _call(caller)
@@ -81,13 +88,13 @@ def main(modules: Sequence[str], caller: str = "") -> NoReturn:
         ctypes.pythonapi.PyOS_BeforeFork()
         module = serve(_LIBRARY.fork)
         ctypes.pythonapi.PyOS_AfterFork_Child()
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(number, signal.SIG_IGN)
+    for signal_number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(signal_number, signal.SIG_IGN)
     run(module.decode())
 
 
 def _call(path: str) -> None:
-    """Connect to the caller's socket, as descriptor `SOCKET`."""
+    """Connect to the caller's socket, and make the connection descriptor `SOCKET`."""
     link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     link.connect(path)
     if (fd := link.detach()) != SOCKET:
@@ -96,7 +103,7 @@ def _call(path: str) -> None:
 
 
 def _fork() -> int:
-    """Fork by Python itself; return -1 if the kernel refuses, like C's `fork`."""
+    """Fork by `os.fork`; return -1 if the kernel refuses the fork, like C's ``fork``."""
     try:
         return os.fork()
     except OSError:
@@ -104,10 +111,10 @@ def _fork() -> int:
 
 
 def protocol_flaw() -> str:
-    """Fork one worker by the protocol, in a separate process.
+    """Try the protocol of `main`: fork one worker by it, in a separate process.
 
     Returns:
-        The worker's error output and exit code; empty if it answered.
+        The error output and the exit code of the trial; empty if the trial succeeded.
     """
     errors = os.memfd_create("errors")
     try:
@@ -122,7 +129,13 @@ def protocol_flaw() -> str:
 
 
 def _try_protocol(errors: int) -> NoReturn:
-    """End this process with the exit code of its worker: 0 if the worker answers."""
+    """Fork a worker by the protocol, and end this process with the worker's exit code.
+
+    The code is 0 if the worker can use the interpreter.
+
+    Args:
+        errors: The descriptor to which error output is written.
+    """
     code, status = 1, ctypes.c_int()
     try:
         os.dup2(errors, 2)
@@ -131,11 +144,12 @@ def _try_protocol(errors: int) -> NoReturn:
         ctypes.pythonapi.PyOS_BeforeFork()
         pid = _LIBRARY.fork()
         if pid == 0:
-            _LIBRARY.alarm(_TRIAL_SECONDS)  # an alarm is not inherited
+            _LIBRARY.alarm(_TRIAL_SECONDS)  # a fork does not inherit its parent's alarm
             ctypes.pythonapi.PyOS_AfterFork_Child()
             _use_interpreter()
             os._exit(0)
-        # The wait is in C: before a call of PyOS_AfterFork_Parent, nothing may release the lock.
+        # C waits for the worker, because os.waitpid would release the interpreter's lock. Nothing
+        # may release that lock before a call of PyOS_AfterFork_Parent.
         _LIBRARY.waitpid(pid, ctypes.byref(status), 0)
         code = abs(os.waitstatus_to_exitcode(status.value))
     except BaseException:  # noqa: BLE001 - must not unwind into what it is a fork of
@@ -145,7 +159,10 @@ def _try_protocol(errors: int) -> NoReturn:
 
 
 def _use_interpreter() -> None:
-    """Use the parts that a fork can leave broken: the import lock, the collector, threads."""
+    """Use the parts of the interpreter that a fork can break.
+
+    The parts are the import lock, the garbage collector, and threads.
+    """
     _imp.acquire_lock()
     _imp.release_lock()
     gc.collect()
@@ -160,7 +177,7 @@ def preload(control: int, modules: Sequence[str]) -> None:
 
     Args:
         control: The descriptor of the caller's socket.
-        modules: Their names.
+        modules: The names of the modules.
     """
     for name in modules:
         try:
@@ -178,10 +195,10 @@ def preload(control: int, modules: Sequence[str]) -> None:
 
 
 def run(module: str) -> NoReturn:
-    """Run a module's ``main(socket)`` with the socket of descriptor 3; always exit afterwards.
+    """Run ``main(socket)`` of a module, with the socket of descriptor 3, and exit.
 
     Args:
-        module: A preloaded module.
+        module: The name of an imported module.
     """
     code = 1
     try:

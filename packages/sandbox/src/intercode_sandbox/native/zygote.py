@@ -1,6 +1,8 @@
-"""The zygote of sandboxes and their process 1, from the side of the spawner and the caller.
+"""The zygote: the process that a spawner forks for each sandbox.
 
-Both are one C program, in the folder ``static``. This module starts it and sends its settings.
+The zygote, and process 1 of each sandbox, run one C program from the folder ``static``. This module
+starts the zygote, and creates the messages with settings for the C program. The class `Zygote` is
+used by the spawner; other functions are used by the caller, too.
 """
 
 from __future__ import annotations
@@ -16,19 +18,20 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from intercode_sandbox.capabilities import mask
+from intercode_sandbox.linux_capabilities import mask
 from intercode_sandbox.native import seccomp, wire
 from intercode_sandbox.native.identity import Identity
 from intercode_sandbox.native.process_start import PROGRAM, SOCKET, Workers, command
-from intercode_sandbox.privileges import permitted
+from intercode_sandbox.privileges import read_permitted_capabilities
 
 MASKED_FILES = (
     *("acpi", "asound", "cmdline", "config.gz", "interrupts", "kcore", "keys", "latency_stats"),
     *("locks", "modules", "sched_debug", "scsi", "timer_list", "timer_stats"),
 )
-"""The files that Docker masks in /proc, and files about the machine's start and load."""
+"""Names in /proc that sandboxes must not see: Docker's masked files, and files about the machine's
+start and load."""
 _SHARED_PART = 2
-"""System V shared memory may take one half of a sandbox's memory."""
+"""Divisor of a sandbox's memory: System V shared memory may take one half of it."""
 
 
 @dataclass(frozen=True)
@@ -36,17 +39,23 @@ class Machine:
     """Facts of this machine, determined once by the spawner."""
 
     root: bool
-    """Real root: ids are a range, layers are id-mapped, device nodes can be created."""
+    """Whether the spawner has the privileges of `privileges.is_root`. Then each sandbox has a range
+    of ids, layers are mounted with mapped ids, and device nodes can be created."""
     masks: list[tuple[str, str]]
-    """Names to be masked in this machine's /proc, each a ``file`` or a ``folder``."""
+    """Name in /proc that is hidden from sandboxes, and its kind: ``file`` or ``folder``."""
     capabilities: int
-    """The permitted capabilities, as a bit mask."""
+    """The capabilities that the spawner is permitted to use, as a bit mask."""
     filters: dict[tuple[bool, bool], bytes]
-    """The seccomp filters, by two truth values: debuggers allowed, and ``chroot`` allowed."""
+    """Two truth values → the seccomp filter. The values are: whether debuggers are allowed, and
+    whether ``chroot`` is allowed."""
 
 
 def probe_machine(root: bool) -> Machine:
-    """Determine the facts of this machine."""
+    """Determine the facts of this machine.
+
+    Args:
+        root: Whether the caller has the privileges of `privileges.is_root`.
+    """
     names = [name for name in MASKED_FILES if os.path.exists(f"/proc/{name}")]
     masks = [(name, "folder" if os.path.isdir(f"/proc/{name}") else "file") for name in names]
     choices = False, True
@@ -55,14 +64,14 @@ def probe_machine(root: bool) -> Machine:
         for debugger in choices
         for chroot in choices
     }
-    return Machine(root, masks, permitted(), filters)
+    return Machine(root, masks, read_permitted_capabilities(), filters)
 
 
 class NotLoadedError(ImportError):
-    """A worker's module that could not be imported.
+    """A module for workers that could not be imported.
 
     Args:
-        report: The report of `worker.preload`.
+        report: The message that `worker.preload` has sent.
     """
 
     def __init__(self, report: dict[str, Any]) -> None:
@@ -71,12 +80,12 @@ class NotLoadedError(ImportError):
 
 
 class Zygote:
-    """A process that is forked for each sandbox; the forks become children of this process.
+    """A running zygote: it forks at each request, and the forks become children of the spawner.
 
     Args:
         machine: The machine's facts.
-        workers: The modules of workers. With any, the zygote is a Python process that has loaded
-            them.
+        workers: The modules of workers. If there are any, the zygote is a Python process that has
+            imported the modules, and that runs the C program as a library.
 
     Raises:
         NotLoadedError: A module cannot be imported.
@@ -86,12 +95,14 @@ class Zygote:
     def __init__(self, machine: Machine, workers: Workers) -> None:
         self._machine = machine
         self._has_workers = bool(workers.modules)
-        # The arguments are visible in sandboxes, which must not see the machine's paths.
+        # The arguments of the zygote are visible in sandboxes. Without workers they are only
+        # "init"; otherwise the zygote overwrites them, because they contain paths of the machine.
         modules = {"modules": workers.modules}
         python = command("worker", modules, workers.path, workers.packages)
         self._command = python if workers.modules else ["init"]
         self.flaw = ""
-        """The errors of a trial of its Python (`worker.protocol_flaw`); empty after a success."""
+        """The error output of the zygote's trial of its Python (`worker.protocol_flaw`); empty: the
+        trial succeeded."""
         self._begin()
 
     def _begin(self) -> None:
@@ -113,7 +124,7 @@ class Zygote:
         wire.send(self._link, settings, packed=True)
 
     def close(self) -> None:
-        """End the zygote, even if it was stopped. The forks live on."""
+        """Kill the zygote. Its forks continue to run."""
         self._link.close()
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._process, signal.SIGKILL)
@@ -122,31 +133,34 @@ class Zygote:
         os.close(self._process)
 
     def fork(self, network: bool, cgroups: list[str], link: socket.socket) -> int:
-        """Fork a child, which waits at the other end of `link`; return its pid.
+        """Fork a child of the spawner; return its pid.
+
+        The child waits for a message at its socket.
 
         Args:
-            network: Whether it shares the machine's network.
-            cgroups: The folders of cgroups that it enters.
+            network: Whether the child shares the machine's network.
+            cgroups: The folders of the cgroups that the child enters.
             link: The child's socket.
 
         Raises:
-            OSError: The kernel refused.
+            OSError: The kernel refused the fork.
         """
         request = {"network": network, "cgroups": cgroups}
         try:
             reply = self._ask(request, link)
         except (EOFError, OSError):  # the zygote was killed
-            reply = self._ask_another(request, link)
+            reply = self._ask_restarted(request, link)
         if "errno" in reply:
             raise OSError(reply["errno"], f"{reply['call']}: {os.strerror(reply['errno'])}")
         return int(reply["pid"])
 
-    def _ask_another(self, request: dict[str, Any], link: socket.socket) -> dict[str, Any]:
+    def _ask_restarted(self, request: dict[str, Any], link: socket.socket) -> dict[str, Any]:
         self.close()
         try:
             self._begin()
             return self._ask(request, link)
-        except (EOFError, NotLoadedError) as error:  # its modules were removed meanwhile
+        # A module of the workers may have been removed since the first start.
+        except (EOFError, NotLoadedError) as error:
             raise OSError(errno.EIO, f"the sandboxes' zygote has ended: {error}") from error
 
     def _ask(self, request: dict[str, Any], link: socket.socket) -> dict[str, Any]:
@@ -155,13 +169,13 @@ class Zygote:
 
 
 def plan(spec: dict[str, Any], identity: Identity, machine: Machine, ahead: bool) -> dict[str, Any]:
-    """Return the plan of a child's sandbox, without its descriptors.
+    """Return the message by which a child gets the settings of its sandbox.
 
     Args:
-        spec: A caller's request, with its layers as names on the stage.
+        spec: The caller's request. `Layers.prepare` has replaced its layers by names.
         identity: The sandbox's identity.
         machine: The machine's facts.
-        ahead: Whether the sandbox is prepared before a request for it.
+        ahead: Whether the sandbox is prepared in advance, without a request for it.
     """
     limits, usage = spec["limits"], spec["used"]
     capabilities = limits["capabilities"]
@@ -171,9 +185,10 @@ def plan(spec: dict[str, Any], identity: Identity, machine: Machine, ahead: bool
         "used_bytes": usage[0],
         "used_files": usage[1],
         "shared_pages": limits["memory"] // _SHARED_PART // resource.getpagesize(),
-        # The setting would change the machine's network for all. The capability itself has no
-        # effect in either network, as the network belongs to the user namespace that process 1 has
-        # left.
+        # The flag makes process 1 permit ports below 1024 to all programs, by a setting of the
+        # network. In the machine's network the setting would apply to all processes of the machine.
+        # The capability itself has no effect in either network: the network belongs to the user
+        # namespace that process 1 has left.
         "low_ports": "net_bind_service" in capabilities and not spec["network"],
         "kept": mask(capabilities),
         "rights": machine.capabilities,
@@ -190,13 +205,21 @@ def plan(spec: dict[str, Any], identity: Identity, machine: Machine, ahead: bool
 
 
 def first_program(program: dict[str, Any]) -> dict[str, Any]:
-    """Return the request for a sandbox's prepared program."""
-    numbers = [number for number, _ in program["channels"]] + [2] * program["merge_stderr"]
-    return encode_request({**program, "numbers": numbers})
+    """Return the request that starts a prepared program, in the form of process 1.
+
+    Args:
+        program: The program, with its channels.
+    """
+    fd_numbers = [fd_number for fd_number, _ in program["channels"]] + [2] * program["merge_stderr"]
+    return encode_request({**program, "numbers": fd_numbers})
 
 
 def encode_request(message: dict[str, Any]) -> dict[str, Any]:
-    """Convert a request to the form of the static process 1."""
+    """Convert a request to the form that process 1, the C program, reads.
+
+    Environment variables become ``NAME=VALUE``, a user becomes numbers, and seconds become
+    milliseconds.
+    """
     request = dict(message)
     if "env" in request:
         variables: Mapping[str, str] = request["env"]
@@ -208,11 +231,15 @@ def encode_request(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def ids(user: str) -> list[int]:
-    """Parse ``uid[:gid[,group…]]`` to numbers; an empty text stands for user 0."""
-    return [int(part) for part in (user.replace(":", ",") or "0,0").split(",")]
+    """Return the numbers in ``uid[:gid[,gid…]]``; an empty text means user 0 and group 0."""
+    return [int(id_text) for id_text in (user.replace(":", ",") or "0,0").split(",")]
 
 
 def describe_failure(failure: dict[str, Any]) -> dict[str, Any]:
-    """Return the report of a child that did not start, with the kernel's text for its error."""
+    """Return the message for the caller on a child that did not start.
+
+    Args:
+        failure: The child's message, with the failed system call and its error number.
+    """
     message = f"{failure['call']}: {os.strerror(failure['errno'])}"
     return {"failed": message, "errno": failure["errno"]}

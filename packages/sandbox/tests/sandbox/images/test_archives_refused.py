@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from intercode_sandbox import files
+from intercode_sandbox import host_files
 from intercode_sandbox.errors import ImageError
 from intercode_sandbox.images import list_images, resolve
 
@@ -19,10 +19,10 @@ Make = Callable[[Path], object]
 HOSTILE: dict[str, tuple[str, list[Member]]] = {
     "absolute": ("absolute", [("/etc/x", b"")]),
     "absolute of archive": ("absolute", [("//x", b"")]),
-    "up": ("leads out", [("../x", b"")]),
-    "up inside": ("leads out", [("a/../../x", b"")]),
-    "up alone": ("leads out", [("..", None)]),
-    "hard link up": ("leads out", [header("x", tarfile.LNKTYPE, "../../../etc/passwd")]),
+    "up": ("points out", [("../x", b"")]),
+    "up inside": ("points out", [("a/../../x", b"")]),
+    "up alone": ("points out", [("..", None)]),
+    "hard link up": ("points out", [header("x", tarfile.LNKTYPE, "../../../etc/passwd")]),
     "hard link absolute": ("absolute", [header("x", tarfile.LNKTYPE, "/etc/passwd")]),
     "hard link to the image": ("hard link", [header("x", tarfile.LNKTYPE, "etc/passwd")]),
     "hard link to nothing": ("hard link", [header("x", tarfile.LNKTYPE, "y")]),
@@ -71,7 +71,7 @@ def test_no_archive_fills_the_disk(
     """A compressed one is small."""
     resolve("host")
     tar = make_tar(tmp_path / "a.tgz", *members)
-    monkeypatch.setattr(files, "free_space", lambda folder: (4 << 20, 1000))
+    monkeypatch.setattr(host_files, "free_space", lambda folder: (4 << 20, 1000))
     with pytest.raises(ImageError, match="more than half of what is free"):
         resolve(f"host+{tar}")
     assert [info.name for info in list_images()] == ["host"]

@@ -14,7 +14,7 @@ import pytest
 
 from intercode_sandbox import doctor
 from intercode_sandbox.errors import ImageError, UsageError
-from intercode_sandbox.files import cache_root, file_lock, remove_tree, tree_size
+from intercode_sandbox.host_files import cache_root, file_lock, remove_tree, tree_size
 from intercode_sandbox.images import Image, list_images, resolve, sweep
 from intercode_sandbox.images.cache import ImageCache
 from waiting import eventually

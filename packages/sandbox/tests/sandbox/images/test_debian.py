@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from intercode_sandbox.errors import ImageError
-from intercode_sandbox.files import cache_root, file_lock
+from intercode_sandbox.host_files import cache_root, file_lock
 from intercode_sandbox.images import Image, debian, list_images, resolve
 from intercode_sandbox.images.debian import RECIPES
 from waiting import new_marker, sleepers
@@ -29,7 +29,7 @@ def test_debian_suite_is_checked(text: str) -> None:
 
 @pytest.mark.parametrize("name", ["-o", "A", "x;y", "../x", "a b", "x"])
 def test_debian_packages_are_checked(name: str) -> None:
-    with pytest.raises(ImageError, match="not a name of a Debian package"):
+    with pytest.raises(ImageError, match="not the name of a Debian package"):
         resolve(f"debian:bookworm[{name}]")
 
 
@@ -82,7 +82,7 @@ def test_killed_builder_leaves_no_process(tmp_path: Path) -> None:
         import sys
         from pathlib import Path
         from intercode_sandbox.images.debian import run
-        from intercode_sandbox.files import file_lock
+        from intercode_sandbox.host_files import file_lock
         with file_lock(Path(sys.argv[1])) as lock:
             script = f"setsid sleep {sys.argv[2]} & mount -t tmpfs none /mnt; echo started; wait"
             run(["sh", "-c", script], lock, lambda line: print(line, flush=True))

@@ -64,14 +64,14 @@ def test_host_hides_what_is_registered_or_imported_from_later(
         (folder / "pyproject.toml").touch()
     (site / "intercode-program").touch()
     monkeypatch.setattr(host, "host_mounts", lambda: (str(tmp_path),))
-    monkeypatch.setattr(host, "_private_places", lambda cache: ())
-    assert str(registered) not in host.hidden_places()
+    monkeypatch.setattr(host, "_cached_private_paths", lambda cache: ())
+    assert str(registered) not in host.resolve_hidden_paths()
     monkeypatch.setitem(host.PACKAGES, "my_package", registered)
-    assert str(registered) in host.hidden_places()
+    assert str(registered) in host.resolve_hidden_paths()
     unreadable = str(tmp_path / ("x" * 999))
     monkeypatch.setattr(sys, "path", [*sys.path, "", "gone", unreadable, str(site), str(source)])
     expected = {registered, checkout, *map(site.joinpath, names[:3])}
-    hidden = set(map(Path, host.hidden_places()))
+    hidden = set(map(Path, host.resolve_hidden_paths()))
     assert expected <= hidden
     assert not {site, site / "other", site / "intercode-program"} & hidden
 
@@ -114,8 +114,8 @@ def test_private_places_are_looked_for_again_when_programs_change(
     monkeypatch.setattr(host, "host_mounts", lambda: (str(machine),))
 
     def places() -> tuple[Path, ...]:
-        host._private_places.cache_clear()
-        return host._private_places(str(tmp_path))
+        host._cached_private_paths.cache_clear()
+        return host._cached_private_paths(str(tmp_path))
 
     try:
         assert machine / "etc/secret" not in places()
@@ -123,11 +123,11 @@ def test_private_places_are_looked_for_again_when_programs_change(
         assert machine / "etc/secret" not in places(), "the cache has what it was"
         (machine / "bin/jq").touch(0o755)
         assert machine / "etc/secret" in places()
-        monkeypatch.setattr(host, "_MAX_PRIVATE_PLACES", 0)
-        with pytest.raises(ImageError, match="not for other users"):
+        monkeypatch.setattr(host, "_MAX_PRIVATE_PATHS", 0)
+        with pytest.raises(ImageError, match="without permissions for other users"):
             places()
     finally:
-        host._private_places.cache_clear()
+        host._cached_private_paths.cache_clear()
 
 
 def digest() -> str:

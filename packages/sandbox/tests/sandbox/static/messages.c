@@ -2,67 +2,63 @@
  * for test_static_protocol.py. One that it cannot read is answered with its error.
  *
  * With an argument, it reads a thread's status file, and writes what tells of its turns. */
-#include "inside.h"
+#include "sandbox.h"
 
 enum { INPUT = 0, OUTPUT = 1 };
 
 /* What process.c needs of others, and is not called here. */
-void ended(int pid, int status) { (void)pid, (void)status; }
-long capabilities(uint64_t effective, uint64_t permitted, uint64_t inheritable) {
+void prog_note_exit(int pid, int status) { (void)pid, (void)status; }
+long user_set_capabilities(uint64_t effective, uint64_t permitted, uint64_t inheritable) {
     return (long)(effective & permitted & inheritable);
 }
 
 static int write_turns(void) {
     static char status[1 << 16];
-    long got = read_fd(INPUT, status, sizeof status - 1);
-    uint64_t found = turns_in(status, got > 0 ? (size_t)got : 0);
-    return write_all(OUTPUT, &found, sizeof found) != 0;
+    long nread = sys_read(INPUT, status, sizeof status - 1);
+    uint64_t mark = proc_status_mark(status, nread > 0 ? (size_t)nread : 0);
+    return sys_write_all(OUTPUT, &mark, sizeof mark) != 0;
 }
 
 static void copy(struct reply *reply, struct value value) {
     size_t count;
     const char *bytes;
-    switch (kind_of(value)) {
-    case 'i':
-        put_number(reply, number_of(value, 0));
-        break;
+    switch (msg_kind(value)) {
+    case 'i': msg_put_number(reply, msg_number(value, 0)); break;
     case 's':
-        bytes = bytes_of(value, &count);
-        put_bytes(reply, bytes, count);
+        bytes = msg_bytes(value, &count);
+        msg_put_bytes(reply, bytes, count);
         break;
     case 't':
-    case 'f':
-        put_truth(reply, is_true(value));
-        break;
+    case 'f': msg_put_bool(reply, msg_is_true(value)); break;
     case 'L':
     case 'M':
-        put_open(reply, kind_of(value));
-        for (struct value each = first_of(value); each.at; each = after(each)) copy(reply, each);
-        put_close(reply);
+        msg_put_open(reply, msg_kind(value));
+        for (struct value item = msg_first(value); item.start; item = msg_next(item))
+            copy(reply, item);
+        msg_put_close(reply);
         break;
-    default:
-        put_nothing(reply);
+    default: msg_put_null(reply);
     }
 }
 
 int main(int count, char **words) {
     static struct message message;
     static struct reply reply;
-    long got;
+    long nread;
     (void)words;
     if (count > 1) return write_turns();
-    while ((got = receive(INPUT, &message)) != 0) {
-        begin(&reply);
-        if (got > 0) {
+    while ((nread = msg_receive(INPUT, &message)) != 0) {
+        msg_begin(&reply);
+        if (nread > 0) {
             copy(&reply, message.body);
         } else {
-            put_open(&reply, 'M');
-            put_text(&reply, "errno");
-            put_number(&reply, -got);
-            put_close(&reply);
+            msg_put_open(&reply, 'M');
+            msg_put_text(&reply, "errno");
+            msg_put_number(&reply, -nread);
+            msg_put_close(&reply);
         }
-        if (finish(&reply, INPUT)) return 2;
-        forget(&message);
+        if (msg_send(&reply, INPUT)) return 2;
+        msg_release(&message);
     }
     return 0;
 }

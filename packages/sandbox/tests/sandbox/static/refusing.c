@@ -21,7 +21,8 @@ int main(int count, char **arguments) {
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
     struct sock_fprog filter = {sizeof rules / sizeof *rules, rules};
-    if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter)) return 3; /* as root, no more is needed */
+    if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter))
+        return 3; /* as root, no more is needed */
     /* What is refused may be this very call: then nothing starts. */
     execv(arguments[1] ? arguments[1] : PROGRAM, arguments[1] ? arguments + 1 : arguments);
     return 4;

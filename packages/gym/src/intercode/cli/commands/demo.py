@@ -42,14 +42,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--model", metavar="NAME", help="a language model on ten starter tasks: PROVIDER/NAME"
     )
     parser.add_argument(
-        "--limit", type=positive, metavar="N", help="only the first N tasks of each"
+        "--limit", type=positive, metavar="N", help="only the first N tasks of each environment"
     )
     parser.add_argument(
         "--workers",
         type=positive,
         default=workers,
         metavar="N",
-        help=f"episodes at a time (here: {workers})",
+        help=f"parallel episodes (here: {workers})",
     )
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="the runs' folder (default: runs/demo-TIME)"

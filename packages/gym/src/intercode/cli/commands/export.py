@@ -27,7 +27,7 @@ from intercode.registry import EXPORTS, MESSAGES
 from intercode.spec import natural
 
 FORMS = ("chat", "csv", "parquet", "jsonl", "inspect")
-"""Formats of this package; `EXPORTS` has those of other packages."""
+"""The formats that this package implements; `EXPORTS` has the formats of other packages."""
 
 
 def forms() -> list[str]:
@@ -38,9 +38,9 @@ def forms() -> list[str]:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.add_argument("run", type=Path, metavar="RUN", help="the run's folder")
-    parser.add_argument("--to", choices=forms(), required=True, help="the form, see above")
+    parser.add_argument("--to", choices=forms(), required=True, help="the format, see above")
     parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="where to (default: standard output)"
+        "--out", type=Path, metavar="FILE", help="output file (default: standard output)"
     )
     parser.add_argument("--solved", action="store_true", help="only episodes with reward 1.0")
     parser.add_argument(
@@ -49,8 +49,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--style",
         choices=MESSAGES.names(),
-        help="for chat, where no model has played: its episodes as the model of try-again "
-        "(chat) or tool-calling (tools) would have played them (default: plain)",
+        help="for chat, if the agent was not a model: write the episodes as dialogues of try-again "
+        "(chat) or tool-calling (tools) (default: plain)",
     )
     parser.add_argument(
         "--turns", action="store_true", help="for csv and parquet: a row for each turn"
@@ -58,19 +58,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tokens",
         action="store_true",
-        help="for parquet: token ids, log-probabilities and mask, where a run has recorded them",
+        help="for parquet: token ids, log-probabilities and mask, if the run recorded them",
     )
     parser.add_argument(
         "--redact",
         action="store_true",
-        help="replace what looks like a key in dialogues, too (see docs/reference/run-folder.md)",
+        help="also redact secrets in dialogues (see docs/reference/run-folder.md)",
     )
     parser.add_argument(
-        "--json", action="store_true", help="print what was exported as one JSON object"
+        "--json", action="store_true", help="print a summary of the export as one JSON object"
     )
     parser.add_argument(
         "--trust",
         action="store_true",
-        help="for --style chat and tools: import the environment that the record names, where an "
-        "installed package has it",
+        help="for --style chat and tools: import the recorded environment from an installed "
+        "package",
     )

@@ -28,7 +28,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     add_environment(parser)
     add_options(parser, list_section_options(RunSpec), "limit", "tasks", "seed")
-    environment_group = parser.add_argument_group("where")
+    environment_group = parser.add_argument_group("environment")
     add_options(environment_group, list_section_options(EnvSpec), excluded_names="secret")
     add_environment_options(environment_group)
     parser.add_argument(

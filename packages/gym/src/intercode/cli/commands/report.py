@@ -22,10 +22,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "run", type=Path, nargs="*", metavar="RUN", help="a run's folder, or a folder of runs"
     )
     parser.add_argument(
-        "--html", type=Path, metavar="FILE", help="write a page with everything, and each episode"
+        "--html", type=Path, metavar="FILE", help="write an HTML page with all tables and episodes"
     )
     parser.add_argument(
-        "--hide-gold", action="store_true", help="leave out of the page all that may quote gold"
+        "--hide-gold", action="store_true", help="omit everything that may quote gold from the page"
     )
     format_group = parser.add_mutually_exclusive_group()
     format_group.add_argument("--json", action="store_true", help="print one JSON object")
@@ -37,5 +37,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--plot", action="store_true", help="print a chart of success against turns"
     )
     parser.add_argument(
-        "--paper", type=Path, metavar="DIR", help="instead of runs: the recorded files of 2023"
+        "--paper",
+        type=Path,
+        metavar="DIR",
+        help="report the recorded files of 2023 instead of runs",
     )

@@ -31,8 +31,8 @@ from pathlib import Path
 from intercode.cli.recorded_spec import AGENT_OPTIONS, JUDGE_OPTIONS, add_recorded_options
 from intercode.spec import (
     EnvSpec,
-    How,
     ModelSpec,
+    RunOptions,
     add_options,
     list_section_options,
 )
@@ -55,7 +55,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add_options(
         parser,
-        list_section_options(How),
+        list_section_options(RunOptions),
         "workers",
         "retries",
         "quiet",

@@ -28,7 +28,7 @@ import argparse
 from pathlib import Path
 
 from intercode.cli.recorded_spec import add_recorded_options
-from intercode.spec import How, ModelSpec, RunSpec, add_options, list_section_options
+from intercode.spec import ModelSpec, RunOptions, RunSpec, add_options, list_section_options
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -36,14 +36,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=Path, metavar="RUN", help="the run's folder")
     add_options(parser, list_section_options(RunSpec), "epochs")
     add_options(
-        parser.add_argument_group("how"), list_section_options(How), excluded_names="out locked"
+        parser.add_argument_group("execution"),
+        list_section_options(RunOptions),
+        excluded_names="out locked",
     )
     parser.add_argument(
         "--strict",
         action="store_true",
-        help="with the image 'host': refuse a machine that has changed (as always, if the run was "
-        "made with --locked)",
+        help="with the image 'host': refuse to continue if the machine has changed (always so for "
+        "a run that was made with --locked)",
     )
-    budget_group = parser.add_argument_group("what it may take")
+    budget_group = parser.add_argument_group("limits of the whole run")
     add_options(budget_group, list_section_options(ModelSpec), "max_cost", "max_tokens")
     add_recorded_options(parser)

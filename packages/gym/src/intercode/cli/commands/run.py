@@ -49,8 +49,8 @@ from intercode.cli.recorded_spec import add_trust
 from intercode.spec import (
     AgentSpec,
     EnvSpec,
-    How,
     ModelSpec,
+    RunOptions,
     RunSpec,
     add_environment,
     add_named,
@@ -64,25 +64,30 @@ from intercode.spec import (
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     add_environment(parser)
-    for title, options in group_options("who acts", list_section_options(AgentSpec)).items():
+    for title, options in group_options("agent", list_section_options(AgentSpec)).items():
         add_options(parser.add_argument_group(title), options)
-    add_options(parser.add_argument_group("the language model"), list_section_options(ModelSpec))
+    add_options(parser.add_argument_group("language model"), list_section_options(ModelSpec))
     add_tasks(parser)
 
 
 def add_tasks(parser: argparse.ArgumentParser, excluded_names: str = "") -> None:
-    """Add the options of ``run``, except those of agent and model and `excluded_names`."""
+    """Add the options of ``run``, without the options of agent and model.
+
+    Args:
+        parser: The command's parser.
+        excluded_names: Names of further options to omit, separated by spaces.
+    """
     add_options(
-        parser.add_argument_group("which tasks"),
+        parser.add_argument_group("tasks"),
         list_section_options(RunSpec),
         excluded_names=excluded_names,
     )
-    task_group = parser.add_argument_group("their data, protocol and judge")
+    task_group = parser.add_argument_group("data, protocol and judge")
     add_options(task_group, list_section_options(EnvSpec), excluded_names=excluded_names)
     for title, options in group_by_environment().items():
         add_options(parser.add_argument_group(title), options, excluded_names=excluded_names)
     add_named(task_group)
-    run_group = parser.add_argument_group("how it is run")
-    add_options(run_group, list_section_options(How), excluded_names=excluded_names)
+    run_group = parser.add_argument_group("execution")
+    add_options(run_group, list_section_options(RunOptions), excluded_names=excluded_names)
     if "locked" not in excluded_names.split():
         add_trust(run_group)

@@ -20,7 +20,7 @@ from intercode.spec import add_environment
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options: the options of ``run`` except those of the agent and model."""
+    """Add the command's options: the options of ``run`` without those of the agent and model."""
     parser.add_argument("predictions", type=Path, metavar="PREDICTIONS", help="JSON Lines")
     add_environment(parser)
     add_tasks(parser)

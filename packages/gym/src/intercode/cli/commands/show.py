@@ -26,18 +26,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--task", action="append", metavar="ID", dest="tasks", help="only this task"
     )
-    parser.add_argument("--failed", action="store_true", help="only what was not solved")
+    parser.add_argument(
+        "--failed", action="store_true", help="only episodes that were not solved, and errors"
+    )
     parser.add_argument(
         "--lines",
         type=positive,
         default=LINES,
         metavar="N",
-        help=f"of each text ({LINES})",
+        help=f"maximum lines of each text (default: {LINES})",
     )
-    parser.add_argument("--full", action="store_true", help="every text from end to end")
+    parser.add_argument("--full", action="store_true", help="print every text in full")
     parser.add_argument(
         "--messages",
         action="store_true",
-        help="the dialogue as the model saw it: system prompt, roles, tool calls, tokens",
+        help="print the whole dialogue with the model: system prompt, roles, tool calls, tokens",
     )
     parser.add_argument("--json", action="store_true", help="print a JSON list of episodes")

@@ -29,7 +29,11 @@ from intercode.spec import AgentSpec, ModelSpec, add_options, list_section_optio
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options: those of ``run``, with several values for some."""
+    """Add the command's options.
+
+    The options are those of ``run``, but agents, models, skills and environments may have several
+    values.
+    """
     parser.add_argument(
         "what",
         nargs="+",
@@ -37,9 +41,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="an environment, on its bundled tasks or on a file or dataset; or a folder that "
         "'intercode new' made",
     )
-    agent_group = parser.add_argument_group("who")
+    agent_group = parser.add_argument_group("agents")
     agent_group.add_argument(
-        "--agent", nargs="+", required=True, metavar="NAME", dest="agents", help="as for 'run'"
+        "--agent",
+        nargs="+",
+        required=True,
+        metavar="NAME",
+        dest="agents",
+        help="agents, as for 'intercode run'",
     )
     add_options(
         agent_group, list_section_options(AgentSpec), excluded_names="agent recording preset skill"
@@ -50,9 +59,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="FOLDER",
         dest="skills",
-        help="a skill that they are offered, or 'none'; several are compared with the first",
+        help="a skill for the agents, or 'none'; with several, the first is the baseline",
     )
-    model_group = parser.add_argument_group("the language model")
+    model_group = parser.add_argument_group("language models")
     model_group.add_argument(
         "--model", nargs="+", default=[], metavar="NAME", dest="models", help="PROVIDER/NAME"
     )

@@ -28,20 +28,20 @@ from intercode.spec import (
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.add_argument(
-        "--workers", type=positive, default=1, metavar="N", help="tasks at a time (default: 1)"
+        "--workers", type=positive, default=1, metavar="N", help="parallel tasks (default: 1)"
     )
     parser.add_argument(
         "--write-exclude",
         type=Path,
         metavar="FILE",
-        help="write the tasks that are not as they should be, for a run to leave out",
+        help="write the invalid tasks to a file, for 'intercode run --exclude'",
     )
     parser.add_argument(
         "--also-on",
         action="append",
         metavar="SANDBOX",
-        help="see that gold does the same there: native, docker, or your own provider; may be "
-        "given several times",
+        help="also check that gold has the same result with this provider of sandboxes: native, "
+        "docker, or your own; may be given several times",
     )
     add_tasks(parser)
 
@@ -53,12 +53,16 @@ def add_tasks(parser: argparse.ArgumentParser) -> None:
         "--data",
         dest="data_option",
         metavar="FILE",
-        help="the tasks, where the first argument is their environment, as for 'intercode run'",
+        help="the tasks, if the first argument is their environment, as for 'intercode run'",
     )
-    parser.add_argument("--env", metavar="ENV", help="default: what the tasks look like")
+    parser.add_argument(
+        "--env",
+        metavar="ENV",
+        help=("environment of the tasks (default: derived from their fields)"),
+    )
     parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_options(parser, list_section_options(RunSpec), "limit", "tasks")
-    environment_group = parser.add_argument_group("where")
+    environment_group = parser.add_argument_group("environment")
     add_options(environment_group, list_section_options(EnvSpec), excluded_names="data secret")
     add_environment_options(environment_group)

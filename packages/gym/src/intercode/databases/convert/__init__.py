@@ -1,15 +1,15 @@
-"""Conversion of databases: dumps, scripts and files, and schemas between engines."""
+"""Conversion of database content (dumps, scripts, files) and of schemas between engines."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from intercode.syntax import quoted
+from intercode.sql_identifiers import quote_identifier
 
 Progress = Callable[[str], None]
-"""Called with a line of text about slow work, or about an omitted part."""
+"""Function that is called with a line of text about slow work, or about an omitted part."""
 
 
 def join_quoted(names: Iterable[str]) -> str:
-    """Return quoted names for SQLite, separated by commas."""
-    return ", ".join(map(quoted, names))
+    """Return names, quoted for SQLite and separated by commas."""
+    return ", ".join(map(quote_identifier, names))

@@ -1,12 +1,12 @@
-"""Files with the content of a source, for SQLite and for DuckDB: built once, and cached.
+"""Files with the content of a source, for SQLite and for DuckDB: created once, and cached.
 
 ::
 
     ROOT/databases/DIGEST-vN.sqlite          complete, and never changed
-    ROOT/databases/.DIGEST-vN.sqlite.new     being built; torn, if no process holds the lock
-    ROOT/databases/DIGEST-vN.sqlite.lock     held by the process that builds it
+    ROOT/databases/.DIGEST-vN.sqlite.new     incomplete: a process creates the file, or was killed
+    ROOT/databases/DIGEST-vN.sqlite.lock     locked by the process that creates the file
 
-ROOT is InterCode's cache, DIGEST the source's digest, and N `VERSION`.
+ROOT is InterCode's cache folder, DIGEST the digest of the source, and N `VERSION`.
 """
 
 from __future__ import annotations
@@ -25,33 +25,35 @@ from pathlib import Path
 from intercode.databases.convert import Progress
 from intercode.databases.source import Source
 from intercode.errors import TaskError
-from intercode_sandbox.files import DiskBudget, atomic_file, cache_root, file_lock, hold_folder
+from intercode_sandbox.host_files import DiskBudget, atomic_file, cache_root, file_lock, hold_folder
 
 VERSION = 2
-"""Version of the files that are built from a source. Increase it with every change of their
-content."""
+"""The version of the files that are created from a source.
+
+Increase the number with every change of their content.
+"""
 DUCKDB_VERSION = 1
-"""Version of DuckDB's files. Increase it likewise."""
+"""The version of the DuckDB files. Increase the number with every change of their content."""
 
 SCRIPT_SECONDS = 600.0
-"""Time limit of a script."""
+"""Time limit of a script in seconds."""
 
 _MAGIC = b"SQLite format 3\0"
 _FOREIGN_DUMP = re.compile(rb"^-- (?:MySQL|MariaDB) dump|\bENGINE\s*=\s*\w", re.MULTILINE)
 _SIZES = ("max_page_count", "page_size")
-_STEPS = 1_000_000  # SQLite's own steps between two checks of the clock
-_WAL = 2  # read and write version in the header of a file with a write-ahead log
+_STEPS = 1_000_000  # steps of SQLite's virtual machine between two checks of the clock
+_WAL = 2  # the read and write versions in the header of a file with a write-ahead log
 
 
 def as_sqlite(source: Source, progress: Progress | None = None) -> Path:
     """Return an SQLite file with the content of a source, which callers must not write to.
 
-    The file has no write-ahead log, so it can be read without files beside it. Safe among threads
-    and processes: the second waits for the first.
+        The file has no write-ahead log, so readers need no files beside it. Threads and processes
+        may call this function at the same time: one creates the file, and the others wait.
 
     Args:
         source: The content. A plain SQLite file is returned unchanged.
-        progress: Called with lines of text.
+        progress: A function that is called with lines about slow work and omitted parts.
 
     Raises:
         TaskError: The source cannot be read or parsed.
@@ -69,7 +71,7 @@ def as_duckdb(source: Source, progress: Progress | None = None) -> Path:
 
     Args:
         source: The content. A DuckDB file is returned unchanged.
-        progress: Called with lines of text.
+        progress: A function that is called with lines about slow work and omitted parts.
 
     Raises:
         TaskError: The source cannot be read, or DuckDB cannot hold its content.
@@ -94,10 +96,10 @@ def as_duckdb(source: Source, progress: Progress | None = None) -> Path:
 
 
 def get_cached_file(key: str, write_file: Callable[[Path], None]) -> Path:
-    """Return the file of a key in the cache of databases; build a missing file.
+    """Return the file of a key in the cache of databases; create a missing file.
 
     Args:
-        key: Key of the content: two files of one key have the same content.
+        key: A key that determines the content: files with the same key have the same content.
         write_file: Writes the content to a path at which no file exists.
 
     Raises:
@@ -114,7 +116,7 @@ def get_cached_file(key: str, write_file: Callable[[Path], None]) -> Path:
                 _make_file(path, write_file)
     except OSError as error:
         raise TaskError(
-            f"cannot keep databases in {folder}: {error}; set INTERCODE_CACHE to a folder that "
+            f"cannot store databases in {folder}: {error}; set INTERCODE_CACHE to a folder that "
             "you may write, on a disk with room"
         ) from error
     return path
@@ -122,9 +124,9 @@ def get_cached_file(key: str, write_file: Callable[[Path], None]) -> Path:
 
 def _make_file(path: Path, write_file: Callable[[Path], None]) -> None:
     with atomic_file(path, sync=True) as temporary:
-        _remove_database_files(
-            temporary
-        )  # a killed process may have left it: this process has the lock
+        # A killed process may have left these files. No other process uses them: this one has the
+        # lock.
+        _remove_database_files(temporary)
         try:
             write_file(temporary)
             temporary.chmod(0o444)
@@ -134,7 +136,7 @@ def _make_file(path: Path, write_file: Callable[[Path], None]) -> None:
 
 
 def _remove_database_files(path: Path) -> None:
-    """Remove a file and the files that an engine puts beside it."""
+    """Remove a file and the files that an engine has put beside it."""
     for leftover_path in path.parent.glob(f"{path.name}*"):
         leftover_path.unlink()
 
@@ -143,7 +145,8 @@ def _cache_key(source: Source) -> str:
     digest = source.digest
     log = _log_path(source.path)
     if source.kind == "sqlite" and log.is_file():
-        # The log is a part of the content that the source's digest lacks.
+        # The write-ahead log contains a part of the content, but is not included in the source's
+        # digest.
         with log.open("rb") as file:
             log_digest = hashlib.blake2b(file.read(), digest_size=16).hexdigest()
         digest = hashlib.blake2b(f"{digest}\0{log_digest}".encode(), digest_size=16).hexdigest()
@@ -172,7 +175,7 @@ def _build_database(source: Source, path: Path, progress: Progress) -> None:
         if source.kind == "sqlite":
             _copy_without_log(source.path, path, budget)
             return
-        # The file need not survive a crash: a torn file is discarded.
+        # The file need not survive a crash: an incomplete file is discarded.
         with closing(sqlite3.connect(path, isolation_level=None)) as connection:
             connection.executescript("PRAGMA journal_mode = MEMORY; PRAGMA synchronous = OFF")
             size = connection.execute("PRAGMA page_size").fetchone()[0]
@@ -196,9 +199,9 @@ def _copy_without_log(origin: Path, path: Path, budget: DiskBudget) -> None:
 
 
 def _authorize(action: int, name: str | None, value: str | None, *_: str | None) -> int:
-    """Deny all files but the one that is built, and ignore pragmas that would lift its limit.
+    """Deny access to other files, and ignore pragmas that would change the size limit of the file.
 
-    Sizes may be read: modules of virtual tables read them.
+    Pragmas may read the sizes, because modules of virtual tables read them.
     """
     if action == sqlite3.SQLITE_PRAGMA and str(name).lower() in _SIZES and value is not None:
         return sqlite3.SQLITE_IGNORE
@@ -208,7 +211,8 @@ def _authorize(action: int, name: str | None, value: str | None, *_: str | None)
 
 def _fill_from_script(source: Source, connection: sqlite3.Connection, _: Progress) -> None:
     end = time.monotonic() + SCRIPT_SECONDS
-    sort_budget = DiskBudget(Path(tempfile.gettempdir()))  # SQLite sorts in this folder
+    # SQLite sorts in the temporary folder, whose disk space has a separate budget.
+    sort_budget = DiskBudget(Path(tempfile.gettempdir()))
     connection.set_progress_handler(
         lambda: time.monotonic() > end or sort_budget.is_spent(), _STEPS
     )
@@ -219,11 +223,13 @@ def _fill_from_script(source: Source, connection: sqlite3.Connection, _: Progres
         if time.monotonic() > end:
             raise TaskError(f"{source.path}: runs for over {SCRIPT_SECONDS:g} s") from error
         if sort_budget.is_spent() or "is full" in str(error):
-            raise TaskError(f"{source.path}: takes more than half of the disk's room") from error
+            raise TaskError(
+                f"{source.path}: needs more than half of the free disk space"
+            ) from error
         if _FOREIGN_DUMP.search(script):
             raise TaskError(
-                f"{source.path}: is not a script of SQLite's ({error}); a dump of MySQL or MariaDB "
-                "must say its database: make it with --databases"
+                f"{source.path}: is not a script of SQLite's ({error}); a dump of MySQL or "
+                "MariaDB must name its databases: write the dump with --databases"
             ) from error
         if isinstance(error, UnicodeDecodeError):
             raise TaskError(f"{source.path}: not UTF-8 at byte {error.start}") from error
@@ -231,10 +237,10 @@ def _fill_from_script(source: Source, connection: sqlite3.Connection, _: Progres
 
 
 def _fill_from_dump(source: Source, connection: sqlite3.Connection, progress: Progress) -> None:
-    from intercode.databases.convert import dump, dump_sqlite
+    from intercode.databases.convert import dump, mysql_dump_to_sqlite
 
     connection.execute("BEGIN")
-    dump_sqlite.convert(dump.read(source.path), source.name, connection, progress)
+    mysql_dump_to_sqlite.convert(dump.read(source.path), source.name, connection, progress)
 
 
 def _fill_from_duckdb(source: Source, connection: sqlite3.Connection, progress: Progress) -> None:

@@ -1,7 +1,7 @@
 """Conversion of SQLite files to DuckDB files, and the reverse.
 
-In SQLite, dates and times become text in ISO format, and booleans 0 and 1. Decimals and whole
-numbers beyond 64 bits become floating-point numbers, lists and structures JSON.
+In SQLite, dates and times become text in ISO format, and booleans become 0 and 1. Decimals, and
+whole numbers beyond 64 bits, become floating-point numbers. Lists and structures become JSON.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from intercode.databases.convert import Progress, join_quoted, schema, schema_ddl
 from intercode.errors import TaskError, UsageError
-from intercode.syntax import quoted
+from intercode.sql_identifiers import quote_identifier
 
 if TYPE_CHECKING:
     import duckdb
@@ -24,8 +24,10 @@ if TYPE_CHECKING:
 _BATCH = 10_000
 _INT64_LIMIT = 2**63
 _RESTRICTIONS: dict[str, Any] = {"enable_external_access": False, "threads": 1}
-"""Restrictions for a file: it is data, and must not make DuckDB read another file, which a view may
-name."""
+"""Settings for a database file.
+
+The file is data of the task. A view in the file must not make DuckDB read another file of the host.
+"""
 
 
 def from_sqlite(path: Path, new_path: Path, database_label: str, progress: Progress) -> None:
@@ -34,8 +36,8 @@ def from_sqlite(path: Path, new_path: Path, database_label: str, progress: Progr
     Args:
         path: The SQLite file.
         new_path: The path of the new file.
-        database_label: Name of the database in errors.
-        progress: Called with a line for each part that is left out.
+        database_label: The name of the database for error messages.
+        progress: A function that is called with a line for each part that is left out.
 
     Raises:
         TaskError: DuckDB cannot hold the content.
@@ -43,7 +45,7 @@ def from_sqlite(path: Path, new_path: Path, database_label: str, progress: Progr
     import duckdb
 
     shape = schema.read_schema(path)
-    # DuckDB infers a column's type from all of its values.
+    # The setting makes DuckDB infer the type of a column from all values of a batch.
     config = {**_RESTRICTIONS, "pandas_analyze_sample": _BATCH}
     try:
         with duckdb.connect(new_path, config=config) as connection:
@@ -60,7 +62,7 @@ def from_sqlite(path: Path, new_path: Path, database_label: str, progress: Progr
 def _insert_rows(
     connection: duckdb.DuckDBPyConnection, path: Path, table: schema.TableSchema
 ) -> None:
-    """Insert a table's rows in batches of columns: DuckDB is slow with single rows."""
+    """Insert a table's rows in batches, column by column: DuckDB is slow with single rows."""
     import numpy as np
 
     names = schema_ddl.identifiers(tuple(column.name for column in table.columns), "duckdb")
@@ -92,8 +94,8 @@ def to_sqlite(path: Path, connection: sqlite3.Connection, progress: Progress) ->
 
     Args:
         path: The DuckDB file.
-        connection: Connection to the empty database.
-        progress: Called with a line for each part that is left out.
+        connection: A connection to the empty database.
+        progress: A function that is called with a line for each part that is left out.
 
     Raises:
         UsageError: DuckDB is not installed.
@@ -130,16 +132,18 @@ def _copy_table(
         [table],
     ).fetchall()
     lines = [
-        f"{quoted(name)} {_sqlite_type(kind)}{'' if nullable else ' NOT NULL'}"
+        f"{quote_identifier(name)} {_sqlite_type(kind)}{'' if nullable else ' NOT NULL'}"
         for name, kind, nullable in columns
     ]
     lines += _constraint_clauses(origin, table)
-    connection.execute(f"CREATE TABLE {quoted(table)} ({', '.join(lines)})")
+    connection.execute(f"CREATE TABLE {quote_identifier(table)} ({', '.join(lines)})")
     marks = ", ".join("?" * len(columns))
-    rows = origin.execute(f"SELECT * FROM {quoted(table)}")
+    rows = origin.execute(f"SELECT * FROM {quote_identifier(table)}")
     while batch := rows.fetchmany(_BATCH):
         converted_rows = (tuple(map(_sqlite_value, row)) for row in batch)
-        connection.executemany(f"INSERT INTO {quoted(table)} VALUES ({marks})", converted_rows)
+        connection.executemany(
+            f"INSERT INTO {quote_identifier(table)} VALUES ({marks})", converted_rows
+        )
 
 
 def _constraint_clauses(origin: duckdb.DuckDBPyConnection, table: str) -> list[str]:
@@ -154,13 +158,13 @@ def _constraint_clauses(origin: duckdb.DuckDBPyConnection, table: str) -> list[s
         if kind in ("PRIMARY KEY", "UNIQUE"):
             lines.append(f"{kind} ({join_quoted(names)})")
         elif kind == "FOREIGN KEY":
-            target = f"{quoted(target_table)} ({join_quoted(target_columns)})"
+            target = f"{quote_identifier(target_table)} ({join_quoted(target_columns)})"
             lines.append(f"FOREIGN KEY ({join_quoted(names)}) REFERENCES {target}")
     return lines
 
 
 def _make_view(connection: sqlite3.Connection, statement: str) -> str | None:
-    """Create a view; return the error if this fails."""
+    """Create a view of DuckDB in SQLite; return the error, or None for success."""
     import sqlglot
 
     try:
@@ -173,14 +177,14 @@ def _make_view(connection: sqlite3.Connection, statement: str) -> str | None:
 def _sqlite_type(kind: str) -> str:
     base = kind.partition("(")[0]
     if kind.endswith("]") or base in ("STRUCT", "MAP", "UNION", "ENUM", "JSON", "UUID", "INTERVAL"):
-        return "TEXT"  # not the name itself: SQLite would see the INT in it
+        return "TEXT"  # the type's own name could contain INT, which SQLite would take for a number
     if base == "TIMESTAMP WITH TIME ZONE":
         return "TIMESTAMP"
     return "INTEGER" if base in ("HUGEINT", "UHUGEINT") else kind
 
 
 def _sqlite_value(value: Any) -> Any:
-    """Return a value in a form that SQLite accepts."""
+    """Return a value of DuckDB as a value that SQLite can store."""
     if value is None or isinstance(value, (str, bytes, float)):
         return value
     if isinstance(value, int):

@@ -1,9 +1,9 @@
-"""Parser of MySQL dumps: statements, the statements of one database, and their rows.
+"""Parser of MySQL dumps: it finds statements, the statements of one database, and rows.
 
 The text is split as the server and its client read it. The syntax has quotes with backslash escapes
-and doubled quotes, three kinds of comments, and the client's ``DELIMITER``. Versioned comments
-(``/*!40101 … */``) are not comments. sqlglot's parser would need 8 times as long for the definition
-of a table and 10 times as long for rows.
+and doubled quotes, three kinds of comments, and the client's command ``DELIMITER``. Versioned
+comments (``/*!40101 … */``) contain statements, so they are not skipped. The parser of sqlglot is
+not used: it would take 8 times as long for a table's definition, and 10 times as long for rows.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _GLOBAL_SETTING = re.compile(
 )
 
 _MAX_CACHED_LENGTH = 1 << 24
-"""Length of a dump, in characters, from which its statements are not kept in memory."""
+"""Length of a dump in characters from which its statements are not cached in memory."""
 
 _INSERT = re.compile(
     r"""(?:INSERT|REPLACE)\s+(?:LOW_PRIORITY\s+|DELAYED\s+|HIGH_PRIORITY\s+|IGNORE\s+)*
@@ -70,11 +70,11 @@ _CONSTANT = re.compile(
 )
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 _ESCAPES = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a"}
-_ESCAPES |= {"%": "\\%", "_": "\\_"}  # for LIKE: the backslash stays
+_ESCAPES |= {"%": "\\%", "_": "\\_"}  # the backslash remains, because LIKE needs it
 
 
 def read(path: Path) -> str:
-    """Read the text of a dump; bytes that are not UTF-8 become surrogates (``surrogateescape``).
+    """Return the text of a dump; bytes that are not UTF-8 become surrogates (``surrogateescape``).
 
     Raises:
         TaskError: The file cannot be read.
@@ -115,22 +115,23 @@ def statements(text: str) -> Iterator[str]:
 
 
 def strip_comments(statement: str) -> str:
-    """Return a statement without comments; the content of versioned comments stays."""
+    """Return a statement without comments. The content of versioned comments remains."""
     if not any(marker in statement for marker in ("--", "#", "/*")):
         return statement.strip()
     return _TOKEN.sub(lambda token: token["quoted"] or " ", statement).strip()
 
 
 def section(text: str, name: str) -> list[str]:
-    """Return the unchanged statements that create one database.
+    """Return the unchanged statements of a dump that create one database.
 
-    The statements follow the database's ``CREATE DATABASE`` or ``USE``. The session settings before
-    the first database are included. The statements only create tables, views and their content.
-    Excluded are accounts and privileges, global settings, and a change of the database. Also
-    excluded are triggers, routines and events, which would run with the privileges of the loader.
+    These statements follow the database's ``CREATE DATABASE`` or ``USE``, and the session settings
+    before the first database precede them. They only create tables, views and their content.
+    Excluded are accounts and privileges, global settings, and a change of the database. Triggers,
+    routines and events are also excluded, because they would run with the privileges of the account
+    that loads the dump.
 
     Raises:
-        TaskError: The dump is torn, or lacks the database.
+        TaskError: The dump is incomplete, or does not contain the database.
     """
     section_statements: list[str] = []
     has_database = False
@@ -152,7 +153,7 @@ def section(text: str, name: str) -> list[str]:
 
 
 def _iterate_statements(text: str) -> Iterator[tuple[str | None, str, str]]:
-    """Yield each statement's database, its text, and its text without comments."""
+    """Yield for each statement its database, its text, and its text without comments."""
     database: str | None = None
     for statement in statements(text):
         plain_text = strip_comments(statement)
@@ -161,7 +162,8 @@ def _iterate_statements(text: str) -> Iterator[tuple[str | None, str, str]]:
         yield database, statement, plain_text
 
 
-@lru_cache(maxsize=1)  # the dump's other databases are usually requested, too
+# A run usually reads all databases of a dump, so the dump's statements are cached.
+@lru_cache(maxsize=1)
 def _list_statements(text: str) -> list[tuple[str | None, str, str]]:
     return list(_iterate_statements(text))
 
@@ -176,7 +178,7 @@ def _delimiter_pattern(delimiter: str) -> re.Pattern[str]:
 
 @dataclass(frozen=True, slots=True)
 class Insert:
-    """The rows that one statement writes."""
+    """The rows that one INSERT or REPLACE statement writes."""
 
     table: str
     columns: tuple[str, ...]
@@ -206,7 +208,7 @@ def parse(statement: str) -> Insert:
 def _rows(statement: str, position: int) -> list[tuple[Value, ...]]:
     rows: list[tuple[Value, ...]] = []
     row: list[Value] | None = None
-    comma = False  # whether a comma or a bracket must come next
+    comma = False  # whether the next token must be a comma or a closing parenthesis
     while position < len(statement.rstrip()):
         token = _CONSTANT.match(statement, position)
         if token is None:
@@ -251,10 +253,11 @@ def _value(token: re.Match[str]) -> Value:
 
 
 def unquote(text: str) -> str:
-    r"""Return the text between quotes, with ``\n`` and the like, ``\'`` and ``''`` resolved."""
+    r"""Return the text of a quoted constant, with escapes (``\n``, ``\'``, ``''``) resolved."""
     quote, content = text[0], text[1:-1]
     if quote in content:
-        # A backslash includes the next character: \'' is an escaped quote, then a quote by itself.
+        # A backslash includes the next character: the text \'' is an escaped quote, then another
+        # quote.
         pieces = re.split(rf"(\\.|{quote}{quote})", content, flags=re.DOTALL)
         content = "".join(quote if piece == quote * 2 else piece for piece in pieces)
     if "\\" not in content:

@@ -1,10 +1,10 @@
-"""Schema of an SQLite file, in a form that another engine can reproduce.
+"""Schema of an SQLite file, in a form that other engines can reproduce.
 
 To fill a server's empty database, run `schema_ddl.create_statements`, insert `rows` table by table,
-and run `schema_ddl.finish_statements`. Keys that the data itself violates, which SQLite permits,
-are left out and listed in `Schema.omissions`. Also left out are partial indexes, indexes over
-expressions, ``CHECK`` and virtual tables. A generated column becomes an ordinary column with its
-values.
+and run `schema_ddl.finish_statements`. SQLite permits data that violates keys. Keys that the data
+violates are left out and listed in `Schema.omissions`. Also left out are partial indexes, indexes
+over expressions, ``CHECK`` and virtual tables. A generated column becomes an ordinary column with
+its values.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from urllib.parse import quote
 from intercode.databases.convert import join_quoted
 from intercode.databases.convert.schema_types import Type, choose_type, decode, fit, is_whole_text
 from intercode.errors import TaskError
-from intercode.syntax import quoted
+from intercode.sql_identifiers import quote_identifier
 
 MAX_KEY_LENGTH = 768
-"""Maximum characters of text in a key: InnoDB's limit is 3072 bytes; PostgreSQL's is near it."""
-_HIDDEN_COLUMN = 1  # a virtual table's column that a SELECT * does not show
+"""Maximum characters of text in a key: InnoDB's limit is 3072 bytes, PostgreSQL's is similar."""
+_HIDDEN_COLUMN = 1  # marks a virtual table's column that SELECT * omits
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,21 +36,21 @@ class Column:
     declared_type: str
     """The column's declared type in SQLite, unchanged."""
     type: Type
-    """The type that fits its actual content."""
+    """The type that fits the column's actual content."""
     not_null: bool = False
     default: str | None = None
-    """An expression in SQLite's dialect."""
+    """The default value, as an expression in SQLite's dialect; None: no default."""
     next_number: int | None = None
-    """Number of the next row, if the column numbers the rows."""
+    """The number of the next row, if SQLite numbers the rows by this column; None otherwise."""
     ignores_case: bool = False
-    """Whether its texts compare without the case of A to Z (``COLLATE NOCASE``)."""
+    """Whether comparisons of texts ignore the case of A to Z (``COLLATE NOCASE``)."""
     max_length: int = 0
-    """Characters of its longest text."""
+    """Characters of the longest text in the column."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignKey:
-    """Columns that refer to another table's columns."""
+    """A foreign key: columns that refer to columns of another table."""
 
     columns: tuple[str, ...]
     table: str
@@ -61,7 +61,7 @@ class ForeignKey:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """An index that is not a constraint."""
+    """An index that enforces no constraint."""
 
     name: str
     columns: tuple[str, ...]
@@ -69,7 +69,7 @@ class Index:
 
 @dataclass(frozen=True, slots=True)
 class TableSchema:
-    """One table."""
+    """The schema of one table."""
 
     name: str
     columns: tuple[Column, ...]
@@ -85,29 +85,29 @@ class TableSchema:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One view."""
+    """The schema of one view."""
 
     name: str
     sql: str
-    """The whole ``CREATE VIEW``, in SQLite's dialect."""
+    """The complete ``CREATE VIEW`` statement, in SQLite's dialect."""
 
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """One database."""
+    """The schema of one database."""
 
     tables: tuple[TableSchema, ...]
-    """The tables: each after those to which it refers, except in a cycle."""
+    """The tables; each table follows the tables to which it refers, except in a cycle."""
     views: tuple[View, ...] = ()
-    """The views: each after those that it reads."""
+    """The views; each view follows the views that it reads."""
     omissions: tuple[str, ...] = ()
-    """Descriptions of the parts that other engines would refuse."""
+    """Descriptions of the parts that are left out, because other engines would refuse them."""
 
 
 def read_schema(path: str | Path) -> Schema:
     """Read the schema of an SQLite file, with types that fit the columns' content.
 
-    Reads every row once for each column.
+    The function reads every row once for each column.
 
     Raises:
         TaskError: The file is not SQLite database, or is damaged.
@@ -120,7 +120,7 @@ def read_schema(path: str | Path) -> Schema:
 
 
 def rows(path: str | Path, table: TableSchema) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of a table, each value fitted to its column's type.
+    """Yield the rows of a table, each value converted to the type of its column.
 
     Text that is not UTF-8 is read as Latin-1. U+0000 is removed from texts.
 
@@ -131,7 +131,7 @@ def rows(path: str | Path, table: TableSchema) -> Iterator[tuple[Any, ...]]:
     types = [column.type for column in table.columns]
     try:
         with closing(_open(path)) as connection:
-            for row in connection.execute(f"SELECT {names} FROM {quoted(table.name)}"):
+            for row in connection.execute(f"SELECT {names} FROM {quote_identifier(table.name)}"):
                 yield tuple(map(fit, row, types))
     except sqlite3.Error as error:
         raise TaskError(f"{path}: table {table.name}: {error}") from error
@@ -163,7 +163,7 @@ def _read(connection: sqlite3.Connection) -> Schema:
 
 
 def _table(connection: sqlite3.Connection, name: str, sql: str) -> TableSchema:
-    column_rows = connection.execute(f"PRAGMA table_xinfo({quoted(name)})").fetchall()
+    column_rows = connection.execute(f"PRAGMA table_xinfo({quote_identifier(name)})").fetchall()
     column_rows = [row for row in column_rows if row[6] != _HIDDEN_COLUMN]
     key = tuple(row[1] for row in sorted(column_rows, key=lambda row: row[5]) if row[5])
     collations = _collations(name, sql, [row[1] for row in column_rows])
@@ -188,14 +188,14 @@ def _table(connection: sqlite3.Connection, name: str, sql: str) -> TableSchema:
 
 
 def _add_next_number(connection: sqlite3.Connection, table: TableSchema) -> TableSchema:
-    """Add the number of the next row, if SQLite assigns it: in an INTEGER PRIMARY KEY."""
+    """Return the table with the next number of its INTEGER PRIMARY KEY, if it has such a key."""
     if len(table.primary_key) != 1:
         return table
     key = table.column(table.primary_key[0])
     if key.declared_type.upper() != "INTEGER" or not key.type.is_whole:
         return table
     max_number = connection.execute(
-        f"SELECT MAX({quoted(key.name)}) FROM {quoted(table.name)}"
+        f"SELECT MAX({quote_identifier(key.name)}) FROM {quote_identifier(table.name)}"
     ).fetchone()[0]
     numbered_key = replace(
         key, next_number=max(0, max_number or 0) + 1, not_null=True, default=None
@@ -205,27 +205,32 @@ def _add_next_number(connection: sqlite3.Connection, table: TableSchema) -> Tabl
 
 
 def _collations(name: str, sql: str, columns: list[str]) -> list[str]:
-    """Return each column's collation. SQLite reports only collations of indexes: create some."""
+    """Return each column's collation.
+
+    SQLite reports the collations of indexes only. So the table and an index for each column are
+    created in an empty database in memory.
+    """
     with closing(sqlite3.connect(":memory:")) as scratch_connection:
         try:
             scratch_connection.execute(sql)
             for index_number, column in enumerate(columns):
                 scratch_connection.execute(
-                    f"CREATE INDEX i{index_number} ON {quoted(name)} ({quoted(column)})"
+                    f"CREATE INDEX i{index_number} ON {quote_identifier(name)} "
+                    f"({quote_identifier(column)})"
                 )
             infos = [
                 scratch_connection.execute(f"PRAGMA index_xinfo(i{n})") for n in range(len(columns))
             ]
             return [str(info.fetchone()[4]) for info in infos]
         except sqlite3.Error:
-            # For instance, the definition uses a function of an application.
+            # For instance, the definition uses a function that an application defines.
             return ["BINARY"] * len(columns)
 
 
 def _add_keys(
     connection: sqlite3.Connection, tables: Sequence[TableSchema]
 ) -> tuple[tuple[TableSchema, ...], list[str]]:
-    """Return the tables with keys and indexes, in the order of dependency, and the omissions."""
+    """Return the tables with keys and indexes, ordered by dependency, and the omitted keys."""
     omissions: list[str] = []
     tables_by_name = {
         table.name.lower(): _add_indexes(connection, table, omissions) for table in tables
@@ -250,16 +255,18 @@ def _add_keys(
 def _add_indexes(
     connection: sqlite3.Connection, table: TableSchema, omissions: list[str]
 ) -> TableSchema:
-    """Return a table with its primary key, unique keys and indexes."""
+    """Return a table with its primary key, unique keys and indexes; add omitted ones to a list."""
     indexes: list[Index] = []
     uniques: list[tuple[str, ...]] = []
     key = table.primary_key
     if key and (reason := _refusal_reason(connection, table, key, primary=True)):
         omissions.append(f"the primary key of {table.name}: {reason}")
         key = ()
-    index_rows = connection.execute(f"PRAGMA index_list({quoted(table.name)})").fetchall()
+    index_rows = connection.execute(f"PRAGMA index_list({quote_identifier(table.name)})").fetchall()
     for _, name, is_unique, origin, is_partial in reversed(index_rows):
-        columns = tuple(row[2] for row in connection.execute(f"PRAGMA index_info({quoted(name)})"))
+        columns = tuple(
+            row[2] for row in connection.execute(f"PRAGMA index_info({quote_identifier(name)})")
+        )
         if origin == "pk" or columns == key:
             continue
         if is_partial or None in columns:
@@ -272,7 +279,7 @@ def _add_indexes(
             indexes.append(Index(name, columns))
         else:
             omissions.append(f"the index {name} of {table.name}: its text is too long")
-    # A table can declare a unique key twice.
+    # A table can declare the same unique key twice.
     distinct_keys = tuple(dict.fromkeys(uniques))
     return replace(table, primary_key=key, uniques=distinct_keys, indexes=tuple(indexes))
 
@@ -283,21 +290,25 @@ def _refusal_reason(
     columns: tuple[str, ...],
     primary: bool = False,
 ) -> str | None:
-    """Return why other engines would refuse a key; SQLite permits NULL in most primary keys."""
+    """Return the reason why other engines would refuse a key; None if they would accept it.
+
+    One reason is NULL in a primary key, which SQLite permits in most tables.
+    """
     if not _is_short(table, columns):
         return "its text is too long"
-    name = quoted(table.name)
+    name = quote_identifier(table.name)
     if primary:
-        nulls = " OR ".join(f"{quoted(column)} IS NULL" for column in columns)
+        nulls = " OR ".join(f"{quote_identifier(column)} IS NULL" for column in columns)
         if connection.execute(f"SELECT 1 FROM {name} WHERE {nulls} LIMIT 1").fetchone():
             return "it holds NULL"
     texts = [column for column in columns if table.column(column).type.is_text]
     if texts:
-        # MySQL ignores trailing spaces.
+        # MySQL ignores trailing spaces, so such values are equal in a key.
         group = ", ".join(
-            f"rtrim({quoted(column)})" if column in texts else quoted(column) for column in columns
+            f"rtrim({quote_identifier(column)})" if column in texts else quote_identifier(column)
+            for column in columns
         )
-        clause = " AND ".join(f"{quoted(column)} IS NOT NULL" for column in columns)
+        clause = " AND ".join(f"{quote_identifier(column)} IS NOT NULL" for column in columns)
         query = f"SELECT 1 FROM {name} WHERE {clause} GROUP BY {group} HAVING COUNT(*) > 1 LIMIT 1"
         if connection.execute(query).fetchone():
             return "values of it differ only in spaces at their end"
@@ -314,8 +325,10 @@ def _is_short(table: TableSchema, columns: tuple[str, ...]) -> bool:
 def _foreign_keys(
     connection: sqlite3.Connection, table: TableSchema, tables_by_name: dict[str, TableSchema]
 ) -> list[ForeignKey]:
-    """Return the declared foreign keys, whether or not their targets exist."""
-    key_rows = connection.execute(f"PRAGMA foreign_key_list({quoted(table.name)})").fetchall()
+    """Return the declared foreign keys, also those whose targets do not exist."""
+    key_rows = connection.execute(
+        f"PRAGMA foreign_key_list({quote_identifier(table.name)})"
+    ).fetchall()
     keys = []
     for _, group in groupby(sorted(key_rows, key=lambda row: (row[0], row[1])), lambda row: row[0]):
         column_rows = list(group)
@@ -338,7 +351,10 @@ def _exact_name(table: TableSchema | None, name: str) -> str:
 
 
 def _sort_by_dependency(requirements: dict[str, list[str]]) -> list[str]:
-    """Order names after those that they need, otherwise as they come; break cycles anywhere."""
+    """Sort names such that each follows the names that it requires; cycles are broken anywhere.
+
+    Names that do not depend on each other keep their order.
+    """
     ordered_names: dict[str, None] = {}
     active_names: set[str] = set()
 
@@ -361,7 +377,7 @@ def _add_foreign_key(
     name: str,
     key: ForeignKey,
 ) -> str | None:
-    """Add a foreign key to a table; return the reason if other engines would refuse it."""
+    """Add a foreign key to a table; return the reason if other engines would refuse the key."""
     table, target_table = tables_by_name[name], tables_by_name.get(key.table.lower())
     if target_table is None:
         return f"there is no table {key.table}"
@@ -374,12 +390,15 @@ def _add_foreign_key(
         return "its text is too long"
     pairs = list(zip(key.columns, key.targets, strict=True))
     join_condition = " AND ".join(
-        f"p.{quoted(target)} = c.{quoted(source_column)}" for source_column, target in pairs
+        f"p.{quote_identifier(target)} = c.{quote_identifier(source_column)}"
+        for source_column, target in pairs
     )
-    clause = " AND ".join(f"c.{quoted(source_column)} IS NOT NULL" for source_column, _ in pairs)
+    clause = " AND ".join(
+        f"c.{quote_identifier(source_column)} IS NOT NULL" for source_column, _ in pairs
+    )
     orphan = connection.execute(
-        f"SELECT 1 FROM {quoted(table.name)} AS c WHERE {clause} AND NOT EXISTS "
-        f"(SELECT 1 FROM {quoted(target_table.name)} AS p WHERE {join_condition}) LIMIT 1"
+        f"SELECT 1 FROM {quote_identifier(table.name)} AS c WHERE {clause} AND NOT EXISTS "
+        f"(SELECT 1 FROM {quote_identifier(target_table.name)} AS p WHERE {join_condition}) LIMIT 1"
     ).fetchone()
     if orphan:
         return f"values of it are not in {target_table.name}"
@@ -400,7 +419,11 @@ def _align_type(
     column: str,
     target: Type,
 ) -> str | None:
-    """Change a column's type to that of its target; return the reason if this is impossible."""
+    """Change a column's type to the type of the column that a foreign key refers to.
+
+    Returns:
+        The reason why this is impossible; None for success.
+    """
     table = tables_by_name[name]
     source_column = table.column(column)
     if source_column.type == target or (source_column.type.is_text and target.is_text):

@@ -1,11 +1,11 @@
 """Statements that create a schema in MySQL, PostgreSQL or DuckDB.
 
-- **MySQL** and MariaDB: names are unchanged. Text compares by code point (``utf8mb4_bin``), which
-  is SQLite's default, or, with ``COLLATE NOCASE``, by ``utf8mb4_general_ci``. Text in keys is
+- **MySQL** and MariaDB: names are unchanged. Text compares by code point (``utf8mb4_bin``), like
+  SQLite's default, or by ``utf8mb4_general_ci`` for ``COLLATE NOCASE``. Text in keys is
   ``VARCHAR``.
-- **PostgreSQL**: names are in lower case, so ``SELECT Name FROM Singer`` works unquoted. Text
-  always compares with case: PostgreSQL has no simple way to ignore it.
-- **DuckDB**: names are unchanged. Foreign keys are left out: DuckDB checks them too eagerly (an
+- **PostgreSQL**: names are in lower case, so ``SELECT Name FROM Singer`` works unquoted.
+  Comparisons of text are always case-sensitive: PostgreSQL has no simple way to ignore case.
+- **DuckDB**: names are unchanged. Foreign keys are left out. DuckDB checks them too eagerly (an
   update of a referenced row fails), and SQLite itself does not check them.
 """
 
@@ -17,7 +17,7 @@ from typing import Literal
 from intercode.databases.convert import Progress
 from intercode.databases.convert.schema import Column, Schema, TableSchema
 from intercode.databases.convert.schema_types import Type, fit
-from intercode.syntax import quoted
+from intercode.sql_identifiers import quote_identifier
 
 Dialect = Literal["mysql", "postgres", "duckdb"]
 
@@ -26,7 +26,8 @@ _TYPES: dict[Dialect, dict[str, str]] = {
     "postgres": {"double": "DOUBLE PRECISION", "blob": "BYTEA", "datetime": "TIMESTAMP"},
     "duckdb": {"varchar": "VARCHAR", "text": "VARCHAR", "datetime": "TIMESTAMP"},
 }
-_ROW_CHARACTERS = 12_000  # characters of VARCHARs in a row of MySQL, which holds 65,535 bytes
+# The most characters of all VARCHAR columns together: a row of MySQL has at most 65,535 bytes.
+_ROW_CHARACTERS = 12_000
 _KEY_CHARACTERS = 768
 _STRING = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"")
 _NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?")
@@ -45,16 +46,17 @@ def create_statements(
     """Return the statements that create the empty tables; run them in order, on one connection.
 
     Args:
-        schema: See `intercode.databases.convert.schema.read_schema`.
+        schema: The schema, a result of `intercode.databases.convert.schema.read_schema`.
         dialect: The engine's dialect.
-        progress: Called with a line for each part that is left out.
+        progress: A function that is called with a line for each part that is left out.
     """
     report_line = progress or (lambda line: None)
     for line in schema.omissions:
         report_line(f"left out: {line}")
     statements = []
     if dialect == "mysql":
-        # Strict mode cuts no text. In a column that numbers rows, 0 is an ordinary number.
+        # In strict mode MySQL cuts no text. The other mode makes 0 an ordinary number in a column
+        # that numbers rows.
         modes = "STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO"
         statements.append(f"SET @intercode_sql_mode = @@sql_mode, sql_mode = '{modes}'")
         statements.append("SET foreign_key_checks = 0, unique_checks = 0")
@@ -68,8 +70,12 @@ def finish_statements(
 ) -> list[str]:
     """Return the statements to run after the rows: foreign keys, indexes, counters, views.
 
-    All statements are useful and none is necessary: a statement that a server refuses may be left
-    out.
+    None of the statements is necessary. If a server refuses a statement, the caller may omit it.
+
+    Args:
+        schema: The schema, a result of `intercode.databases.convert.schema.read_schema`.
+        dialect: The engine's dialect.
+        progress: A function that is called with a line for each part that is left out.
     """
     statements = []
     for table in schema.tables:
@@ -94,19 +100,19 @@ def finish_statements(
 
 
 def identifier(name: str, dialect: Dialect) -> str:
-    """Return a quoted name in a dialect."""
+    """Return a name, quoted for a dialect."""
     if dialect == "mysql":
-        return quoted(name.rstrip(), "`")
-    return quoted(name.lower() if dialect == "postgres" else name)
+        return quote_identifier(name.rstrip(), "`")
+    return quote_identifier(name.lower() if dialect == "postgres" else name)
 
 
 def identifiers(names: tuple[str, ...], dialect: Dialect) -> str:
-    """Return quoted names, separated by commas."""
+    """Return names, quoted for a dialect and separated by commas."""
     return ", ".join(identifier(name, dialect) for name in names)
 
 
 class _TableWriter:
-    """The writer of one table's definition."""
+    """The writer of the statements that create one table."""
 
     def __init__(
         self, schema: Schema, table: TableSchema, dialect: Dialect, report_line: Progress
@@ -119,7 +125,7 @@ class _TableWriter:
         self._is_wide = varchars > _ROW_CHARACTERS
 
     def statements(self) -> list[str]:
-        """Return the table's statement, after those of its sequences."""
+        """Return the statement that creates the table, after those that create its sequences."""
         table, dialect = self._table, self._dialect
         sequence_statements: list[str] = []
         lines = []
@@ -179,7 +185,7 @@ class _TableWriter:
         return word
 
     def _mysql_text(self, column: Column) -> str:
-        """Return a text type; in a key, with a length for which the key has room."""
+        """Return MySQL's type for a text column; in a key, with a length that fits the key."""
         key_width = max((len(key) for key in self._keys if column.name in key), default=0)
         if key_width:
             max_characters = _KEY_CHARACTERS // key_width
@@ -195,7 +201,7 @@ class _TableWriter:
 
 
 def _keys(schema: Schema, table: TableSchema) -> list[tuple[str, ...]]:
-    """Return every group of a table's columns that an index of MySQL covers."""
+    """Return all groups of a table's columns for which MySQL has an index."""
     return [
         table.primary_key,
         *table.uniques,
@@ -252,7 +258,7 @@ def _view(sql: str, dialect: Dialect) -> str | None:
 
 
 def _default_value(column: Column, dialect: Dialect) -> str | None:
-    """Return a column's default in a dialect; None for an expression without a translation."""
+    """Return a column's default in a dialect; None if the expression cannot be translated."""
     text = (column.default or "").strip()
     while text.startswith("(") and text.endswith(")"):
         text = text[1:-1].strip()
@@ -281,7 +287,7 @@ def _default_value(column: Column, dialect: Dialect) -> str | None:
 
 
 def _now_expression(moment_kind: str, kind: Type, dialect: Dialect) -> str | None:
-    """Return the expression for the time of the insert, as a date, a moment or a text."""
+    """Return the expression for the time of an insert, as a date, a timestamp or a text."""
     word = {"datetime": "CURRENT_TIMESTAMP", "date": "CURRENT_DATE", "time": "CURRENT_TIME"}[
         moment_kind
     ]

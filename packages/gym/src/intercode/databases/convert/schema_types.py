@@ -1,8 +1,8 @@
-"""Choice of a type for a column of SQLite, for engines whose columns have types.
+"""Choice of a type for a column of SQLite, for engines whose columns have strict types.
 
-SQLite is untyped: a declared type is a wish. So the choice depends on the declared type and on the
-column's actual content. An ``INTEGER`` column with a word in it becomes text. A ``DATE`` column
-becomes a real date only if each of its values is a date.
+SQLite does not enforce the declared type of a column. So the choice depends on the declared type
+and on the column's actual content. For example, an ``INTEGER`` column that contains a word becomes
+text. A ``DATE`` column becomes a real date only if each of its values is a date.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from datetime import date, datetime, time
 from decimal import Decimal
 from typing import Any, Literal
 
-from intercode.syntax import quoted
+from intercode.sql_identifiers import quote_identifier
 
 Kind = Literal[
     "integer", "bigint", "double", "decimal", "varchar", "text", "blob", "date", "datetime", "time"
@@ -28,10 +28,13 @@ class Type:
 
     kind: Kind
     size: int = 0
-    """Of ``varchar``: characters. Of ``decimal``: digits. Of ``datetime``: digits of the fraction
-    of a second."""
+    """A number that depends on the kind; 0 for other kinds.
+
+    The number counts the characters of a ``varchar``, the digits of a ``decimal``, or the digits of
+    the fraction of a second of a ``datetime``.
+    """
     scale: int = 0
-    """Of ``decimal``: digits after the point."""
+    """The digits of a ``decimal`` after the point."""
 
     @property
     def is_text(self) -> bool:
@@ -46,7 +49,7 @@ class Type:
 
 @dataclass(frozen=True, slots=True)
 class _Content:
-    """The content of a column, without NULL."""
+    """A summary of a column's values, without NULL."""
 
     storage: frozenset[str]
     """SQLite's storage classes of the values."""
@@ -57,10 +60,10 @@ class _Content:
 
 _SIZE = re.compile(r"\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)")
 _INT32 = 2**31
-_MAX_DIGITS = 38  # DuckDB's limit, the lowest
+_MAX_DIGITS = 38  # the limit of DuckDB, which is the lowest of all engines
 _MAX_CHARACTERS = 10_000
 
-# The form of each kind of value, and a check of its validity: SQLite turns 30 February into March.
+# Each condition checks the form of a value, and its validity: SQLite turns 30 February into March.
 _DIGIT = "[0-9]"
 _DAY = f"{_DIGIT}{_DIGIT}{_DIGIT}{_DIGIT}-{_DIGIT}{_DIGIT}-{_DIGIT}{_DIGIT}"
 _CLOCK = f"{_DIGIT}{_DIGIT}:{_DIGIT}{_DIGIT}"
@@ -80,8 +83,16 @@ _MOMENTS = ("DATE", "DATETIME", "TIMESTAMP", "SMALLDATETIME", "DATETIME2", "TIME
 def choose_type(
     connection: sqlite3.Connection, table: str, column: str, declared_type: str
 ) -> tuple[Type, int]:
-    """Return the type for a column, and the length of its longest text in characters."""
-    values = f"(SELECT {quoted(column)} AS c FROM {quoted(table)}) WHERE c IS NOT NULL"
+    """Return the type for a column, and the length of its longest text in characters.
+
+    Args:
+        connection: A connection to the SQLite file.
+        table: The table's name.
+        column: The column's name.
+        declared_type: The type that the table's definition declares.
+    """
+    column_sql, table_sql = quote_identifier(column), quote_identifier(table)
+    values = f"(SELECT {column_sql} AS c FROM {table_sql}) WHERE c IS NOT NULL"
     content = _survey(connection, values)
     declared_type = " ".join(declared_type.upper().split())
 
@@ -133,7 +144,7 @@ def _choose_for_content(
 def _moment_type(
     declared_type: str, base: str, is_always_true: Callable[[str], bool]
 ) -> Type | None:
-    """Return a date or time type that was declared and fits all values, or None."""
+    """Return the declared type if it is a date or time and all values fit; None otherwise."""
     if base == "TIME" and is_always_true(_IS_TIME):
         return Type("time")
     if base not in _MOMENTS and not declared_type.startswith("TIMESTAMP "):
@@ -146,7 +157,10 @@ def _moment_type(
 
 
 def _declared_type(declared_type: str, base: str) -> Type:
-    """Return the type for an empty column, by the syllables that SQLite looks for, and dates."""
+    """Return the type for an empty column, by its declared type alone.
+
+    The function looks for the syllables that SQLite looks for, and for names of dates and decimals.
+    """
     size = _SIZE.search(declared_type)
     if "INT" in base:
         return Type("bigint" if "BIG" in base else "integer")
@@ -178,19 +192,19 @@ def _is_float(base: str) -> bool:
 
 def is_whole_text(connection: sqlite3.Connection, table: str, column: str) -> bool:
     """Return whether all texts of a column are whole 32-bit numbers in canonical form."""
-    name = quoted(column)
+    name = quote_identifier(column)
     query = (
-        f"SELECT 1 FROM {quoted(table)} WHERE {name} IS NOT NULL AND (CAST(CAST({name} AS "
-        f"INTEGER) AS TEXT) <> {name} OR abs(CAST({name} AS INTEGER)) >= {_INT32}) LIMIT 1"
+        f"SELECT 1 FROM {quote_identifier(table)} WHERE {name} IS NOT NULL AND (CAST(CAST({name} "
+        f"AS INTEGER) AS TEXT) <> {name} OR abs(CAST({name} AS INTEGER)) >= {_INT32}) LIMIT 1"
     )
     return connection.execute(query).fetchone() is None
 
 
 def fit(value: Any, kind: Type) -> Any:
-    """Convert a value of SQLite to a type.
+    """Convert a value of SQLite to a value of a type.
 
     Raises:
-        ValueError: The value does not fit.
+        ValueError: The value cannot have this type.
     """
     return None if value is None else _CONVERTERS[kind.kind](value, kind)
 
@@ -198,11 +212,11 @@ def fit(value: Any, kind: Type) -> Any:
 def _as_text(value: Any, _: Type) -> str:
     if isinstance(value, bytes):
         value = decode(value)
-    return str(value).replace("\0", "")  # PostgreSQL's text cannot hold it
+    return str(value).replace("\0", "")  # PostgreSQL's text cannot contain U+0000
 
 
 def decode(content: bytes) -> str:
-    """Decode text as UTF-8, or else as Latin-1, the other encoding in the benchmarks' databases."""
+    """Decode text as UTF-8; if that fails, as Latin-1, which some databases of benchmarks have."""
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError:

@@ -1,1 +1,1 @@
-"""Code of an embedded database's sandbox; it imports the standard library and the engine only."""
+"""Code that runs in an embedded engine's sandbox, with the standard library and the engine only."""

@@ -1,6 +1,7 @@
 """DuckDB in a worker: sessions that start on the pristine file and copy it when they write.
 
-The module has the name of the library that it imports, which works because imports are absolute.
+The module has the same name as the library that it imports. The import works because imports are
+absolute.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from intercode.databases.inside import worker
 from intercode.databases.inside.worker import Collector, Message
 
 _AGAIN_SECONDS = 0.05
-"""Seconds between two interrupts."""
+"""Seconds between two interrupts of the same statement."""
 _BATCH = 256
 _READ_ONLY = "read-only mode"
 _LINE = re.compile(r"\n\nLINE (\d+): ([^\n]*)\n( *)\^.*", re.DOTALL)
@@ -71,9 +72,9 @@ UNION ALL SELECT 'attached database', database_name FROM system.main.duckdb_data
 WHERE NOT internal AND database_name <> $1
 UNION ALL SELECT 'schema in use', current_schema() WHERE current_schema() <> 'main'
 """
-"""The query for all objects that belong to the session, not to the database file."""
+"""The query for all objects that belong to the session, not to the database's file."""
 _FAILURES = (duckdb.Error, ArithmeticError, MemoryError, ValueError)
-"""Failures of a statement: DuckDB's errors, and those of converting a value, such as a date B.C."""
+"""The errors of a failed statement: DuckDB's, and those of a conversion, such as of a date B.C."""
 _SETTINGS: dict[str, Any] = {
     "autoinstall_known_extensions": False,
     "autoload_known_extensions": False,
@@ -83,11 +84,11 @@ _SETTINGS: dict[str, Any] = {
     "threads": 1,
 }
 _NO_IO_THREADS = {"async_threads": 0}
-"""The setting of versions that start eight threads for I/O. Other versions reject it."""
+"""The setting that prevents eight threads for I/O in some versions. Other versions reject it."""
 
 
 class _UtcZone(tzinfo):
-    """A stand-in for any time zone of pytz, because a sandbox's zone is always UTC."""
+    """A time zone that stands for any time zone of pytz: a sandbox's zone is always UTC."""
 
     def utcoffset(self, moment: datetime | None) -> timedelta:
         return timedelta(0)
@@ -103,7 +104,10 @@ class _UtcZone(tzinfo):
 
 
 def _stand_in_for_pytz() -> None:
-    """Install a stand-in for pytz, which DuckDB uses for times with a zone; pytz may be missing."""
+    """Install a substitute for the package pytz, which may be missing.
+
+    DuckDB uses pytz for times with a time zone.
+    """
     pytz = types.ModuleType("pytz")
     vars(pytz).update(timezone=lambda name: _UtcZone(), utc=_UtcZone())
     sys.modules["pytz"] = pytz
@@ -126,12 +130,16 @@ class DuckDBDatabase(worker.WorkerDatabase):
     # -- sessions --------------------------------------------------------------------------------
 
     def connect(self, writable: bool) -> None:
-        """Open the copy, or the pristine file under the copy's name, which names the catalogue."""
+        """Connect to the copy, or to the pristine file under the copy's path.
+
+        DuckDB derives the name of the catalogue from the path.
+        """
         if not writable:
             self.seeded = False
             descriptor_path = Path(f"/proc/self/fd/{self.pristine_descriptor}")
-            # DuckDB (from 2.0.1 on) opens the target of a link. For this link the kernel reports a
-            # path outside the sandbox, or none: that path must lead to the file, too.
+            # DuckDB (from 2.0.1 on) opens the target of a link. For the link of the descriptor the
+            # kernel reports a path outside the sandbox, or none. A link at that path is needed,
+            # too.
             for link in (self.path, descriptor_path.readlink()):
                 link.parent.mkdir(parents=True, exist_ok=True)
                 link.unlink(missing_ok=True)
@@ -152,7 +160,7 @@ class DuckDBDatabase(worker.WorkerDatabase):
     # -- actions ---------------------------------------------------------------------------------
 
     def execute(self, sql: str, collector: Collector) -> Message:
-        """Run an action's statements, up to the first failure."""
+        """Run the statements of an action, up to the first failure."""
         results: list[Message] = []
         failure, has_timed_out = None, False
         self.seeded |= "setseed" in sql.lower()
@@ -171,7 +179,7 @@ class DuckDBDatabase(worker.WorkerDatabase):
         ]
 
     def run(self, statement: duckdb.Statement, collector: Collector) -> Message:
-        """Run one statement; on a copy, if it is not a query or if it writes."""
+        """Run one statement; if it is not a query, or if it writes, run it on a copy."""
         if not self.writable:
             if statement.type == duckdb.StatementType.SELECT:
                 try:
@@ -198,25 +206,31 @@ class DuckDBDatabase(worker.WorkerDatabase):
     # -- saving ----------------------------------------------------------------------------------
 
     def prepare_save(self) -> tuple[bool, list[str], list[str]]:
-        """Return whether there is a copy, no statements, and the session's own objects."""
+        """Return whether a copy exists, no statements, and the session's own objects, in words."""
         if len({self.connection.execute(_TRANSACTION).fetchone() for _ in range(2)}) == 1:
             raise OSError("a transaction is open")
         session_objects = self.connection.execute(_SESSION_OBJECTS, [self.path.stem]).fetchall()
         if self.writable:
-            self.connection.execute("CHECKPOINT")  # makes the file complete without a log
+            # The checkpoint writes the log's changes to the database's file.
+            self.connection.execute("CHECKPOINT")
         seed = ["the seed of random()"] if self.seeded else []
         return self.writable, [], [f"{kind} {name}" for kind, name in session_objects] + seed
 
     # -- state -----------------------------------------------------------------------------------
 
     def state(self, collector: Collector) -> Message:
-        """Return all tables and views; outside ``main`` their names include the schema."""
-        with suppress(duckdb.Error):  # no transaction is open
+        """Return all tables and views, with their rows.
+
+        The name of a table or view includes its schema, unless the schema is ``main``.
+        """
+        # The commit fails if no transaction is open.
+        with suppress(duckdb.Error):
             self.connection.commit()
-        with suppress(duckdb.Error):  # the commit failed
+        # The rollback is necessary only if the commit has failed for another reason.
+        with suppress(duckdb.Error):
             self.connection.rollback()
         try:
-            # A separate connection lacks the session's state, such as ``USE``.
+            # A new connection does not have the session's settings, such as the schema of ``USE``.
             with (
                 self.connection.cursor() as state_connection,
                 self.watchdog.guard(state_connection, collector),
@@ -257,7 +271,7 @@ class DuckDBDatabase(worker.WorkerDatabase):
         )
         (definition,) = state_connection.execute(_DEFINITION[kind], catalog_key).fetchone() or ("",)
         constraints = [[rule.lower(), list(names or ()), text or ""] for rule, names, text in rules]
-        for rule in constraints:  # an index over plain columns equals a constraint
+        for rule in constraints:  # a unique index over plain columns equals a constraint
             if rule[0] == "unique" and (columns := _PLAIN_INDEX.fullmatch(rule[2])):
                 rule[1:] = [columns[1].split(", "), ""]
         return [*self.table(display_name, kind, collector, read), constraints, definition, []]
@@ -275,12 +289,12 @@ class _Watchdog:
         self.condition = threading.Condition()
         self.guarded_connection: tuple[duckdb.DuckDBPyConnection, Collector] | None = None
         self.alarm = math.inf
-        """Time of the thread's next check; only an earlier limit has to wake the thread."""
+        """The time of the thread's next check. Only an earlier time limit must wake the thread."""
         threading.Thread(target=self.strike, daemon=True).start()
 
     @contextmanager
     def guard(self, connection: duckdb.DuckDBPyConnection, collector: Collector) -> Iterator[None]:
-        """Interrupt a connection at the time limit during the block, and not after it."""
+        """Interrupt a connection at the time limit during the block, but not after the block."""
         with self.condition:
             self.guarded_connection = connection, collector
             if collector.deadline < self.alarm:
@@ -292,7 +306,7 @@ class _Watchdog:
                 self.guarded_connection = None
 
     def strike(self) -> None:
-        """Interrupt repeatedly: DuckDB forgets an interrupt that precedes a statement."""
+        """Interrupt a late statement repeatedly: DuckDB ignores an interrupt before its start."""
         with self.condition:
             while True:
                 self.alarm = math.inf
@@ -320,11 +334,16 @@ def _failure(error: Exception, sql: str) -> Message:
         return [message, type(error).__name__, None]
     line_start, line = sum(map(len, lines[: int(match[1]) - 1])), lines[int(match[1]) - 1]
     column = len(match[3]) - len(f"LINE {match[1]}: ")
-    is_certain = line.rstrip("\r\n") == match[2] and 0 <= column <= len(line)  # not for a cut line
+    # If DuckDB has cut the line in its message, the position is unknown.
+    is_certain = line.rstrip("\r\n") == match[2] and 0 <= column <= len(line)
     return [message, type(error).__name__, line_start + column if is_certain else None]
 
 
 def main(channel: socket.socket) -> None:
-    """Serve requests; see `sandbox.base.SandboxBackend.worker`."""
+    """Serve requests, in a worker that `SandboxBackend.worker` starts.
+
+    Args:
+        channel: The socket to the host.
+    """
     _stand_in_for_pytz()
     worker.serve(channel, DuckDBDatabase())

@@ -1,8 +1,8 @@
 """SQLite in a worker: sessions that start on the pristine file and copy it when they write.
 
-The module has four parts: the database, a guard for SQLite's compiler, the split of an action into
-statements, and the opening of a descriptor by a path. The compiler consults the guard for each
-statement.
+The module has four parts: the database, the authorizer, the split of an action into statements, and
+the redirection. SQLite's compiler consults the authorizer for each statement. By the redirection,
+SQLite opens a descriptor under a path.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from intercode.databases.inside import worker
 from intercode.databases.inside.worker import Collector, Message
 
 _STEPS = 10_000
-"""SQLite's own steps between two checks of the clock: well under 1 ms."""
+"""Steps of SQLite's virtual machine between two checks of the clock: well under 1 ms."""
 _MAX_VALUE_BYTES = 1 << 28
 _LIMIT_LENGTH = 0  # sqlite3.SQLITE_LIMIT_LENGTH, since Python 3.11
 _HIDDEN_COLUMN = 1
@@ -43,7 +43,7 @@ _SHADOWS = {
     "fts5": ("data", "idx", "content", "docsize", "config"),
     **dict.fromkeys(("rtree", "rtree_i32", "geopoly"), _RTREE),
 }
-"""Module of virtual tables → name suffixes of the tables in which it keeps their rows."""
+"""Module of a virtual table → name suffixes of the tables in which the module keeps rows."""
 _INDEX = "SELECT sql FROM main.sqlite_master WHERE type = 'index' AND name = ?"
 _READ_ACTIONS = {
     sqlite3.SQLITE_SELECT,
@@ -73,9 +73,9 @@ _CLOSED_PRAGMAS = {
     "temp_store_directory",
     "writable_schema",
 }
-"""Pragmas that reach beyond the session, or that produce a broken file."""
+"""Pragmas that have an effect outside the session, or that can produce a broken file."""
 _VACUUM = "vacuum_db"
-"""Name under which VACUUM attaches the file that it writes."""
+"""The name of the database that a VACUUM statement attaches while it rewrites the file."""
 _SETTINGS = (
     *("temp_store", "analysis_limit", "automatic_index", "busy_timeout", "cache_size"),
     *("cache_spill", "cell_size_check", "checkpoint_fullfsync", "count_changes"),
@@ -85,13 +85,17 @@ _SETTINGS = (
     *("recursive_triggers", "reverse_unordered_selects", "secure_delete", "short_column_names"),
     *("synchronous", "threads", "trusted_schema", "wal_autocheckpoint", "query_only"),
 )
-"""Pragmas of a connection. The first one empties the temporary schema; the last one forbids all
-further writes."""
+"""Pragmas that are settings of a connection.
+
+The first pragma empties the temporary schema. The last pragma forbids all further writes.
+"""
 _TEMPORARY = "SELECT type, name FROM temp.sqlite_master WHERE type IN ('table', 'view', 'trigger')"
 _WITH_TEMPORARY = ("CREATE TEMP TABLE fork_counts (x)", "DROP TABLE temp.fork_counts")
 _WITHOUT_TEMPORARY = ("PRAGMA temp_store = 2", "PRAGMA temp_store = 0")
-"""Statements that give a session an empty temporary schema, which ``PRAGMA database_list`` shows,
-or none."""
+"""Statements that give a session an empty temporary schema, or no temporary schema.
+
+The result of ``PRAGMA database_list`` shows whether a session has such a schema.
+"""
 _MAX_COUNTED_ROWS = 100_000
 _CLOSED_FUNCTIONS = {"load_extension", "fts3_tokenizer"}
 _TOKEN = re.compile(
@@ -127,7 +131,7 @@ class SQLiteDatabase(worker.WorkerDatabase):
     # -- sessions --------------------------------------------------------------------------------
 
     def connect(self, writable: bool) -> None:
-        """Open the copy, or the pristine file as if at the copy's path."""
+        """Connect to the copy, or to the pristine file under the copy's path."""
         self.redirection.descriptors.clear()
         if not writable and self.redirection.is_installed:
             self.redirection.descriptors[os.fsencode(self.path)] = self.pristine_descriptor
@@ -146,13 +150,13 @@ class SQLiteDatabase(worker.WorkerDatabase):
         connection.set_authorizer(self.authorizer)
 
     def is_late(self) -> bool:
-        """Return whether the running statement should be interrupted."""
+        """Return whether the running statement has reached its limit, so SQLite interrupts it."""
         return self.collector.is_late()
 
     # -- actions ---------------------------------------------------------------------------------
 
     def execute(self, sql: str, collector: Collector) -> Message:
-        """Run an action's statements, up to the first failure."""
+        """Run the statements of an action, up to the first failure."""
         self.collector = collector
         results: list[Message] = []
         failure, has_timed_out = None, False
@@ -162,7 +166,7 @@ class SQLiteDatabase(worker.WorkerDatabase):
             except (sqlite3.Error, sqlite3.Warning, MemoryError, ValueError) as error:
                 failure, has_timed_out = _failure(error, statement, start), collector.is_late()
             if failure is None and collector.is_late():
-                has_timed_out = True  # for instance because of very many statements
+                has_timed_out = True  # for instance, the action has very many statements
             if failure is not None or has_timed_out:
                 break
         return [
@@ -173,7 +177,7 @@ class SQLiteDatabase(worker.WorkerDatabase):
         ]
 
     def run(self, statement: str) -> Message:
-        """Run one statement; on a copy, if it does more than read."""
+        """Run one statement. If it does more than read, run it on a copy of the database."""
         try:
             return self.result(statement)
         except sqlite3.DatabaseError:
@@ -197,9 +201,8 @@ class SQLiteDatabase(worker.WorkerDatabase):
     def state(self, collector: Collector) -> Message:
         """Return all tables and views of the main schema.
 
-        The tables in which a virtual table's module keeps its rows are left out. Even for equal
-        rows,
-        their bytes depend on the order of changes.
+        A virtual table's module keeps its rows in other tables. These tables are left out: even for
+        equal rows, their bytes depend on the order of changes.
         """
         self.collector = collector
         try:
@@ -209,7 +212,8 @@ class SQLiteDatabase(worker.WorkerDatabase):
                 name: match for name, _, sql in catalog_rows if (match := _VIRTUAL_TABLE.match(sql))
             }
             if virtual_tables and not self.authorizer.writable:
-                self.make_writable()  # a module prepares to write when its table is read
+                # The module of a virtual table writes even when the table is only read.
+                self.make_writable()
             shadow_names = {
                 shadow_name
                 for name, kind in virtual_tables.items()
@@ -229,7 +233,7 @@ class SQLiteDatabase(worker.WorkerDatabase):
             raise OSError(str(error) or "out of memory") from error
 
     def rows(self, name: str, kind: str, is_virtual: bool, collector: Collector) -> Message:
-        """Return a table or view with its rows; a virtual table without readable rows has none."""
+        """Return a table or view with its rows; a virtual table that cannot be read has none."""
         read_kind = "view" if is_virtual else kind
         name, _, columns, rows = self.table(name, read_kind, collector, partial(self.read, name))
         return [name, kind, columns, rows]
@@ -237,7 +241,7 @@ class SQLiteDatabase(worker.WorkerDatabase):
     # -- saving ----------------------------------------------------------------------------------
 
     def prepare_save(self) -> tuple[bool, list[str], list[str]]:
-        """Return whether there is a copy, the session's settings as statements, and lost parts."""
+        """Return whether a copy exists, statements for the session's settings, and lost parts."""
         if not self.authorizer.writable:
             return False, [], []
         if self.connection.in_transaction:
@@ -246,8 +250,10 @@ class SQLiteDatabase(worker.WorkerDatabase):
         pragmas = self.pragmas()
         counts = ask("SELECT total_changes(), changes(), last_insert_rowid()").fetchone()
         has_temporary = any(row[1] == "temp" for row in ask("PRAGMA database_list").fetchall())
-        objects = ask(_TEMPORARY).fetchall() if has_temporary else []  # a query would create one
-        ask("PRAGMA main.wal_checkpoint(TRUNCATE)").fetchall()  # the file is complete without a log
+        # A query of the temporary schema would create the schema, so it runs only if one exists.
+        objects = ask(_TEMPORARY).fetchall() if has_temporary else []
+        # The checkpoint writes the log's changes to the database's file.
+        ask("PRAGMA main.wal_checkpoint(TRUNCATE)").fetchall()
         omissions = [f"temporary {kind} {name}" for kind, name in objects]
         if (statements := count_statements(*counts)) is None:
             omissions, statements = [*omissions, "the counts of changed rows"], []
@@ -258,7 +264,7 @@ class SQLiteDatabase(worker.WorkerDatabase):
         return True, statements + pragmas, omissions
 
     def pragmas(self) -> list[str]:
-        """Return the statements for all settings that differ from those of a new session."""
+        """Return statements for all settings that differ from the settings of a new session."""
         fresh_connection = sqlite3.connect(self.path.with_name("fresh.tmp"))
         with closing(fresh_connection):
             ask_session, ask_fresh = self.connection.execute, fresh_connection.execute
@@ -279,7 +285,10 @@ class SQLiteDatabase(worker.WorkerDatabase):
         return [f"PRAGMA {setting}" for setting in sensitivity_settings + changed_settings]
 
     def end_transaction(self) -> None:
-        """Commit; roll back after a refusal, for instance because of a deferred foreign key."""
+        """Commit an open transaction; if SQLite refuses, roll back.
+
+        A deferred foreign key that is violated is a reason for a refusal.
+        """
         if self.connection.in_transaction:
             try:
                 self.connection.execute("COMMIT")
@@ -287,7 +296,7 @@ class SQLiteDatabase(worker.WorkerDatabase):
                 self.connection.execute("ROLLBACK")
 
     def read(self, name: str) -> tuple[Message, Iterable[Any]]:
-        """Return the columns and the rows of a table or view of the main schema."""
+        """Return the columns and the rows of a table or view in the main schema."""
         rows = self.connection.execute(f"SELECT * FROM main.{_quote_name(name)}")
         return [
             [column[1], column[2]]
@@ -296,7 +305,7 @@ class SQLiteDatabase(worker.WorkerDatabase):
         ], rows
 
     def constraints(self, name: str, virtual_match: re.Match[str] | None = None) -> list[Message]:
-        """Return the constraints of a table except checks, which its definition contains.
+        """Return the constraints of a table, without checks, which the table's definition contains.
 
         A virtual table's constraints are its module and the module's arguments.
         """
@@ -312,7 +321,7 @@ class SQLiteDatabase(worker.WorkerDatabase):
             if is_unique and origin != "pk":
                 names = [row[2] for row in self.ask("index_info", index)]
                 sql = self.connection.execute(_INDEX, [index]).fetchone()[0]
-                # Of an index over expressions or some rows, the whole text after ON.
+                # For an index over expressions or some rows, the constraint has the text after ON.
                 has_condition = is_partial or None in names
                 text = re.split(r"\bON\b", sql, maxsplit=1, flags=re.I)[1] if has_condition else ""
                 rules.append(["unique", [n for n in names if n is not None], text])
@@ -340,7 +349,7 @@ class SQLiteDatabase(worker.WorkerDatabase):
         ]
 
     def ask(self, pragma: str, name: str) -> list[Any]:
-        """Return the rows of a pragma of the main schema about a table or index."""
+        """Return the rows that a pragma gives for a table or index in the main schema."""
         return self.connection.execute(f"PRAGMA main.{pragma}({_quote_name(name)})").fetchall()
 
 
@@ -360,7 +369,8 @@ def _text(content: bytes) -> str:
 def _failure(error: Exception, statement: str, start: int) -> Message:
     message = str(error) or "out of memory"
     code = getattr(error, "sqlite_errorname", "")
-    if code == "SQLITE_SCHEMA":  # depends on which statement reads the schema first
+    # SQLite gives this code to whichever statement reads the schema first.
+    if code == "SQLITE_SCHEMA":
         code = "SQLITE_ERROR"
     return [message, code, position(message, statement, start)]
 
@@ -368,13 +378,13 @@ def _failure(error: Exception, statement: str, start: int) -> Message:
 class Authorizer:
     """The authorizer that SQLite's compiler consults for each operation of a statement.
 
-    While `writable` is False, it permits only reads.
+    While `writable` is False, the authorizer permits only statements that read.
     """
 
     def __init__(self) -> None:
         self.writable = False
         self.is_write_refused = False
-        """Whether a statement was refused only because it does more than read."""
+        """Whether the last statement was refused only because it does more than read."""
         self.has_changes = False
         """Whether the last statement changes rows."""
 
@@ -386,7 +396,7 @@ class Authorizer:
         database: str | None,
         origin: object,
     ) -> int:
-        """Return SQLite's code for permission or denial."""
+        """Return the code ``SQLITE_OK`` to permit an operation, or ``SQLITE_DENY``."""
         if (
             action == sqlite3.SQLITE_FUNCTION
             and (second_argument or "").lower() in _CLOSED_FUNCTIONS
@@ -415,15 +425,16 @@ class Authorizer:
 def _is_forbidden(action: int, first_argument: str | None, second_argument: str | None) -> bool:
     if action == sqlite3.SQLITE_PRAGMA:
         return (first_argument or "").lower() in _CLOSED_PRAGMAS
-    # VACUUM attaches a nameless file, VACUUM INTO a file with a name.
+    # A plain VACUUM is permitted: it attaches a file without a name. A file with a name is refused;
+    # VACUUM INTO attaches such a file.
     return action == sqlite3.SQLITE_ATTACH and first_argument != ""
 
 
 def split(sql: str) -> Iterator[tuple[int, str]]:
-    """Split an action by SQLite's own lexical rules.
+    """Split an action into statements by SQLite's own lexical rules.
 
     Returns:
-        The position and the text of each statement. Comments alone are no statement.
+        The position and the text of each statement. A comment alone is no statement.
     """
     start, empty = 0, True
     for token in _TOKEN.finditer(sql):
@@ -431,7 +442,8 @@ def split(sql: str) -> Iterator[tuple[int, str]]:
             statement = sql[start : token.end()]
             if empty:
                 start = token.end()
-            elif sqlite3.complete_statement(statement):  # not within a trigger's body
+            elif sqlite3.complete_statement(statement):
+                # The semicolon is not inside the body of a trigger.
                 yield start, statement
                 start, empty = token.end(), True
         elif empty and not token["space"]:
@@ -441,15 +453,16 @@ def split(sql: str) -> Iterator[tuple[int, str]]:
 
 
 def count_statements(total_count: int, last_count: int, rowid: int) -> list[str] | None:
-    """Return statements that give a new session the change counts of another session.
+    """Return statements after which a new session reports the same counts of changes as another.
 
     Args:
-        total_count: The other session's ``total_changes()``.
-        last_count: Its ``changes()``.
-        rowid: Its ``last_insert_rowid()``.
+        total_count: The value of ``total_changes()`` in the other session.
+        last_count: The value of ``changes()`` in the other session.
+        rowid: The value of ``last_insert_rowid()`` in the other session.
 
     Returns:
-        None if more than 100,000 rows would have to be inserted, or if no statements can do this.
+        None if more than 100,000 rows would have to be inserted, or if no statements give these
+        counts.
     """
     if (total_count, last_count, rowid) == (0, 0, 0):
         return []
@@ -477,7 +490,13 @@ def count_statements(total_count: int, last_count: int, rowid: int) -> list[str]
 
 
 def position(message: str, statement: str, start: int) -> int | None:
-    """Return the position of a failure if its message determines it, or None."""
+    """Return the position of an error in the action, if its message determines it; None if not.
+
+    Args:
+        message: SQLite's message.
+        statement: The statement with the error.
+        start: The position of the statement in the action.
+    """
     match = _SYNTAX_ERROR.fullmatch(message)
     if match is None or not match[1] or statement.count(match[1]) != 1:
         return None
@@ -493,18 +512,19 @@ class _Vfs(ctypes.Structure):
 
 
 class Redirection:
-    """A redirection by which SQLite opens a descriptor under a chosen path, without a copy.
+    """A replacement of SQLite's system call ``open`` that opens a descriptor under a chosen path.
 
-    SQLite follows no symlinks and so cannot open ``/proc/self/fd/N``. But its file layer permits
-    the replacement of a system call for such cases (``xSetSystemCall``, made for sandboxes). The
-    redirection lasts as long as the process.
+    SQLite follows no symlinks, so it cannot open ``/proc/self/fd/N``. But SQLite's file layer
+    permits programs to replace a system call (``xSetSystemCall``, made for sandboxes). With this
+    replacement SQLite needs no copy of the file. The replacement lasts as long as the process.
     """
 
     def __init__(self) -> None:
         self.descriptors: dict[bytes, int] = {}
-        self._open = _Open(self._open_redirected)  # a reference, because SQLite keeps its address
+        # SQLite keeps the address of the function, so the object must have a reference.
+        self._open = _Open(self._open_redirected)
         self.is_installed = self._install()
-        """Whether SQLite accepted the redirection: a build may hide its symbols."""
+        """Whether SQLite accepted the replacement: some builds hide the necessary symbols."""
 
     def _install(self) -> bool:
         try:
@@ -533,5 +553,9 @@ class Redirection:
 
 
 def main(channel: socket.socket) -> None:
-    """Serve requests; see `sandbox.base.SandboxBackend.worker`."""
+    """Serve requests, in a worker that `SandboxBackend.worker` starts.
+
+    Args:
+        channel: The socket to the host.
+    """
     worker.serve(channel, SQLiteDatabase())

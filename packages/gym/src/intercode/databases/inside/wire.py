@@ -1,7 +1,8 @@
 """Messages between an engine and its workers: a length, then JSON in which values keep their type.
 
-The format is JSON and not pickle, because an agent may have forged a worker's message. A message
-consists of lists; an object in it is a tag with a value for which JSON has no type.
+The format is JSON and not pickle: an agent may have forged a worker's message, and pickle would run
+its code. A message consists of lists. An object in a message is a tag with a value whose type JSON
+lacks.
 """
 
 from __future__ import annotations
@@ -19,16 +20,21 @@ _LENGTH = struct.Struct("=I")
 _CHUNK = 1 << 16
 _MAX_DEPTH = 64
 _PER_CHARACTER = 6
-"""Maximum bytes of an escaped character."""
+"""Maximum bytes of one character in JSON, if it is escaped."""
 
 
 def frame_limit(size: int) -> int:
-    """Return the maximum length in bytes of a frame for values that together weigh `size`."""
+    """Return the maximum bytes of a message whose values together have the weight `size`."""
     return min(_PER_CHARACTER * size + (1 << 20), (1 << 32) - 1)
 
 
 def nest(value: Any, levels: int = _MAX_DEPTH) -> Any:
-    """Prepare a nested value for `encode`; beyond `levels` a value becomes text."""
+    """Return a nested value in the form that `encode` needs.
+
+    Args:
+        value: The value.
+        levels: The number of levels that are kept; deeper values become text.
+    """
     if not isinstance(value, Mapping | list | tuple | set | frozenset):
         return value
     if levels == 0:
@@ -40,12 +46,12 @@ def nest(value: Any, levels: int = _MAX_DEPTH) -> Any:
 
 
 def encode(message: Any) -> bytes:
-    """Return a message, or a value, as bytes; a value of an unknown type becomes text."""
+    """Return a message as bytes. A value of an unknown type becomes text."""
     return _ENCODER.encode(message).encode("utf-8", "surrogatepass")
 
 
 def decode(message_bytes: bytes | bytearray) -> Any:
-    """Return the argument of `encode`, with lists for tuples.
+    """Return the message that `encode` has encoded; its tuples become lists.
 
     Raises:
         ValueError: The data is not a result of `encode`.
@@ -91,7 +97,7 @@ def send(sock: socket.socket, message: bytes, fds: Sequence[int] = ()) -> None:
     """Send one encoded message.
 
     Raises:
-        OSError: The other end is gone.
+        OSError: The receiver has closed the socket.
     """
     frame = _LENGTH.pack(len(message)) + message
     if fds:
@@ -102,17 +108,18 @@ def send(sock: socket.socket, message: bytes, fds: Sequence[int] = ()) -> None:
 def receive(
     sock: socket.socket, limit: int, wait: Callable[[], None] | None = None
 ) -> tuple[bytearray, list[int]]:
-    """Wait for one encoded message; return it with the descriptors that came with it.
+    """Wait for one encoded message; return the message and the descriptors sent with it.
 
     Args:
         sock: The socket, which carries only one message at a time.
         limit: Maximum bytes of the message.
-        wait: Called before each further wait, for instance to set the socket's time-out.
+        wait: A function to call before each further wait, for instance to set the socket's
+            time-out.
 
     Raises:
-        EOFError: The other end is gone.
-        ValueError: The message is longer, or data follows it.
-        OSError: For instance a time-out.
+        EOFError: The sender has closed the socket.
+        ValueError: The message is longer than `limit`, or data follows it.
+        OSError: The socket failed, for instance by a time-out.
     """
     chunk, fds, _, _ = socket.recv_fds(sock, _CHUNK, 1, socket.MSG_CMSG_CLOEXEC)
     message_bytes = bytearray(chunk)

@@ -1,4 +1,4 @@
-"""Worker's side of an embedded engine: its loop, its limits on results, and its files."""
+"""Worker process of an embedded engine: the loop of requests, limits of results, database files."""
 
 from __future__ import annotations
 
@@ -16,17 +16,19 @@ from typing import Any, ClassVar
 from intercode.databases.inside import wire
 
 FOLDER = Path("/database")
-"""Folder in the sandbox that contains only the worker's files."""
+"""The folder in the sandbox that contains only the worker's files."""
 SAVE_SECONDS = 60.0
-"""Time limit of a save. The limit is long, because no action causes this work and the machine may
-be busy."""
+"""The time limit of a save in seconds.
+
+The limit is long: no action is responsible for this work, and the machine may be busy.
+"""
 _REQUEST_BYTES = 1 << 30
 _SPARE_BYTES = 4 << 20
-"""Memory that a process needs to continue: Python allocates by the MiB."""
+"""Bytes of memory that a process needs to continue: Python allocates memory by the MiB."""
 _CHUNK = 1 << 26
 _MAX_COUNTED_ROWS = 1_000_000
 _PER_VALUE = 16
-"""Weight of a value in addition to its characters or bytes."""
+"""The weight of a value in addition to its characters or bytes."""
 _SCALAR_TYPES = {
     type(None),
     bool,
@@ -43,19 +45,22 @@ _SCALAR_TYPES = {
 _SIZED_TYPES = {str, bytes}
 
 Message = list[Any]
-"""A part of a response: a result is ``[columns, rows, total, changed]``, a failure ``[message,
-code, position]``, an outcome ``[results, failure, timed out, written]``. The response to an action
-has the result of `is_exhausted` in addition."""
+"""A part of a response.
+
+A result is ``[columns, rows, total, changed]``, a failure ``[message, code, position]``. An outcome
+is ``[results, failure, timed out, written]``. The response to an action is an outcome, with the
+result of `is_exhausted` in addition.
+"""
 
 
 class WorkerDatabase(ABC):
-    """A database in a worker, with the parts that SQLite and DuckDB share."""
+    """A database in a worker: the code that SQLite and DuckDB share."""
 
     suffix: ClassVar[str]
     error: ClassVar[type[Exception]]
-    """The library's class of errors."""
+    """The base class of the library's errors."""
     no_space_error: ClassVar[tuple[type[Exception], str]]
-    """The library's error if a copy of the database does not fit."""
+    """Class and message of the library's error if a copy of the database does not fit."""
 
     def __init__(self) -> None:
         self.connection: Any = None
@@ -65,19 +70,19 @@ class WorkerDatabase(ABC):
         self.memory = 0
 
     def open(self, pristine_descriptor: int, name: str, resume: bool, memory: int) -> bool:
-        """Start a session, on the pristine file or on the session's own copy.
+        """Start a session on the pristine file, or on the copy of the session's earlier process.
 
         Args:
-            pristine_descriptor: A descriptor of the pristine file, which the database keeps.
-            name: Name of the database.
-            resume: Whether to continue with the session's own copy, if one exists.
-            memory: Bytes that the engine may use.
+            pristine_descriptor: A descriptor of the pristine file. The database keeps it open.
+            name: The name of the database.
+            resume: Whether to continue with the session's copy, if a copy exists.
+            memory: The bytes of memory that the engine may use.
 
         Returns:
             Whether the session continues with a copy.
 
         Raises:
-            OSError: The engine failed; the message is the engine's.
+            OSError: The engine failed, with this message.
         """
         self.pristine_descriptor, self.memory = pristine_descriptor, memory
         self.path = FOLDER / f"{name}.{self.suffix}"
@@ -89,7 +94,7 @@ class WorkerDatabase(ABC):
         return has_copy
 
     def close(self) -> None:
-        """End the session and delete its copy."""
+        """End the session and delete its files."""
         if self.connection is not None:
             self.connection.close()
             os.close(self.pristine_descriptor)
@@ -98,7 +103,7 @@ class WorkerDatabase(ABC):
             path.unlink()
 
     def make_writable(self) -> None:
-        """Continue with a copy; nothing is lost, because the session has only read before."""
+        """Copy the pristine file, and continue with the copy. The session has only read before."""
         self.connection.close()
         try:
             self.connect(writable=True)
@@ -108,15 +113,14 @@ class WorkerDatabase(ABC):
             raise kind(message) from error
 
     def save(self, target: int) -> Message:
-        """Write the session's own copy into a file; the session stays unchanged.
+        """Write the session's copy of the database to another file; the session stays unchanged.
 
         Args:
-            target: A descriptor of the file, which is empty.
+            target: A descriptor of the other file, which is empty.
 
         Returns:
-            Whether there is a copy; statements that bring another session over the copy to this
-            state;
-            and, in words, the state that no statement can restore.
+            Whether a copy exists; statements that restore the session's settings in a session on
+            the copy; descriptions of state that no statement can restore.
 
         Raises:
             OSError: The session cannot be saved; the message has the reason.
@@ -136,7 +140,7 @@ class WorkerDatabase(ABC):
 
     @abstractmethod
     def prepare_save(self) -> tuple[bool, list[str], list[str]]:
-        """Return the result of `save`, and complete the copy's file.
+        """Return the three values of `save`, after all data is in the copy's file.
 
         Raises:
             OSError: A transaction is open.
@@ -144,11 +148,15 @@ class WorkerDatabase(ABC):
 
     @abstractmethod
     def connect(self, writable: bool) -> None:
-        """Open the copy, or the pristine file as if at the copy's path."""
+        """Connect to the session's copy, or to the pristine file under the path of the copy.
+
+        Args:
+            writable: Whether to use the copy; the copy is created if it does not exist.
+        """
 
     @abstractmethod
     def execute(self, sql: str, collector: Collector) -> Message:
-        """Run an action's statements, up to the first failure; return the outcome."""
+        """Run an action's statements, up to the first failure; return the outcome (`Message`)."""
 
     @abstractmethod
     def state(self, collector: Collector) -> Message:
@@ -157,7 +165,7 @@ class WorkerDatabase(ABC):
         A schema is ``[[kind, columns, text], …], definition, [[trigger, definition], …]``.
 
         Raises:
-            OSError: The engine failed, or the state exceeds the limits; the message has the reason.
+            OSError: The engine failed, or the state exceeds the limits; the message describes it.
         """
 
     def table(
@@ -167,13 +175,13 @@ class WorkerDatabase(ABC):
         collector: Collector,
         read: Callable[[], tuple[Message, Iterable[Any]]],
     ) -> Message:
-        """Return one table or view; a view over a missing table has no columns.
+        """Return one table or view. A view that reads a missing table is returned without columns.
 
         Args:
-            name: Its name.
+            name: The name of the table or view.
             kind: ``table`` or ``view``.
-            collector: The limits.
-            read: Returns its columns and its rows.
+            collector: The collector, which holds the limits.
+            read: Returns the columns and the rows.
 
         Raises:
             OSError: The table has more rows than the limits allow.
@@ -191,10 +199,10 @@ class WorkerDatabase(ABC):
 
 
 def serve(channel: socket.socket, database: WorkerDatabase) -> None:
-    """Answer requests until the other end closes."""
+    """Answer requests until the host closes the channel."""
     os.umask(0o077)
     FOLDER.mkdir(exist_ok=True)
-    os.chdir(FOLDER)  # the engine puts temporary files there, too
+    os.chdir(FOLDER)  # temporary files of the engine are in this folder, too
     while True:
         try:
             request, fds = wire.receive(channel, _REQUEST_BYTES)
@@ -210,7 +218,7 @@ def serve(channel: socket.socket, database: WorkerDatabase) -> None:
 def _answer(
     database: WorkerDatabase, operation: str, arguments: list[Any], fds: list[int]
 ) -> Message:
-    """Return ``[True, value]``, or ``[False, reason]``."""
+    """Perform a request; return ``[True, value]``, or ``[False, reason]`` if it is refused."""
     try:
         if operation == "open":
             return [True, database.open(fds[0], *arguments)]
@@ -227,15 +235,16 @@ def _answer(
     except OSError as error:
         return [False, str(error)]
     finally:
-        if operation != "open":  # an open database keeps it
+        if operation != "open":  # an open database keeps the descriptor
             for fd in fds:
                 os.close(fd)
 
 
 def is_exhausted() -> bool:
-    """Return whether the process has no memory left: a library may keep a statement's memory."""
+    """Return whether the process has no memory left; a library may keep a statement's memory."""
     try:
-        mmap.mmap(-1, _SPARE_BYTES, mmap.MAP_PRIVATE).close()  # a shared mapping would not count
+        # A shared mapping would not count against the limit of memory.
+        mmap.mmap(-1, _SPARE_BYTES, mmap.MAP_PRIVATE).close()
     except OSError:
         return True
     return False
@@ -243,18 +252,18 @@ def is_exhausted() -> bool:
 
 def _too_large(operation: str, limit: int) -> Message:
     reason = f"the result is larger than {limit:,} bytes"
-    if operation == "execute":  # caused by the agent, for instance by an endless column name
+    if operation == "execute":  # the agent is the cause, for instance by a huge column name
         return [True, [[], [reason, "", None], False, True, False]]
     return [False, reason]
 
 
 class Collector:
-    """Collector of the rows of one action's statements: rows beyond the limits are only counted.
+    """Collector of the rows of one action's results. Rows beyond the limits are only counted.
 
     Args:
         seconds: Time limit of all statements together.
-        max_rows: Rows kept of each result.
-        max_bytes: Maximum weight of all kept rows together.
+        max_rows: The most rows of each result to keep.
+        max_bytes: Maximum weight of all kept rows together (`_PER_VALUE`).
     """
 
     def __init__(self, seconds: float, max_rows: int, max_bytes: int) -> None:
@@ -264,11 +273,11 @@ class Collector:
         self.remaining_bytes = max_bytes
 
     def remaining_seconds(self) -> float:
-        """Return the seconds until the time limit."""
+        """Return the seconds until the time limit; negative after it."""
         return self.deadline - time.monotonic()
 
     def is_late(self) -> bool:
-        """Return whether the time limit is reached."""
+        """Return whether the time limit has been reached."""
         return time.monotonic() >= self.deadline
 
     def timeout_failure(self) -> Message:
@@ -278,7 +287,13 @@ class Collector:
     def result(
         self, columns: Iterable[str], rows: Iterable[Any], affected_rows: int | None
     ) -> Message:
-        """Return the result of one statement; see `Message`."""
+        """Return the result of one statement, in the form of `Message`.
+
+        Args:
+            columns: The names of the columns.
+            rows: All rows, of which the first are kept.
+            affected_rows: The number of changed rows; None: unknown.
+        """
         names = list(columns)
         self.remaining_bytes -= sum(len(name) + _PER_VALUE for name in names)
         retained_rows: list[Any] = []
@@ -291,7 +306,7 @@ class Collector:
         return [names, retained_rows, total, affected_rows]
 
     def _keep(self, rows: Iterator[Any], retained_rows: list[Any]) -> Iterator[Any] | None:
-        """Keep the rows that fit; return those after the first that does not fit, or None."""
+        """Keep the rows that fit; return the rows after the first that does not fit, or None."""
         for row in rows:
             if len(retained_rows) >= self.max_rows:
                 return rows
@@ -313,17 +328,18 @@ class Collector:
                 if count >= _MAX_COUNTED_ROWS:
                     return None
         except Exception:
-            if self.is_late():  # rows that are not kept need no complete count
+            # After the time limit, rows that are not kept may have no count.
+            if self.is_late():
                 return None
             raise
         return count
 
 
 def copy_pristine(pristine_descriptor: int, path: Path) -> None:
-    """Copy the pristine file; the file at `path` is complete or absent.
+    """Copy the pristine file to a path, where no incomplete file exists at any time.
 
     Raises:
-        OSError: The copy does not fit.
+        OSError: The file system has no space for the copy.
     """
     temporary = path.with_name(f"{path.name}.tmp")
     copy_descriptor = os.open(

@@ -1,4 +1,4 @@
-"""Engines on a database server, at a URL or private: MySQL, MariaDB, PostgreSQL."""
+"""Engines on a database server, which has a URL or is private: MySQL, MariaDB, PostgreSQL."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Common base of the engines on a database server, MySQL and PostgreSQL.
 
-An engine holds the server, one template database for each source, and a pool of clones of the
-templates.
+An engine holds the server and one template database for each source. A clone is a copy of a
+template for one session; the engine keeps a pool of clones.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 from intercode.databases.base import EngineOptions, Role, Row
 from intercode.databases.convert import build, schema, schema_ddl
 from intercode.databases.convert.schema import TableSchema
-from intercode.databases.pool import Pool
+from intercode.databases.pool import ResourcePool
 from intercode.databases.servers.names import is_leftover
 from intercode.databases.servers.private import PrivateServer
 from intercode.databases.servers.session import (
@@ -28,7 +28,7 @@ from intercode.databases.servers.session import (
     ConnectionT,
     UnreachableServer,
 )
-from intercode.databases.servers.watchdog import Watchdog
+from intercode.databases.servers.statement_timeouts import Watchdog
 from intercode.databases.source import Source
 from intercode.errors import DatabaseError, TaskError, UsageError
 from intercode.secrets import variables
@@ -36,22 +36,22 @@ from intercode_sandbox.base import Limits
 
 _PATIENCE_SECONDS = 30.0
 _MAX_IDLE_CLONES = 128
-"""Maximum number of idle clones."""
+"""Maximum number of idle clones in the pool."""
 
 
 class Template(Protocol):
-    """A database from which clones are made."""
+    """A database with the content of a source, from which clones are copied."""
 
     @property
     def name(self) -> str:
-        """The database's name on the server."""
+        """The name of the database on the server."""
 
 
 TemplateT = TypeVar("TemplateT", bound=Template)
 
 
 class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
-    """Databases on a server at a URL, or on a private server that is restarted if it dies.
+    """Databases on a server at a URL, or on a private server that is restarted after it dies.
 
     Args:
         options: The engine's options; without a URL the server is private.
@@ -66,10 +66,13 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
     dialect: schema_ddl.Dialect
     session: ClassVar[type[AnySession]]
     leftover_queries: ClassVar[Sequence[tuple[str, str]]]
-    """Queries that list InterCode's databases and accounts, each with the statement that drops one
-    entry."""
+    """Pairs for the deletion of leftovers.
+
+    The first part is a query that lists InterCode's databases or accounts. The second is the
+    statement that drops one of them.
+    """
     database_query: ClassVar[str]
-    """The query for a database by its name."""
+    """The query that finds a database by its name."""
 
     def __init__(self, options: EngineOptions, start: Callable[[], PrivateServer]) -> None:
         self._progress: Callable[[str], None] | None = options.progress
@@ -85,8 +88,9 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
         self._template_locks: dict[str, threading.Lock] = {}
         self._sessions: set[AnySession] = set()
         self.watchdog = Watchdog()
-        # By content and role: a grader never gets a clone that an agent has used.
-        self._pool: Pool[tuple[str, Role], Clone[ConnectionT]] = Pool(
+        # Clones are pooled by content and role, so a grader never gets a clone that an agent has
+        # used.
+        self._pool: ResourcePool[tuple[str, Role], Clone[ConnectionT]] = ResourcePool(
             self.discard, _MAX_IDLE_CLONES
         )
         try:
@@ -103,29 +107,29 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
     def open(
         self, source: Source, limits: Limits | None = None, role: Role = "agent"
     ) -> AnySession:
-        """Open a session; see `intercode.databases.base.Engine.open`."""
+        """Open a session; see `intercode.databases.base.DatabaseEngine.open`."""
         limits = limits or Limits()
         key, make_clone = (source.digest, role), partial(self._make_clone, source)
         self._ensure_server()
-        for _ in range(_MAX_IDLE_CLONES + 1):  # every idle clone may be stale
+        for _ in range(_MAX_IDLE_CLONES + 1):  # the connections of all idle clones may be lost
             clone = self._pool.take(key, make_clone)
             try:
                 session = self.session(self, clone, source, role, limits)
-            except ConnectionLoss:  # idle for too long, or its server has died
+            except ConnectionLoss:  # the clone was idle for too long, or its server has died
                 self._pool.replace(key, clone, make_clone)
                 self._ensure_server()
                 continue
             with self._lock:
                 self._sessions.add(session)
             return session
-        raise DatabaseError(f"{self.name}: its connections are lost as soon as they are made")
+        raise DatabaseError(f"{self.name}: connections are lost immediately after they open")
 
     def facts(self) -> Mapping[str, Any]:
-        """Return product and version; see `intercode.databases.base.Engine.facts`."""
+        """Return product and version; see `intercode.databases.base.DatabaseEngine.facts`."""
         return dict(self._facts)
 
     def close(self) -> None:
-        """End all sessions; see `intercode.databases.base.Engine.close`."""
+        """End all sessions; see `intercode.databases.base.DatabaseEngine.close`."""
         with self._lock:
             sessions = list(self._sessions)
         for session in sessions:
@@ -135,14 +139,12 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
                 return
             self._closed = True
         if self._server is not None:
-            self._server.close()  # first, so no caller waits for its responses
+            self._server.close()  # the server ends first, so no caller waits for its responses
         self._pool.close()
         self.watchdog.close()
         if not self._is_ours:
-            with (
-                suppress(DatabaseError),
-                self.admin(should_wait=False) as admin,
-            ):  # else swept later
+            # If the templates cannot be dropped, a later run drops them (`_sweep`).
+            with suppress(DatabaseError), self.admin(should_wait=False) as admin:
                 for template in self._templates.values():
                     self._drop_named(admin, template.name)
         for admin in self._admins:
@@ -152,19 +154,25 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
 
     @property
     def generation(self) -> int:
-        """Number of the server's current start."""
+        """The number of the server's current start. The number changes with each restart."""
         return self._generation
 
     @abstractmethod
     def connect_to(self, clone: Clone[ConnectionT], for_state: bool = False) -> ConnectionT:
-        """Connect to a clone with the clone's account."""
+        """Connect to a clone with the account of the clone."""
 
     @abstractmethod
     def check_same_server(self, clone: Clone[ConnectionT]) -> None:
-        """Check that the clone's server is the same, and was not restarted."""
+        """Check that the clone's server still runs, and was not restarted."""
 
     def give_back(self, session: AnySession, clone: Clone[ConnectionT], pristine: bool) -> None:
-        """Take back the clone of a session that has ended."""
+        """Return the clone of an ended session to the pool.
+
+        Args:
+            session: The session.
+            clone: The clone.
+            pristine: Whether the session has only read; otherwise the clone is replaced.
+        """
         with self._lock:
             self._sessions.discard(session)
         key = (session.source.digest, session.role)
@@ -175,11 +183,11 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
 
     @contextmanager
     def admin(self, should_wait: bool = True) -> Iterator[ConnectionT]:
-        """Yield an administrator's connection, for this thread alone.
+        """Yield an administrator's connection, which only this thread uses during the block.
 
         Args:
-            should_wait: Whether to wait for a server that does not respond, and to restart a private
-                one.
+            should_wait: Whether to wait for a server that does not respond, and to restart a
+                private server that has died.
 
         Raises:
             DatabaseError: No connection is possible, or it was lost.
@@ -200,7 +208,7 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
         admin.close()
 
     def discard(self, clone: Clone[ConnectionT]) -> None:
-        """Discard a clone. Never fails: the next start drops leftovers."""
+        """Drop a clone. No error is raised: the start of a later run drops clones that remain."""
         if clone.generation == self._generation and not (self._is_ours and self._closed):
             with suppress(DatabaseError), self.admin(should_wait=False) as admin:
                 self._drop(admin, clone)
@@ -211,46 +219,48 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
 
     @abstractmethod
     def _parse(self, url: str) -> dict[str, Any]:
-        """Return the driver's arguments for a URL."""
+        """Return the arguments of the driver's ``connect`` for a URL."""
 
     @abstractmethod
     def _connect(self, connect_args: Mapping[str, Any]) -> ConnectionT:
-        """Connect as administrator. Raises `UnreachableServer`."""
+        """Connect as the administrator. Raises `UnreachableServer`."""
 
     @abstractmethod
     def _inspect_server(self, admin: ConnectionT) -> dict[str, Any]:
-        """Return product and version."""
+        """Return the server's product and version, and set the attributes that depend on them."""
 
     @abstractmethod
     def _make_empty(self, admin: ConnectionT) -> Clone[ConnectionT]:
-        """Create an empty database with its own account."""
+        """Create an empty database and its account, and connect with this account."""
 
     @abstractmethod
     def _load(self, admin: ConnectionT, clone: Clone[ConnectionT], source: Source) -> TemplateT:
-        """Fill an empty database as a template, with the privileges of its own account.
+        """Load the content of a source into an empty database, and return it as a template.
+
+        The database's own account loads the content, so the content gets no other privileges.
 
         Raises `TaskError`, `DatabaseError`.
         """
 
     @abstractmethod
     def _insert(self, connection: ConnectionT, table: TableSchema, rows: Iterator[Row]) -> None:
-        """Insert the rows of a table. Raises `DatabaseError`."""
+        """Insert rows into a table. Raises `DatabaseError`."""
 
     @abstractmethod
     def _copy(self, admin: ConnectionT, template: TemplateT) -> Clone[ConnectionT]:
-        """Copy a template to a new clone. Raises `DatabaseError`."""
+        """Create a clone with the content of a template. Raises `DatabaseError`."""
 
     @abstractmethod
     def _drop_named(self, admin: ConnectionT, name: str) -> None:
         """Drop a database and the account of the same name."""
 
     def _drop(self, admin: ConnectionT, clone: Clone[ConnectionT]) -> None:
-        """Drop a clone, its account and its connection."""
+        """Close a clone's connection, and drop the clone and its account."""
         clone.connection.close()
         self._drop_named(admin, clone.name)
 
     def _sweep(self, admin: ConnectionT) -> None:
-        """Drop the leftovers of killed runs."""
+        """Drop the databases and accounts that killed runs have left on the server."""
         for list_query, drop_statement in self.leftover_queries:
             for row in admin.query(list_query):
                 if is_leftover(str(row[0])):
@@ -259,7 +269,7 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
     # --- the server --------------------------------------------------------------------------
 
     def _ensure_server(self) -> None:
-        """Start the private server, if there is one: at first, and after its death."""
+        """Start the private server if it does not run. A server at a URL is left alone."""
         with self._lock:
             if self._closed:
                 raise DatabaseError(f"the engine {self.name} is closed")
@@ -324,7 +334,7 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
             raise DatabaseError(f"the {self.name} server was lost: {error}") from None
 
     def _clone(self, template: TemplateT) -> Clone[ConnectionT]:
-        """Make a clone. Raises `LookupError` if the template is gone."""
+        """Create a clone of a template. Raises `LookupError` if the template no longer exists."""
         with self.admin() as admin:
             try:
                 return self._copy(admin, template)
@@ -362,7 +372,7 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
                 clone.connection.close()
 
     def _convert(self, connection: ConnectionT, source: Source) -> None:
-        """Fill an empty database with the content of a source of any kind."""
+        """Load the content of a source into an empty database, by way of an SQLite file."""
         path = build.as_sqlite(source, self._progress)
         shape = schema.read_schema(path)
         for statement in schema_ddl.create_statements(shape, self.dialect, self._progress):
@@ -381,15 +391,15 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
 def parse_url(
     url: str, product: str, port: int, user: str, secret: str, options: Sequence[str]
 ) -> tuple[dict[str, Any], SplitResult]:
-    """Return the driver's arguments for a server's URL, and the URL's parts.
+    """Return the driver's arguments for a server's URL, and the parsed URL.
 
     Args:
         url: The URL.
-        product: The server's product, for errors.
+        product: The server's product, for error messages.
         port: The default port.
         user: The default user.
-        secret: The environment variable with the password, if the URL has none.
-        options: The options that the URL may have.
+        secret: The environment variable that holds the password, if the URL has no password.
+        options: The names of options that the URL may have.
 
     Raises:
         UsageError: The URL is malformed.

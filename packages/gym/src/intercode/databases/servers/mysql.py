@@ -1,7 +1,8 @@
 """MySQL and MariaDB engines, on a server at a URL or a private one.
 
-Each session has a clone of the source's template, and its own account with privileges on this clone
-alone. The account has none on other databases, files, the server or other accounts.
+Each session has a clone, a copy of the template database that holds the source's content. Each
+clone has its own account, with privileges on this clone alone. The account has no privileges on
+other databases, files, the server or other accounts.
 """
 
 from __future__ import annotations
@@ -14,18 +15,18 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from intercode.databases.base import EngineOptions, Failure, Outcome, Row
+from intercode.databases.base import ActionOutcome, EngineOptions, Failure, Row
 from intercode.databases.convert import dump
 from intercode.databases.convert.schema import TableSchema
 from intercode.databases.servers.engine import ServerEngine, parse_url
+from intercode.databases.servers.introspection import RelationSchema, mysql_schema, without_definer
 from intercode.databases.servers.mysql_client import READ_ONLY, MySQLConnection
 from intercode.databases.servers.names import new_name
 from intercode.databases.servers.private import start_mariadb
-from intercode.databases.servers.schemas import RelationSchema, mysql_schema, without_definer
 from intercode.databases.servers.session import Clone, Relation, ServerSession
 from intercode.databases.source import Source
 from intercode.errors import DatabaseError, UsageError
-from intercode.syntax import quoted
+from intercode.sql_identifiers import quote_identifier
 from intercode_sandbox.base import Limits
 
 _PRIVILEGES = (
@@ -76,7 +77,7 @@ class MySQLSession(ServerSession[MySQLConnection]):
     def _strike(self, connection: MySQLConnection, should_disconnect: bool) -> None:
         try:
             self._home.interrupt(connection, should_disconnect)
-        except DatabaseError:  # a lost server runs nothing
+        except DatabaseError:  # a server that was lost runs no statement
             if not should_disconnect:
                 raise
         if should_disconnect:
@@ -87,7 +88,7 @@ class MySQLSession(ServerSession[MySQLConnection]):
         self._connection.run("UNLOCK TABLES")
 
     def _reset_if_unwritten(self) -> bool:
-        # Determined by the server's own count of the connection's statements.
+        # The server's own counts of the connection's statements show whether a statement may write.
         statement_counts = {
             str(name): int(str(count)) for name, count in self._connection.query(_STATEMENT_COUNTS)
         }
@@ -109,16 +110,17 @@ class MySQLSession(ServerSession[MySQLConnection]):
 
     def _read(
         self, connection: MySQLConnection, relation: Relation, limits: Limits
-    ) -> tuple[Sequence[Row], Outcome]:
+    ) -> tuple[Sequence[Row], ActionOutcome]:
         try:
             columns = connection.query(_COLUMNS, self.name, relation.name)
         except DatabaseError as error:
             if relation.kind == "table":
                 raise
-            return (), Outcome(failure=Failure(str(error)))  # the view contains too much
-        # Columns by their names, because ``*`` omits invisible columns.
-        column_list = ", ".join(quoted(str(column), "`") for column, _ in columns)
-        text = f"SELECT {column_list} FROM {quoted(self.name, '`')}.{quoted(relation.name, '`')}"
+            return (), ActionOutcome(failure=Failure(str(error)))  # the view is too complex to read
+        # The columns are listed by name, because ``*`` omits invisible columns.
+        column_list = ", ".join(quote_identifier(str(column), "`") for column, _ in columns)
+        database, table = (quote_identifier(name, "`") for name in (self.name, relation.name))
+        text = f"SELECT {column_list} FROM {database}.{table}"
         return columns, connection.run(text, limits=limits)
 
     def _schema(self, connection: MySQLConnection, relation: Relation) -> RelationSchema:
@@ -127,11 +129,12 @@ class MySQLSession(ServerSession[MySQLConnection]):
 
 @dataclass(frozen=True, slots=True)
 class MySQLTemplate:
-    """A database from which clones are made.
+    """A database with the content of a source, from which clones are copied.
 
-    A clone is made by the server's own ``SHOW CREATE TABLE`` texts and ``INSERT … SELECT`` from the
-    template, in one round trip. Unlike ``CREATE TABLE … LIKE``, this method keeps the foreign keys,
-    which agents read. Measured on MariaDB 10.11, 2 cores, medians in ms:
+    A clone is created by the texts of the server's own ``SHOW CREATE TABLE`` and by ``INSERT …
+    SELECT`` from the template, in one round trip. Unlike ``CREATE TABLE … LIKE``, this method keeps
+    the foreign keys, which agents read. Median times in ms on MariaDB 10.11 with 2 cores. The
+    columns show the load of a dump, this method, the method LIKE, and the drop of the database:
 
     =====================  ========  ==========  ======  ======  =======
     database               tables    its dump     this   LIKE    dropped
@@ -142,10 +145,10 @@ class MySQLTemplate:
     =====================  ========  ==========  ======  ======  =======
 
     Attributes:
-        name: Its name on the server.
-        tables: Statements that create and fill the tables of a clone, in the clone, with the
-            administrator's privileges.
-        views: Statements that create its views, with the clone's own privileges.
+        name: The name of the database on the server.
+        tables: Statements that create and fill the tables of a clone. The administrator runs them
+            in the clone.
+        views: Statements that create the views of a clone. The clone's own account runs them.
     """
 
     name: str
@@ -184,7 +187,12 @@ class MySQLEngine(ServerEngine[MySQLConnection, MySQLTemplate]):
     # --- for sessions ------------------------------------------------------------------------
 
     def settings(self, read_only: bool, seconds: float) -> str:
-        """Return the statement that configures a session, at its start or later."""
+        """Return the statement that sets the character set, access and time limit of a session.
+
+        Args:
+            read_only: Whether transactions start read-only.
+            seconds: The time limit of a statement.
+        """
         flag = "tx_read_only" if self._is_mariadb else "transaction_read_only"
         limit = f"max_statement_time = {seconds}"
         if not self._is_mariadb:
@@ -192,10 +200,10 @@ class MySQLEngine(ServerEngine[MySQLConnection, MySQLTemplate]):
         return f"SET NAMES utf8mb4, SESSION {flag} = {int(read_only)}, SESSION {limit}"
 
     def connect_to(self, clone: MySQLClone, for_state: bool = False) -> MySQLConnection:
-        """Connect to a clone; see `session.SessionEngine.connect_to`."""
+        """Connect to a clone, and repair its access if necessary; see `session.SessionEngine`."""
         try:
             return self._connect_as(clone.name, clone.password)
-        except DatabaseError:  # the agent can drop its database and change its password
+        except DatabaseError:  # the agent may have dropped its database or changed its password
             with self.admin(should_wait=False) as admin:
                 account = f"'{clone.name}'@'{self._host}'"
                 admin.query(f"ALTER USER {account} IDENTIFIED BY '{clone.password}'")
@@ -203,18 +211,18 @@ class MySQLEngine(ServerEngine[MySQLConnection, MySQLTemplate]):
             return self._connect_as(clone.name, clone.password)
 
     def interrupt(self, connection: MySQLConnection, should_disconnect: bool) -> None:
-        """Kill the statement of a connection, or the whole connection."""
+        """Kill the statement of a connection; with `should_disconnect`, the whole connection."""
         with self.admin(should_wait=False) as admin:
             _kill(admin, connection, "CONNECTION" if should_disconnect else "QUERY")
 
     def check_same_server(self, clone: MySQLClone) -> None:
-        """Check for a restart; see `session.SessionEngine.check_same_server`."""
-        # First, because the thread may be suspended between two lines.
+        """Check that the server was not restarted; see `session.SessionEngine`."""
+        # The age is measured first, because this thread may be suspended between any two lines.
         age = time.monotonic() - clone.connection.connect_time
         with closing(self._connect(self._connect_args)) as new_connection:
             uptime = int(str(new_connection.query("SHOW GLOBAL STATUS LIKE 'Uptime'")[0][1]))
         lost_connection = clone.connection
-        # A server numbers its connections from its start, and counts whole seconds from then.
+        # A server that starts numbers connections from 1, and counts its uptime in seconds.
         restarted = new_connection.thread <= lost_connection.thread or uptime + 1 < age
         if clone.generation != self.generation or restarted:
             raise DatabaseError("the MySQL server was restarted")
@@ -227,8 +235,8 @@ class MySQLEngine(ServerEngine[MySQLConnection, MySQLTemplate]):
         )
         if url_parts.path.strip("/"):
             raise UsageError(
-                f"leave {url_parts.path!r} off the URL: every episode has a database of its own on the "
-                "MySQL server, so the URL ends with its host and port, as …@host:3306"
+                f"leave {url_parts.path!r} from the URL: every episode has a separate database on "
+                "the MySQL server, so the URL ends with host and port, such as …@host:3306"
             )
         for flag in connect_args.keys() & _FLAGS:
             connect_args[flag] = connect_args[flag].lower() in ("1", "true", "yes")
@@ -245,7 +253,7 @@ class MySQLEngine(ServerEngine[MySQLConnection, MySQLTemplate]):
 
     def _inspect_server(self, admin: MySQLConnection) -> dict[str, Any]:
         self._is_mariadb = admin.is_mariadb
-        # Over the network, the client's address as seen by the server is unknown.
+        # Over a network, InterCode does not know the client's address that the server sees.
         self._host = "localhost" if "unix_socket" in self._connect_args else "%"
         version = str(admin.query("SELECT VERSION()")[0][0])
         product = "MariaDB" if admin.is_mariadb else "MySQL"
@@ -274,7 +282,9 @@ class MySQLEngine(ServerEngine[MySQLConnection, MySQLTemplate]):
     def _insert(self, connection: MySQLConnection, table: TableSchema, rows: Iterator[Row]) -> None:
         marks = ", ".join(["%s"] * len(table.columns))
         while batch := list(itertools.islice(rows, _BATCH)):
-            connection.insert(f"INSERT INTO {quoted(table.name, '`')} VALUES ({marks})", batch)
+            connection.insert(
+                f"INSERT INTO {quote_identifier(table.name, '`')} VALUES ({marks})", batch
+            )
 
     def _copy(self, admin: MySQLConnection, template: MySQLTemplate) -> MySQLClone:
         clone = self._make_empty(admin)
@@ -288,8 +298,8 @@ class MySQLEngine(ServerEngine[MySQLConnection, MySQLTemplate]):
         return clone
 
     def _drop(self, admin: MySQLConnection, clone: MySQLClone) -> None:
-        # The connection first: its locks would prevent the drop of the database. Its prepared
-        # transactions can be rolled back only after the server has seen its end.
+        # The connection is ended first, because its locks would prevent the drop of the database.
+        # Its prepared transactions can be rolled back only after the server has noticed this end.
         deadline, pause = time.monotonic() + _END_SECONDS, 0.001
         while _kill(admin, clone.connection, "CONNECTION") and time.monotonic() < deadline:
             time.sleep(pause)
@@ -308,7 +318,12 @@ class MySQLEngine(ServerEngine[MySQLConnection, MySQLTemplate]):
 
 
 def _kill(admin: MySQLConnection, connection: MySQLConnection, kill_target: str) -> bool:
-    """Kill a connection or its query, unless another account's connection has its number now.
+    """Kill a connection or its query, unless another account has the connection's number now.
+
+    Args:
+        admin: The administrator's connection, which kills.
+        connection: The connection to kill.
+        kill_target: ``CONNECTION`` or ``QUERY``.
 
     Returns:
         Whether the connection existed.
@@ -321,9 +336,9 @@ def _kill(admin: MySQLConnection, connection: MySQLConnection, kill_target: str)
 
 
 def _roll_back_prepared(admin: MySQLConnection) -> None:
-    """Roll back the transactions that agents have prepared (XA): they outlive their connection.
+    """Roll back transactions that agents have prepared (XA), which outlive their connections.
 
-    Those of an open session stay: the server refuses to touch them.
+    The server refuses to roll back transactions of open sessions, so these remain.
     """
     for _, length, _, identifier in admin.query("XA RECOVER"):
         name = identifier if isinstance(identifier, bytes) else str(identifier).encode()
@@ -332,18 +347,18 @@ def _roll_back_prepared(admin: MySQLConnection) -> None:
 
 
 def _describe_template(connection: MySQLConnection, name: str) -> MySQLTemplate:
-    """Return a filled database as a template, from the server's own description."""
+    """Return a database with content as a template, with the server's statements that create it."""
     tables: list[str] = []
     views: list[str] = []
     for table, kind in connection.query(f"SHOW FULL TABLES FROM `{name}`"):
-        quoted_table = quoted(table, "`")
+        quoted_table = quote_identifier(table, "`")
         _, text, *_ = connection.query(f"SHOW CREATE TABLE `{name}`.{quoted_table}")[0]
         if kind == "VIEW":
             views.append(without_definer(text))
             continue
         column_rows = connection.query(f"SHOW COLUMNS FROM `{name}`.{quoted_table}")
         stored_columns = [row[0] for row in column_rows if "GENERATED" not in row[5].upper()]
-        columns = ", ".join(quoted(column, "`") for column in stored_columns)
+        columns = ", ".join(quote_identifier(column, "`") for column in stored_columns)
         tables += [
             text,
             f"INSERT INTO {quoted_table} ({columns}) SELECT {columns} FROM `{name}`.{quoted_table}",
@@ -352,10 +367,10 @@ def _describe_template(connection: MySQLConnection, name: str) -> MySQLTemplate:
 
 
 def _make_views(connection: MySQLConnection, template: MySQLTemplate, name: str) -> None:
-    """Create the views of a clone, of which one may need a later one."""
+    """Create the views of a clone; try failed views again, because a view may need a later one."""
     pending_views = [view.replace(f"`{template.name}`", f"`{name}`") for view in template.views]
     while pending_views:
         failed_views = [view for view in pending_views if connection.run(view).failure is not None]
         if len(failed_views) == len(pending_views):
-            connection.query(failed_views[0])  # raises the server's error
+            connection.query(failed_views[0])  # the call raises the server's error
         pending_views = failed_views

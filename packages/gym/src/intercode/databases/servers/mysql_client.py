@@ -1,13 +1,14 @@
-"""Connection to MySQL or MariaDB, over PyMySQL.
+"""Connection to MySQL or MariaDB, by the driver PyMySQL.
 
-InterCode uses the engines' own drivers, not SQLAlchemy: a thin interpreter needs errors, types and
+InterCode uses the engines' own drivers, not SQLAlchemy. A thin interpreter needs errors, types and
 cancellation exactly as the engine gives them.
 
-PyMySQL makes the connection and sends the query. `Reply` reads the response as it arrives, so a
-result without end never fills this process. PyMySQL's own reader, including its `SSCursor`, needs
-1.1 to 2.5 times the processor time. PyMySQL's reader also decodes every row that is only counted,
-and fails on text that is not UTF-8. The text protocol is stable since MySQL 4.1. A packet has a
-length, a number and a body; a result is the count of its columns, their definitions, and its rows.
+PyMySQL connects and sends the query, but `QueryReply` reads the response. Rows are read as they
+arrive, so a result without end never fills this process. PyMySQL's own reader, including its
+`SSCursor`, needs 1.1 to 2.5 times the processor time. That reader also decodes every row that is
+only counted, and fails on text that is not UTF-8. MySQL's text protocol is stable since version
+4.1. A packet has a length, a number and a body. A result is the count of its columns, their
+definitions, and its rows.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import Any, BinaryIO
 
-from intercode.databases.base import Failure, Outcome, Result, Row
+from intercode.databases.base import ActionOutcome, Failure, Row, StatementResult
 from intercode.databases.servers import driver
 from intercode.databases.servers.session import (
     Connection,
@@ -37,13 +38,13 @@ CLIENT = pymysql.constants.CLIENT
 _CONNECT_SECONDS = 10.0
 _QUERY, _RESET_CONNECTION = 0x03, 0x1F
 _LOSS_CODES = {1053, 1152, 1158, 1159, 1160, 1161, 1184, 1927, 2006, 2013, 2014, 2055, 3169, 4031}
-"""Codes of a lost connection: the server shuts down or has ended it, or packets are missing."""
+"""Error codes of a lost connection: the server shuts down, has ended it, or misses packets."""
 _UNREACHABLE_CODES = {1040, 1053, 2002, 2003, 2006, 2013}
 _TIMEOUT_CODES = {1969, 3024}
-_EMPTY_RESULT = Result(affected_rows=0)
+_EMPTY_RESULT = StatementResult(affected_rows=0)
 _EMPTY_QUERY_CODE = 1065
 _GAP = re.compile(r"(?:;|\A)\s*;\s*[^\s;]")
-"""An empty statement before another one, which the server does not reach."""
+"""An empty statement before another statement. The server stops at the empty statement."""
 _COMMENT = r"(?:--(?=\s)[^\n]*|\#[^\n]*|/\*(?!M?!)(?:(?!\*/).)*\*/)"
 _ENDS_IN_COMMENT = re.compile(rf"(?:;|\A)\s*(?:{_COMMENT}\s*)+\Z", re.DOTALL)
 READ_ONLY = "1792"
@@ -70,12 +71,12 @@ Decode = Callable[[bytes], Any]
 
 
 class MySQLConnection(Connection):
-    """A connection; see `session.Connection`.
+    """A connection to MySQL or MariaDB; see `session.Connection`.
 
     Attributes:
-        thread: Number of the connection on the server, until the server is restarted.
-        user: The account.
-        connect_time: Time of the connection, by `time.monotonic`.
+        thread: The number of the connection on the server, unique until the server is restarted.
+        user: The account of the connection.
+        connect_time: The time at which the connection was made, by `time.monotonic`.
 
     Args:
         connect_args: The arguments of `pymysql.connect`.
@@ -104,7 +105,7 @@ class MySQLConnection(Connection):
             if code in _UNREACHABLE_CODES:
                 raise UnreachableServer(message) from None
             raise DatabaseError(f"the MySQL server refuses: {message}") from None
-        except (pymysql.err.Error, RuntimeError) as error:  # the driver lacks `cryptography`
+        except (pymysql.err.Error, RuntimeError) as error:  # the package `cryptography` is missing
             raise UsageError(f"cannot connect to the MySQL server: {error}") from None
         self.thread: int = self._driver_connection.thread_id()
         self.user = str(connect_args["user"])
@@ -114,11 +115,16 @@ class MySQLConnection(Connection):
     # --- for InterCode's statements ----------------------------------------------------------
 
     def with_literals(self, sql: str, arguments: Sequence[Any]) -> str:
-        """Return statements with a quoted argument for each ``%s``."""
+        """Return statements in which quoted arguments replace each ``%s``."""
         return str(self._driver_connection.cursor().mogrify(sql, arguments))
 
     def insert(self, sql: str, rows: list[Row]) -> None:
-        """Insert many rows with one statement that ends in ``VALUES (%s, …)``."""
+        """Insert many rows.
+
+        Args:
+            sql: A statement that ends in ``VALUES (%s, …)``.
+            rows: The rows.
+        """
         try:
             with self._driver_connection.cursor() as cursor:
                 cursor.executemany(sql, rows)
@@ -129,14 +135,17 @@ class MySQLConnection(Connection):
             raise self.refusal(message) from None
 
     def ping(self) -> None:
-        """Raise `ConnectionLoss` if the connection is gone."""
+        """Check the connection. Raises `ConnectionLoss` if it was lost."""
         self.query("DO 0")
 
     def reset(self, database: str) -> None:
-        """Start a new session on the connection, without variables, locks and temporary tables.
+        """Start a new session on this connection, without variables, locks and temporary tables.
+
+        Args:
+            database: The database that the new session uses.
 
         Raises:
-            ConnectionLoss: The connection is gone.
+            ConnectionLoss: The connection was lost.
         """
         try:
             self._driver_connection._execute_command(_RESET_CONNECTION, b"")
@@ -146,8 +155,8 @@ class MySQLConnection(Connection):
             raise ConnectionLoss(str(error)) from None
 
     def cut(self) -> None:
-        """End the connection from another thread, which wakes its reader."""
-        with suppress(OSError, AttributeError):  # already closed
+        """End the connection from another thread. The thread that reads from it gets an error."""
+        with suppress(OSError, AttributeError):  # the connection is closed already
             self._driver_connection._sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
@@ -156,40 +165,44 @@ class MySQLConnection(Connection):
 
     # --- for an agent's actions --------------------------------------------------------------
 
-    def run(self, text: str, max_rows: int | None = None, limits: Limits | None = None) -> Outcome:
-        """Run an action; keep all rows if `max_rows` is None.
+    def run(
+        self, text: str, max_rows: int | None = None, limits: Limits | None = None
+    ) -> ActionOutcome:
+        """Run an action; see `session.Connection.run`.
 
         Raises:
-            ConnectionLoss: The connection is gone.
+            ConnectionLoss: The connection was lost.
         """
-        results: list[Result] = []
+        results: list[StatementResult] = []
         failure: Failure | None = None
         timed_out = False
         try:
             self._driver_connection._execute_command(_QUERY, text)
-            reply = Reply(self._driver_connection._rfile)
+            reply = QueryReply(self._driver_connection._rfile)
             while reply.has_more:
                 results.append(reply.result(RowBuffer(max_rows, limits)))
         except ServerError as error:
             if error.code in _LOSS_CODES:
                 raise ConnectionLoss(error.message) from None
-            # The rest of the text may be a comment, which is not an error.
+            # The rest of the text may be only a comment, which the server reports as an empty
+            # statement.
             if error.code != _EMPTY_QUERY_CODE or _GAP.search(text):
                 failure = Failure(error.message, f"{error.code} ({error.state})")
                 timed_out = error.code in _TIMEOUT_CODES
         except pymysql.err.Error as error:
             raise ConnectionLoss(_code_and_message(error)[1]) from None
-        except (OSError, ValueError, AttributeError) as error:  # closed meanwhile
+        except (OSError, ValueError, AttributeError) as error:
+            # Another thread has closed the connection.
             raise ConnectionLoss(str(error)) from None
         except ArithmeticError:  # the agent has chosen a character set without ASCII
             raise ConnectionLoss("a number cannot be read") from None
         if results and results[-1] == _EMPTY_RESULT and _ENDS_IN_COMMENT.search(text):
-            results.pop()  # to MariaDB a comment is a statement
-        return Outcome(tuple(results), failure, timed_out)
+            results.pop()  # MariaDB gives a result for a comment, as for a statement
+        return ActionOutcome(tuple(results), failure, timed_out)
 
 
 def _check_socket(path: str | None) -> None:
-    """Check that a socket accepts connections: the driver leaks a socket that does not."""
+    """Check that a socket accepts connections; otherwise the driver would leak a descriptor."""
     if path is None:
         return
     with socket.socket(socket.AF_UNIX) as probe:
@@ -200,7 +213,7 @@ def _check_socket(path: str | None) -> None:
 
 
 def _code_and_message(error: Exception) -> tuple[int, str]:
-    """Return code and message; the code is 0 for an error that is not the server's."""
+    """Return the code and message of an error; the code is 0 if the driver raised the error."""
     match error.args:
         case (int(code), str(message)):
             return code, message or "the connection is closed"
@@ -208,7 +221,7 @@ def _code_and_message(error: Exception) -> tuple[int, str]:
 
 
 class ServerError(Exception):
-    """An error that the server reports for a statement.
+    """An error of a statement, in a packet of the server.
 
     Attributes:
         code: The server's error number.
@@ -224,37 +237,37 @@ class ServerError(Exception):
         super().__init__(self.message)
 
 
-class Reply:
-    """The server's response to one query: a result for each of its statements.
+class QueryReply:
+    """The server's response to one query, with a result for each statement.
 
     Args:
-        file: The connection's incoming bytes.
+        file: The bytes that arrive on the connection.
 
     Attributes:
-        has_more: Whether there is another result.
+        has_more: Whether another result follows.
     """
 
     def __init__(self, file: BinaryIO) -> None:
         self.has_more = True
         self._read = file.read
 
-    def result(self, row_buffer: RowBuffer) -> Result:
+    def result(self, row_buffer: RowBuffer) -> StatementResult:
         """Read the next result.
 
         Raises:
-            ServerError: The statement failed; no result follows.
-            ConnectionLoss: The connection is gone.
+            ServerError: The statement failed. No result follows.
+            ConnectionLoss: The connection was lost.
         """
         packet = self._packet()
         if packet[0] == _OK:
             affected_rows, position = _read_length(packet, 1)
-            _, position = _read_length(packet, position)  # the number of the last inserted row
+            _, position = _read_length(packet, position)  # the last inserted row's number
             self._end(packet, position)
-            return Result(affected_rows=affected_rows)
+            return StatementResult(affected_rows=affected_rows)
         if packet[0] == _NULL:
             raise ConnectionLoss("the server asks for a file")
         columns = [_column(self._packet()) for _ in range(_read_length(packet, 0)[0])]
-        self._packet()  # the end of the columns
+        self._packet()  # the packet that marks the end of the columns
         decoders = [decode for _, decode in columns]
         packet = self._packet()
         while packet[0] != _END or len(packet) >= 9:
@@ -264,7 +277,9 @@ class Reply:
                 row_buffer.extend([_row(packet, decoders)])
             packet = self._packet()
         self._end(packet, 3)
-        return Result(tuple(name for name, _ in columns), row_buffer.rows, row_buffer.total)
+        return StatementResult(
+            tuple(name for name, _ in columns), row_buffer.rows, row_buffer.total
+        )
 
     def _end(self, packet: bytes, position: int) -> None:
         self.has_more = bool(
@@ -295,7 +310,7 @@ class Reply:
 
 
 def _read_length(packet: bytes, position: int) -> tuple[int, int]:
-    """Read a number of variable length; return it and the position after it."""
+    """Read a number of variable length; return the number and the position after it."""
     first_byte = packet[position]
     if first_byte < _NULL:
         return first_byte, position + 1
@@ -306,7 +321,11 @@ def _read_length(packet: bytes, position: int) -> tuple[int, int]:
 
 @lru_cache(maxsize=4096)
 def _column(packet: bytes) -> tuple[str, Decode | None]:
-    """Return name and decoder of a column, from its definition; None: the bytes stay bytes."""
+    """Return the name and the decoder of a column; None as the decoder leaves values as bytes.
+
+    Args:
+        packet: The packet that defines the column.
+    """
     position = 0
     fields = []
     for _ in range(6):  # catalogue, database, alias, table, name, name in the table

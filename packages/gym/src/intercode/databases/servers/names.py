@@ -1,21 +1,23 @@
-"""Names on a server: those of databases and accounts, and those that an agent uses.
+"""Names of databases on a server: unique names of clones, and the names that agents use.
 
-A clone's name identifies its origin: the machine and container, the process, and the process's
-start time. So the next start can drop the leftovers of a killed run, and nothing else.
+A clone is a private copy of a database. Its name identifies the machine and container, the process
+that created it, and the process's start time. So a later run can drop the clones that a killed run
+has left, and no others.
 
-An agent knows its database as ``concert_singer``; on the server its clone has a unique name. So the
-name is replaced in an action where it denotes the database, and only there, because a table or a
-column may have the same name:
+An agent knows its database by the task's name, such as ``concert_singer``, but on the server the
+clone has a unique name. In an action, the task's name is replaced by the clone's name where it
+denotes the database. Elsewhere the task's name stays, because a table or a column may have the same
+name. The name ``x`` denotes the database in these places:
 
 - ``USE x``; ``CREATE``, ``DROP``, ``ALTER DATABASE x``; ``SHOW TABLES FROM x`` and similar;
 - ``x.t`` where a table is named (after ``FROM``, ``JOIN``, ``INTO``, ``UPDATE``, ``TABLE`` …), and
   ``x.t.c`` anywhere. Elsewhere ``x.c`` is a column of a table ``x``;
-- ``'x'`` as a whole literal, where the action asks for names: ``SHOW …``, or a text that mentions a
+- ``'x'`` as a whole literal, if the action asks for names: ``SHOW …``, or a text that mentions a
   schema, a catalog or a database.
 
 The name is not replaced in text that the server composes (``CONCAT('con', 'cert_singer')``), nor in
-patterns (``LIKE 'concert%'``). sqlglot's tokenizer splits the text, which otherwise stays
-unchanged. In results the clone's name is replaced back.
+patterns (``LIKE 'concert%'``). The tokenizer of sqlglot finds the names; the remaining text is
+unchanged. In results, the clone's name is replaced by the task's name.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from intercode.databases.base import Outcome, Result, Row, Table
+from intercode.databases.base import ActionOutcome, Row, StatementResult, TableState
 from intercode_sandbox.ownership import has_ended, start_time
 
 _NAME = re.compile(r"ic([0-9a-f]{8})p([0-9a-f]+)t([0-9a-f]+)n[0-9a-f]+\Z")
@@ -63,7 +65,7 @@ _TABLE_LISTINGS = {"COLUMNS", "FIELDS", "INDEX", "INDEXES", "KEYS"}
 
 
 def new_name() -> str:
-    """Return a unique name that belongs to this process.
+    """Return a unique name for a database or account; the name identifies this process.
 
     The name has at most 32 characters (the limit of MySQL's accounts), and no character that is a
     wildcard in a ``GRANT``.
@@ -73,7 +75,7 @@ def new_name() -> str:
 
 
 def is_leftover(name: str) -> bool:
-    """Return whether a name is InterCode's and its process has ended.
+    """Return whether InterCode created a name, in a process that has ended.
 
     For a name of another machine or container the result is False: its process may still run.
     """
@@ -84,20 +86,23 @@ def is_leftover(name: str) -> bool:
 
 
 def _machine_digest() -> str:
-    """Return a digest of this machine's boot and this container."""
+    """Return a digest that identifies this machine, its last boot, and this container."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
     namespace = os.stat("/proc/self/ns/pid").st_ino  # noqa: PTH116 - no path of a file
     return hashlib.blake2b(f"{boot}{namespace}".encode(), digest_size=4).hexdigest()
 
 
 def rewrite(text: str, agent_name: str, name: str, dialect: str) -> tuple[str, list[Edit]]:
-    """Return an action with the clone's name, and the replacements.
+    """Replace the agent's name of the database in an action by the server's name.
 
     Args:
         text: The action.
-        agent_name: The agent's name of the database.
-        name: The server's name of the database.
-        dialect: sqlglot's name of the dialect: ``mysql`` or ``postgres``.
+        agent_name: The name of the database that the agent uses.
+        name: The name of the database on the server.
+        dialect: The name that sqlglot has for the dialect: ``mysql`` or ``postgres``.
+
+    Returns:
+        The new text, and the replacements.
     """
     if not _may_name(agent_name).search(text):
         return text, []
@@ -118,7 +123,12 @@ def rewrite(text: str, agent_name: str, name: str, dialect: str) -> tuple[str, l
 
 
 def original_position(position: int, edits: Sequence[Edit]) -> int:
-    """Return the position in the original text of a position in a rewritten text."""
+    """Return the position in an action that corresponds to a position in the rewritten action.
+
+    Args:
+        position: The position in the rewritten action.
+        edits: The replacements that `rewrite` has made.
+    """
     length_change = 0
     for start, stop, replacement in edits:
         if position < start + length_change:
@@ -131,7 +141,10 @@ def original_position(position: int, edits: Sequence[Edit]) -> int:
 
 @lru_cache(maxsize=256)
 def _may_name(agent_name: str) -> re.Pattern[str]:
-    """Return a cheap test, because most actions do not name the database."""
+    """Return a pattern that finds possible uses of the name.
+
+    The pattern is a cheap first test: most actions do not contain the name.
+    """
     name = re.escape(agent_name)
     return re.compile(
         rf"(?<!\w){name}[`\"]?\s*\.|(?:use|from|in|database|schema|exists)\s+[`\"]?{name}\b"
@@ -156,7 +169,7 @@ def _edits(text: str, tokens: Sequence[Any], agent_name: str, name: str) -> Iter
 
 
 def _is_database(tokens: Sequence[Any], offset: int, i: int) -> bool:
-    """Return whether the identifier at `i`, in the statement from `offset`, is the database."""
+    """Return whether the token `i` of the statement that starts at `offset` is the database."""
     preceding_words = [" ".join(token.text.upper().split()) for token in tokens[offset:i]]
     following_words = [token.text for token in tokens[i + 1 : i + 4]]
     if following_words[:1] == ["."]:
@@ -175,7 +188,7 @@ def _is_database(tokens: Sequence[Any], offset: int, i: int) -> bool:
 
 
 def _is_table(preceding_words: Sequence[str]) -> bool:
-    """Return whether these words precede the name of a table, not of a column."""
+    """Return whether the name after these words is the name of a table, not of a column."""
     last_word = preceding_words[-1] if preceding_words else ""
     if last_word in _TABLE_CONTEXTS or (last_word in _EXPLAIN_WORDS and len(preceding_words) == 1):
         return True
@@ -194,13 +207,18 @@ def _is_table(preceding_words: Sequence[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class NameMapping:
-    """A clone's name, and the nominal name that replaces it in results."""
+    """The name of a clone on the server, and the agent's name that replaces it in results."""
 
     clone: str
     name: str
 
-    def outcome(self, outcome: Outcome, edits: Sequence[Edit]) -> Outcome:
-        """Return the outcome of an action with these edits, in the agent's names and positions."""
+    def outcome(self, outcome: ActionOutcome, edits: Sequence[Edit]) -> ActionOutcome:
+        """Return an outcome with the agent's names, and positions in the agent's text.
+
+        Args:
+            outcome: The outcome of the rewritten action.
+            edits: The replacements that `rewrite` has made in the action.
+        """
         results, failure = outcome.results, outcome.failure
         if failure is not None:
             position = failure.position
@@ -211,7 +229,7 @@ class NameMapping:
             return outcome
         return replace(outcome, results=tuple(map(self._result, results)), failure=failure)
 
-    def state(self, tables: Mapping[str, Table]) -> dict[str, Table]:
+    def state(self, tables: Mapping[str, TableState]) -> dict[str, TableState]:
         """Return a state with the agent's names."""
         return {
             self._text(name): replace(
@@ -222,14 +240,14 @@ class NameMapping:
             for name, table in tables.items()
         }
 
-    def _is_named(self, result: Result) -> bool:
+    def _is_named(self, result: StatementResult) -> bool:
         """Return whether a result contains the clone's name."""
         clone = self.clone
         return any(clone in column for column in result.columns) or any(
             type(cell) is str and clone in cell for row in result.rows for cell in row
         )
 
-    def _result(self, result: Result) -> Result:
+    def _result(self, result: StatementResult) -> StatementResult:
         if not self._is_named(result):
             return result
         columns = tuple(map(self._text, result.columns))

@@ -1,12 +1,12 @@
 """PostgreSQL engine, on a server at a URL or a private one.
 
-Each session has a clone of the source's template, and its own role, which owns this clone and may
-connect to no other database.
+Each session has a clone, a copy of the template database that holds the source's content. Each
+clone has its own role, which owns the clone and may connect to no other database.
 
-A template belongs to ``pg_database_owner``, a role of which the owner of any database is a member.
-So the owner of a clone owns its tables, without any change in the clone. A clone is a copy of the
-template's files. Measured on PostgreSQL 15, 2 cores, medians: 28 ms with the strategy
-``file_copy``, 62 ms with ``wal_log``, and 5 ms to drop it.
+The tables of a template belong to ``pg_database_owner``. The owner of any database is a member of
+this role. So the owner of a clone owns its tables, without any change in the clone. A clone is a
+copy of the template's files. Median times on PostgreSQL 15 with 2 cores: 28 ms with the strategy
+``file_copy``, 62 ms with ``wal_log``, and 5 ms to drop the clone.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from contextlib import closing
 from typing import Any
 from urllib.parse import unquote
 
-from intercode.databases.base import EngineOptions, Failure, Outcome, Row
+from intercode.databases.base import ActionOutcome, EngineOptions, Failure, Row
 from intercode.databases.convert import schema_ddl
 from intercode.databases.convert.schema import TableSchema
 from intercode.databases.servers.engine import ServerEngine, parse_url
+from intercode.databases.servers.introspection import RelationSchema, postgresql_schema
 from intercode.databases.servers.names import new_name
 from intercode.databases.servers.postgresql_client import READ_ONLY, PostgreSQLConnection
 from intercode.databases.servers.private import start_postgresql
-from intercode.databases.servers.schemas import RelationSchema, postgresql_schema
 from intercode.databases.servers.session import (
     Clone,
     ConnectionLoss,
@@ -34,12 +34,12 @@ from intercode.databases.servers.session import (
 )
 from intercode.databases.source import Source
 from intercode.errors import DatabaseError, UsageError
-from intercode.syntax import quoted
+from intercode.sql_identifiers import quote_identifier
 from intercode_sandbox.base import Limits
 
 _MIN_VERSION = 140000
 _FILE_COPY_VERSION = 150000
-"""First version with a choice of the strategy; earlier versions copy files."""
+"""The first version that offers a choice of the strategy. Earlier versions copy files."""
 _OPTIONS = ("host", "sslmode", "sslrootcert", "sslcert", "sslkey")
 _SETTINGS = {
     "default_transaction_read_only": "on",
@@ -60,7 +60,7 @@ ALTER ROLE {name} PASSWORD '{password}';
 ALTER DATABASE {name} RESET ALL; ALTER DATABASE {name} CONNECTION LIMIT -1;
 GRANT CONNECT ON DATABASE {name} TO {name}
 """
-"""Restores access for an agent that has locked itself out: it can change all of these settings."""
+"""Statements that restore an agent's access after the agent has changed these settings."""
 _START_TIME_QUERY = "SELECT pg_catalog.pg_postmaster_start_time()::text"
 _OTHERS_CRASH = "crash of another server process"
 _LARGE_OBJECTS = "SELECT 1 FROM pg_catalog.pg_largeobject_metadata LIMIT 1"
@@ -82,7 +82,7 @@ _OWNED_RELATIONS = (
     "WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'v') ORDER BY oid"
 )
 _SECRETS = ("pg_database", "pg_stat_activity", "pg_stat_database", "pg_roles", "pg_user")
-"""Views of the other databases on the server, and of their activity."""
+"""Views that show the server's other databases and their activity."""
 
 PostgreSQLClone = Clone[PostgreSQLConnection]
 
@@ -93,9 +93,9 @@ class PostgreSQLSession(ServerSession[PostgreSQLConnection]):
     dialect = "postgres"
     idle_statement = "SELECT 1"
 
-    def _run(self, text: str, seconds: float, max_rows: int) -> Outcome:
+    def _run(self, text: str, seconds: float, max_rows: int) -> ActionOutcome:
         outcome = super()._run(text, seconds, max_rows)
-        # A function can have the effect of SET, after which a SELECT can write.
+        # A function can have the effect of SET, after which even a SELECT can write.
         self.is_written = self.is_written or not self._connection.has_only_reads
         return outcome
 
@@ -142,13 +142,13 @@ class PostgreSQLSession(ServerSession[PostgreSQLConnection]):
 
     def _read(
         self, connection: PostgreSQLConnection, relation: Relation, limits: Limits
-    ) -> tuple[Sequence[Row], Outcome]:
+    ) -> tuple[Sequence[Row], ActionOutcome]:
         relation_id, namespace, name, _, is_row_security_forced = relation.row
         columns = connection.query(_COLUMNS.format(relation_id))
-        qualified_name = f"{quoted(str(namespace))}.{quoted(str(name))}"
+        qualified_name = f"{quote_identifier(str(namespace))}.{quote_identifier(str(name))}"
         if not is_row_security_forced:
             return columns, connection.run(f"SELECT * FROM {qualified_name}", limits=limits)
-        # An owner may hide rows from itself, but must not hide them from this reading.
+        # An owner may hide rows from itself. This reading must see all rows.
         connection.query(f"BEGIN; ALTER TABLE {qualified_name} NO FORCE ROW LEVEL SECURITY")
         outcome = connection.run(f"SELECT * FROM {qualified_name}", limits=limits)
         connection.query("ROLLBACK")
@@ -188,7 +188,7 @@ class PostgreSQLEngine(ServerEngine[PostgreSQLConnection, PostgreSQLClone]):
     # --- for sessions ------------------------------------------------------------------------
 
     def connect_to(self, clone: PostgreSQLClone, for_state: bool = False) -> PostgreSQLConnection:
-        """Connect to a clone; see `session.SessionEngine.connect_to`."""
+        """Connect to a clone, and repair its access if necessary; see `session.SessionEngine`."""
         settings = _STATE_SETTINGS if for_state else _SETTINGS
         try:
             return self._connect_as(clone.name, clone.password, settings)
@@ -198,8 +198,10 @@ class PostgreSQLEngine(ServerEngine[PostgreSQLConnection, PostgreSQLClone]):
             return self._connect_as(clone.name, clone.password, settings)
 
     def check_same_server(self, clone: PostgreSQLClone) -> None:
-        """Check for a restart; see `session.SessionEngine.check_same_server`."""
-        with self.admin() as admin:  # patient: the server recovers if the agent crashed its process
+        """Check that the server was not restarted; see `session.SessionEngine`."""
+        # The connection waits for the server: after a crash of an agent's process the server
+        # recovers.
+        with self.admin() as admin:
             start_time = admin.query(_START_TIME_QUERY)[0][0]
         if clone.generation != self.generation or clone.start_time != start_time:
             raise DatabaseError("the PostgreSQL server was restarted")
@@ -236,11 +238,11 @@ class PostgreSQLEngine(ServerEngine[PostgreSQLConnection, PostgreSQLClone]):
     def _make_database(
         self, admin: PostgreSQLConnection, template: str, settings: Mapping[str, object]
     ) -> PostgreSQLClone:
-        """Copy a database, create its own role, and connect to the copy."""
+        """Copy a database, create a role that owns the copy, and connect to the copy."""
         name, password = new_name(), secrets.token_urlsafe(18)
         admin.query(f"CREATE ROLE {name} LOGIN PASSWORD '{password}'")
         if not self._is_superuser:
-            admin.query(f"GRANT {name} TO CURRENT_USER")  # necessary to make it the owner
+            admin.query(f"GRANT {name} TO CURRENT_USER")  # needed to make the role the owner
         try:
             strategy = "STRATEGY file_copy" if admin.version >= _FILE_COPY_VERSION else ""
             admin.query(f"CREATE DATABASE {name} TEMPLATE {template} OWNER {name} {strategy}")
@@ -264,7 +266,8 @@ class PostgreSQLEngine(ServerEngine[PostgreSQLConnection, PostgreSQLClone]):
                 self._connect({**self._connect_args, "dbname": clone.name})
             ) as template_connection:
                 _close_off(template_connection)
-        admin.query(f"ALTER ROLE {clone.name} NOLOGIN")  # no connection may be open in a template
+        # A database with open connections cannot be a template, so its role must not connect.
+        admin.query(f"ALTER ROLE {clone.name} NOLOGIN")
         return clone
 
     def _insert(
@@ -281,9 +284,14 @@ class PostgreSQLEngine(ServerEngine[PostgreSQLConnection, PostgreSQLClone]):
 
 
 def _close_off(connection: PostgreSQLConnection) -> None:
-    """Hide the other databases from a database and its clones, as the server's superuser."""
+    """Hide the server's other databases from the users of a template's clones.
+
+    Args:
+        connection: A superuser's connection to the template.
+    """
     connection.query("; ".join(f"REVOKE SELECT ON pg_catalog.{s} FROM PUBLIC" for s in _SECRETS))
-    # A function of ``information_schema.columns`` that looks up this database's encoding in these.
+    # This function looks up the database's encoding in one of the hidden views. The view
+    # ``information_schema.columns`` needs the function.
     connection.query(
         "ALTER FUNCTION information_schema._pg_char_octet_length(oid, int4) SECURITY DEFINER"
     )

@@ -1,8 +1,8 @@
-"""Connection to PostgreSQL, over psycopg.
+"""Connection to PostgreSQL, by the driver psycopg.
 
-InterCode uses the engines' own drivers, not SQLAlchemy: a thin interpreter needs errors, types and
-cancellation exactly as the engine gives them. An action goes to the server unchanged, over the
-simple query protocol, because it may hold several statements. Rows arrive in chunks, so a result
+InterCode uses the engines' own drivers, not SQLAlchemy. A thin interpreter needs errors, types and
+cancellation exactly as the engine gives them. An action goes to the server unchanged, by the simple
+query protocol, because an action may contain several statements. Rows arrive in chunks, so a result
 without end never fills this process.
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from intercode.databases.base import Failure, Outcome, Result, Row
+from intercode.databases.base import ActionOutcome, Failure, Row, StatementResult
 from intercode.databases.servers import driver
 from intercode.databases.servers.session import (
     Connection,
@@ -24,7 +24,7 @@ from intercode.databases.servers.session import (
     UnreachableServer,
 )
 from intercode.errors import DatabaseError
-from intercode.syntax import quoted
+from intercode.sql_identifiers import quote_identifier
 from intercode_sandbox.base import Limits
 
 psycopg = driver("PostgreSQL")
@@ -34,7 +34,7 @@ Transformer = psycopg.adapt.Transformer
 READ_ONLY = "25006"
 _CONNECT_SECONDS = 10
 _CHUNK = 4
-"""Rows read at once: more would be faster, but each row may be as large as the server's memory."""
+"""The rows of a chunk. More rows would be faster, but a row may be as large as server memory."""
 _CANCELLED = "57014"
 _TIMEOUT_MESSAGE = "canceling statement due to statement timeout"
 _LOSS_CODES = ("57P01", "57P02", "57P03", "57P05")
@@ -49,18 +49,17 @@ _TEXT_TYPES = (
     *("tsrange", "tstzrange", "int4multirange", "int8multirange", "nummultirange"),
     *("datemultirange", "tsmultirange", "tstzmultirange"),
 )
-"""Types for which psycopg has special classes; the results have the server's text instead."""
+"""Types for which psycopg has special classes. Results have the server's text instead."""
 _MAX_DEPTH = 64
-"""Maximum levels of a JSON value. A deeper value is text, because functions on values are
-recursive."""
+"""Maximum levels of a JSON value. A deeper value stays text, because later code is recursive."""
 
 
 class PostgreSQLConnection(Connection):
-    """A connection; see `session.Connection`.
+    """A connection to PostgreSQL; see `session.Connection`.
 
     Args:
         connect_args: The arguments of `psycopg.connect`.
-        settings: Run-time parameters, to which ``DISCARD ALL`` returns.
+        settings: Run-time parameters of the session, which ``DISCARD ALL`` restores.
 
     Raises:
         UnreachableServer: The server does not respond.
@@ -93,11 +92,11 @@ class PostgreSQLConnection(Connection):
     # --- for InterCode's statements ----------------------------------------------------------
 
     def with_literals(self, sql: str, arguments: Sequence[str]) -> str:
-        """Return statements with a quoted text for each ``{}``."""
-        return sql.format(*[quoted(text, "'") for text in arguments])
+        """Return statements in which quoted texts replace each ``{}``."""
+        return sql.format(*[quote_identifier(text, "'") for text in arguments])
 
     def insert(self, table: str, rows: Iterator[Row]) -> None:
-        """Insert many rows.
+        """Insert many rows into a table.
 
         Raises:
             DatabaseError: The server refuses the rows, or was lost.
@@ -110,17 +109,17 @@ class PostgreSQLConnection(Connection):
             raise self.refusal(error) from None
 
     def ping(self) -> None:
-        """Raise `ConnectionLoss` if the connection is gone."""
+        """Check the connection. Raises `ConnectionLoss` if it was lost."""
         self.run("")
 
     @property
     def read_only(self) -> bool:
-        """Whether transactions start read-only: the server reports each change of this setting."""
+        """Whether transactions start read-only. The server reports each change of this setting."""
         return bool(self._pg.parameter_status(b"default_transaction_read_only") == b"on")
 
     @property
     def has_only_reads(self) -> bool:
-        """Whether the last action only read, completely within one read-only transaction."""
+        """Whether the last action ran entirely in one read-only transaction."""
         return self._has_only_reads and self.read_only
 
     @property
@@ -130,13 +129,13 @@ class PostgreSQLConnection(Connection):
 
     def cancel(self) -> None:
         """Cancel the running statement, from any thread."""
-        with suppress(psycopg.Error):  # the connection is gone, with its statement
+        with suppress(psycopg.Error):  # the connection was lost, and its statement with it
             self._pg.get_cancel().cancel()
 
     def cut(self) -> None:
-        """End the connection from another thread, which wakes its reader."""
+        """End the connection from another thread. The thread that reads from it gets an error."""
         with (
-            suppress(OSError, psycopg.Error),  # already closed
+            suppress(OSError, psycopg.Error),  # the connection is closed already
             socket.socket(fileno=os.dup(self._pg.socket)) as wire,
         ):
             wire.shutdown(socket.SHUT_RDWR)
@@ -147,13 +146,15 @@ class PostgreSQLConnection(Connection):
 
     # --- for an agent's actions --------------------------------------------------------------
 
-    def run(self, text: str, max_rows: int | None = None, limits: Limits | None = None) -> Outcome:
-        """Run an action; keep all rows if `max_rows` is None.
+    def run(
+        self, text: str, max_rows: int | None = None, limits: Limits | None = None
+    ) -> ActionOutcome:
+        """Run an action; see `session.Connection.run`.
 
         Raises:
-            ConnectionLoss: The connection is gone.
+            ConnectionLoss: The connection was lost.
         """
-        results: list[Result] = []
+        results: list[StatementResult] = []
         failure: Failure | None = None
         pending_rows: Any = None
         self._has_only_reads = True
@@ -169,19 +170,19 @@ class PostgreSQLConnection(Connection):
                 elif status in _COPIES:
                     self._copy(status)
                 elif status in _ROWS:
-                    pending_rows = pending_rows or _Rows(result, max_rows, limits)
+                    pending_rows = pending_rows or _RowCollector(result, max_rows, limits)
                     pending_rows.add(Transformer(self._driver_connection), result)
                     if status == pq.ExecStatus.TUPLES_OK:
                         results.append(pending_rows.result())
                         pending_rows = None
                 elif status == pq.ExecStatus.COMMAND_OK:
-                    results.append(Result(affected_rows=_affected_rows(result)))
+                    results.append(StatementResult(affected_rows=_affected_rows(result)))
         except psycopg.Error as error:
             raise ConnectionLoss(_first_line(error)) from None
         if self._pg.status != pq.ConnStatus.OK or (failure and failure.code in _LOSS_CODES):
             raise ConnectionLoss(failure.message if failure else "the connection is closed")
         timed_out = failure is not None and failure.message == _TIMEOUT_MESSAGE
-        return Outcome(tuple(results), failure, timed_out=timed_out)
+        return ActionOutcome(tuple(results), failure, timed_out=timed_out)
 
     def _send(self, text: str) -> None:
         self._pg.send_query(text.encode())
@@ -193,14 +194,14 @@ class PostgreSQLConnection(Connection):
             pass
 
     def _note(self, tag: bytes) -> None:
-        # A COMMIT among the statements ends the read-only transaction. A later statement can then
-        # write, and restore all settings before they are checked. Of a result's chunks, only the
-        # last has a tag.
+        # If one of the statements is a COMMIT, it ends the read-only transaction. A later statement
+        # can then write, and restore all settings before InterCode checks them. Of the chunks of a
+        # result, only the last has a tag (the name of the statement).
         if tag and not tag.startswith(_READ_TAGS):
             self._has_only_reads = False
 
     def _copy(self, status: int) -> None:
-        """Fail a ``COPY`` from the client, which has no input; read and drop one to the client."""
+        """Handle a COPY statement: refuse input from the client, discard output to the client."""
         if status == pq.ExecStatus.COPY_OUT:
             while self._pg.get_copy_data(0)[0] > 0:
                 pass
@@ -208,8 +209,8 @@ class PostgreSQLConnection(Connection):
             self._pg.put_copy_end(b"there is no input to copy from")
 
 
-class _Rows:
-    """The rows of one result, as they arrive."""
+class _RowCollector:
+    """A collector of the rows of one result, which arrive in chunks."""
 
     def __init__(self, result: Any, max_rows: int | None, limits: Limits | None) -> None:
         self._columns = tuple(
@@ -226,13 +227,13 @@ class _Rows:
             return
         self._row_buffer.extend(_load(transformer, result))
 
-    def result(self) -> Result:
-        """Return the result, after its last row."""
-        return Result(self._columns, self._row_buffer.rows, self._row_buffer.total)
+    def result(self) -> StatementResult:
+        """Return the result, when all rows have arrived."""
+        return StatementResult(self._columns, self._row_buffer.rows, self._row_buffer.total)
 
 
 def _failure(result: Any) -> Failure:
-    """Return an error in the form of the server's own client."""
+    """Return the failure with the text that the server's own client (psql) would show."""
 
     def field(name: str) -> str:
         value = result.error_field(getattr(pq.DiagnosticField, name))
@@ -257,7 +258,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _adapters() -> Any:
-    """Return the map that converts the server's values to Python's."""
+    """Return psycopg's map of converters from the server's values to Python's."""
     adapters = psycopg.adapt.AdaptersMap(psycopg.adapters)
     for name in _TEXT_TYPES:
         adapters.register_loader(name, psycopg.types.string.TextLoader)
@@ -285,7 +286,7 @@ def _child_values(value: Any) -> Iterable[Any]:
 
 
 def _load(transformer: Any, result: Any) -> list[Row]:
-    """Return the rows of a chunk."""
+    """Return the rows of a chunk, as Python values."""
     transformer.set_pgresult(result)
     try:
         return list(transformer.load_rows(0, result.ntuples, tuple))
@@ -301,7 +302,7 @@ def _load(transformer: Any, result: Any) -> list[Row]:
 
 
 def _cell(loader: Any, value: bytes | None) -> Any:
-    """Return a value, or its text if Python has no such value (``infinity``, the year 4713 BC)."""
+    """Return a value; if Python has no such value (``infinity``, the year 4713 BC), its text."""
     if value is None:
         return None
     try:

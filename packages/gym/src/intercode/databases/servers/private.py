@@ -2,8 +2,8 @@
 
 A server listens on a socket in its own folder, which no other user may enter, and on no network.
 The server does not flush to disk, because its content can be recreated. The cache keeps an
-initialised data folder, by the server's version, so only the first start pays for it. The recipes,
-which describe how each product is started, follow the server.
+initialised data folder for each version of a server, so only the first start takes long. The
+classes come first, then a recipe for each product, which describes how its server is started.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from typing import Any
 
 from intercode.databases.servers import driver, supervisor
 from intercode.errors import DatabaseError, UsageError
-from intercode_sandbox.files import cache_root, hold_folder, remove_tree
+from intercode_sandbox.host_files import cache_root, hold_folder, remove_tree
 from intercode_sandbox.ownership import is_gone, new_lease
 
 _PREFIX = "ic-db-"
 _START_SECONDS = 60.0
 _LOG_TAIL_BYTES = 2000
-_SOCKET_NAME_LIMIT = 60  # of the 107 bytes that a socket's whole path may have
+_SOCKET_NAME_LIMIT = 60  # bytes of the socket's name, of 107 bytes for its whole path
 _MYSQL_FOLDERS = ("/usr/sbin", "/usr/libexec", "/usr/local/sbin", "/usr/local/mysql/bin")
 _CASE = "--lower-case-table-names=1"
 _MYSQL_SERVE = (
@@ -63,7 +63,7 @@ _MARIADB_ONLY = (
     "--innodb-log-file-size=32M",
     "--debug-no-sync",
     "--skip-sync-frm",
-    # Limits of one session, which the session cannot raise.
+    # These limits of one session cannot be raised by the session.
     "--max-session-mem-used=1G",
     "--maximum-max-session-mem-used=1G",
     "--maximum-max-heap-table-size=128M",
@@ -103,27 +103,27 @@ _POSTGRESQL_SETTINGS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
-    """The method by which one product is started."""
+class ServerRecipe:
+    """The commands and settings by which the server of one product is started."""
 
     product: str
     binary: Path
     users: tuple[str, ...]
-    """Users for the server where this process is root: the first that exists."""
+    """Names of users as which the server may run if this process is root; the first that exists."""
     memory: int
-    """Maximum bytes of data of each of its processes; 0: no limit."""
+    """Maximum bytes of data of each process of the server; 0: no limit."""
     ending: int
-    """Signal that ends it immediately, and cleanly enough to leave nothing in the kernel."""
+    """Signal that ends the server immediately; no shared memory may remain in the kernel."""
     initialise: Callable[[Path], Sequence[str]]
-    """Returns the command that fills the data folder."""
+    """Returns the command that creates the data folder in the server's folder."""
     command: Callable[[Path], Sequence[str]]
-    """Returns the command that serves the data in a folder."""
+    """Returns the command that starts the server on the data in the server's folder."""
     prepare: Callable[[Path, str], None]
-    """Writes files with the administrator's password where `command` expects them."""
+    """Writes files that `command` needs, such as a file that sets the administrator's password."""
     connect_args: Callable[[Path, str], dict[str, Any]]
-    """Returns the arguments of the driver's ``connect``."""
+    """Returns the arguments of the driver's ``connect``, from the folder and the password."""
     probe: Callable[[Mapping[str, Any]], None]
-    """Connects and disconnects; raises `ConnectionError` while this is impossible."""
+    """Connects and disconnects; raises `ConnectionError` if the server does not respond."""
 
 
 class PrivateServer:
@@ -131,10 +131,10 @@ class PrivateServer:
 
     Attributes:
         product: ``mariadb``, ``mysql`` or ``postgresql``.
-        connect_args: The arguments of the driver's ``connect``, as the administrator.
+        connect_args: The arguments of the driver's ``connect``, for the administrator's account.
     """
 
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(self, recipe: ServerRecipe) -> None:
         _sweep()
         self.product = recipe.product
         self.folder = _new_folder()
@@ -166,9 +166,9 @@ class PrivateServer:
             remove_tree(self.folder)
 
     def _fill(self) -> None:
-        """Create an initialised data folder, from the cache if possible."""
+        """Create an initialised data folder, or copy it from the cache."""
         cached_folder = cache_root() / "servers" / _version(self._recipe)
-        with suppress(OSError):  # then the data folder is not cached
+        with suppress(OSError):  # without a writable cache, the data folder is not cached
             hold_folder(cached_folder.parent)
         data_folder = self.folder / "data"
         if cached_folder.is_dir():
@@ -179,7 +179,7 @@ class PrivateServer:
         _cache_data(data_folder, cached_folder)
 
     def _change_owner(self) -> None:
-        """Give the folder to the user that the server runs as."""
+        """Make the user as which the server runs the owner of the folder."""
         uid, gid = _user(self._recipe)
         if uid == os.geteuid():
             return
@@ -188,10 +188,10 @@ class PrivateServer:
             for parent, folders, files in os.walk(self.folder):
                 for name in (*folders, *files):
                     os.chown(Path(parent, name), uid, gid, follow_symlinks=False)
-        except OSError as error:  # in a user namespace root may be the only user
+        except OSError as error:  # in a user namespace, root may be the only user
             raise DatabaseError(
-                f"cannot give {self.folder} to user {uid}, as whom {self.product} is to run: "
-                f"{error.strerror}; name a server that runs: --engine URL"
+                f"cannot give {self.folder} to user {uid}, who runs {self.product}: "
+                f"{error.strerror}; name a running server: --engine URL"
             ) from error
 
     def _run(self, command: Sequence[str]) -> None:
@@ -212,12 +212,14 @@ class PrivateServer:
             output_text = (result.stdout + result.stderr).decode(errors="replace")[
                 -_LOG_TAIL_BYTES:
             ]
-            raise DatabaseError(f"{self.product}: its data folder cannot be made:\n{output_text}")
+            raise DatabaseError(
+                f"{self.product}: its data folder cannot be created:\n{output_text}"
+            )
 
     def _start(self) -> None:
         uid, gid = _user(self._recipe)
-        # This process opens the log, too: the folder vanishes with the server, which may end as it
-        # starts.
+        # This process opens the log itself. If the server ends while it starts, the supervisor
+        # removes the folder with the log.
         with (self.folder / "log").open("a+b") as log:
             self._process = subprocess.Popen(
                 [
@@ -249,14 +251,14 @@ class PrivateServer:
 
 
 def start_mariadb() -> PrivateServer:
-    """Start a private MariaDB, or MySQL if only that is installed; the caller closes it.
+    """Start a private MariaDB, or MySQL if only MySQL is installed; the caller closes it.
 
-    Its ``connect_args`` are for ``pymysql.connect``. The configuration is that of the 2023 release:
-    table names are in lower case, text is ``utf8mb4_general_ci``, and ``ONLY_FULL_GROUP_BY`` is
-    off.
+    The attribute ``connect_args`` holds arguments of ``pymysql.connect``. The configuration is that
+    of the 2023 release: table names are in lower case, text is ``utf8mb4_general_ci``, and
+    ``ONLY_FULL_GROUP_BY`` is off.
 
     Raises:
-        UsageError: Neither is installed.
+        UsageError: Neither MariaDB nor MySQL is installed.
         DatabaseError: The server did not start.
     """
     return PrivateServer(mysql_recipe())
@@ -265,7 +267,7 @@ def start_mariadb() -> PrivateServer:
 def start_postgresql() -> PrivateServer:
     """Start a private PostgreSQL; the caller closes it.
 
-    Its ``connect_args`` are for ``psycopg.connect``.
+    The attribute ``connect_args`` holds arguments of ``psycopg.connect``.
 
     Raises:
         UsageError: PostgreSQL or its driver is not installed.
@@ -274,7 +276,7 @@ def start_postgresql() -> PrivateServer:
     return PrivateServer(postgresql_recipe())
 
 
-def _user(recipe: Recipe) -> tuple[int, int]:
+def _user(recipe: ServerRecipe) -> tuple[int, int]:
     if os.geteuid() != 0:
         return os.geteuid(), os.getegid()
     for name in (*recipe.users, "nobody"):
@@ -294,37 +296,45 @@ def _new_folder() -> Path:
 
 
 def _sweep() -> None:
-    """Remove the folders of servers whose owner and supervisor were both killed."""
+    """Remove the folders of servers whose owner process and supervisor were both killed."""
     for parent in {Path(tempfile.gettempdir()), Path("/tmp")}:
         for folder in parent.glob(f"{_PREFIX}*"):
             if folder.is_dir() and is_gone(folder.name.removeprefix(_PREFIX)):
-                with suppress(OSError):  # the folder is another user's
+                with suppress(OSError):  # another user owns the folder
                     remove_tree(folder)
 
 
-def _version(recipe: Recipe) -> str:
-    """Return a name that depends on everything on which an initialised data folder depends."""
+def _version(recipe: ServerRecipe) -> str:
+    """Return a name for the cached data folder of a server.
+
+    The name depends on the server's version and on the command that creates the folder.
+    """
     result = subprocess.run([recipe.binary, "--version"], capture_output=True, check=False)
     command = "\0".join(recipe.initialise(Path("/"))).encode()
     return f"{recipe.product}-{hashlib.blake2b(result.stdout + command, digest_size=8).hexdigest()}"
 
 
 def _cache_data(data_folder: Path, cached_folder: Path) -> None:
-    """Copy an initialised data folder into the cache, completely or not at all."""
+    """Copy an initialised data folder into the cache; an incomplete copy never appears there."""
     cached_folder.parent.mkdir(parents=True, exist_ok=True)
     copy = Path(tempfile.mkdtemp(dir=cached_folder.parent, prefix=f"{cached_folder.name}.tmp-"))
     try:
         shutil.copytree(data_folder, copy / "data", symlinks=True)
         (copy / "data").rename(cached_folder)
     except OSError:
-        if not cached_folder.is_dir():  # otherwise another process was first
+        if not cached_folder.is_dir():  # if it exists, another process was faster
             raise
     finally:
         remove_tree(copy)
 
 
 def find_binary(names: Sequence[str], folders: Sequence[str], package: str) -> Path:
-    """Return a server's binary, which packages often install outside of the path.
+    """Return the path of a server's binary. Packages often install it outside of ``PATH``.
+
+    Args:
+        names: Possible names of the binary, the preferred name first.
+        folders: Folders to search before those of ``PATH``.
+        package: The package that contains the binary, for the error message.
 
     Raises:
         UsageError: No such binary is installed.
@@ -339,20 +349,20 @@ def find_binary(names: Sequence[str], folders: Sequence[str], package: str) -> P
     )
 
 
-def mysql_recipe() -> Recipe:
-    """Return the recipe of MariaDB, or of MySQL if only that is installed.
+def mysql_recipe() -> ServerRecipe:
+    """Return the recipe of MariaDB, or of MySQL if only MySQL is installed.
 
     Raises:
-        UsageError: Neither is installed.
+        UsageError: Neither MariaDB nor MySQL is installed.
     """
     binary = find_binary(("mariadbd", "mysqld"), _MYSQL_FOLDERS, "mariadb-server")
     is_mariadb = "mariadb" in binary.resolve().name
-    return Recipe(
+    return ServerRecipe(
         product="mariadb" if is_mariadb else "mysql",
         binary=binary,
         users=("mysql",),
         memory=0,
-        ending=signal.SIGKILL,  # leaves nothing in the kernel, and a shutdown takes long
+        ending=signal.SIGKILL,  # a shutdown takes long, and a kill leaves nothing in the kernel
         initialise=_initialise_mariadb if is_mariadb else partial(_initialise_mysql, binary),
         command=partial(_serve_mysql, binary, _MARIADB_ONLY if is_mariadb else _MYSQL_ONLY),
         prepare=_prepare_mysql,
@@ -405,7 +415,7 @@ def _mysql_connect_args(folder: Path, password: str) -> dict[str, Any]:
         "unix_socket": str(folder / "socket"),
         "user": "root",
         "password": password,
-        "ssl_disabled": True,  # on a socket TLS secures nothing, and costs 20 ms a connection
+        "ssl_disabled": True,  # TLS on a socket adds no security, and costs 20 ms a connection
     }
 
 
@@ -419,7 +429,7 @@ def _probe_mysql(connect_args: Mapping[str, Any]) -> None:
         raise ConnectionError(str(error)) from None
 
 
-def postgresql_recipe() -> Recipe:
+def postgresql_recipe() -> ServerRecipe:
     """Return the recipe of the newest installed PostgreSQL.
 
     Raises:
@@ -430,12 +440,12 @@ def postgresql_recipe() -> Recipe:
     ]
     binary = find_binary(("postgres",), folders, "postgresql")
     driver("PostgreSQL")
-    return Recipe(
+    return ServerRecipe(
         product="postgresql",
         binary=binary,
         users=("postgres",),
         memory=512 << 20,
-        ending=signal.SIGQUIT,  # immediate, but frees its shared memory
+        ending=signal.SIGQUIT,  # ends at once, but frees the server's shared memory
         initialise=partial(_initialise_postgresql, binary.with_name("initdb")),
         command=partial(_serve_postgresql, binary),
         prepare=_prepare_postgresql,
@@ -467,8 +477,8 @@ def _serve_postgresql(binary: Path, folder: Path) -> Sequence[str]:
 
 
 def _prepare_postgresql(folder: Path, password: str) -> None:
-    # No other user may enter the folder, and an agent in a private database cannot connect from the
-    # server to anything. A password would defend nothing, and costs 5 ms for each connection.
+    # No other user may enter the folder. The SQL of an agent cannot open a connection from the
+    # server to anything. A password would add no security, and costs 5 ms for each connection.
     (folder / "hba.conf").write_text(
         f"local all {_ADMINISTRATOR} trust\nlocal sameuser all trust\n", encoding="ascii"
     )
@@ -486,8 +496,8 @@ def _probe_postgresql(connect_args: Mapping[str, Any]) -> None:
         raise ConnectionError(str(error)) from None
 
 
-RECIPES: dict[str, Callable[[], Recipe]] = {
+RECIPES: dict[str, Callable[[], ServerRecipe]] = {
     "mysql": mysql_recipe,
     "postgresql": postgresql_recipe,
 }
-"""Engine → the recipe of its private server."""
+"""Name of the engine → function that returns the recipe of its private server."""

@@ -1,8 +1,8 @@
 """Common base of the sessions on a database server, MySQL and PostgreSQL.
 
-A session starts read-only, and the engine itself refuses a statement that would write. Only then
-does the clone count as written: the session gets write access, and the action runs again. So a
-session that only reads leaves a clone that the next session can use.
+A session starts read-only, so the server refuses a statement that would write. After a refusal the
+clone counts as written: the session gets write access, and the action runs again. A session that
+only reads leaves a pristine clone, which the next session can use.
 """
 
 from __future__ import annotations
@@ -17,22 +17,25 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
-from intercode.databases.base import Failure, Outcome, Role, Row, Table
+from intercode.databases.base import ActionOutcome, Failure, Role, Row, TableState
+from intercode.databases.servers.introspection import RelationSchema
 from intercode.databases.servers.names import Edit, NameMapping, rewrite
-from intercode.databases.servers.schemas import RelationSchema
-from intercode.databases.servers.watchdog import Watchdog
+from intercode.databases.servers.statement_timeouts import Watchdog
 from intercode.databases.source import Source
 from intercode.errors import ActionError, DatabaseError, OutputLimitError, SandboxClosedError
 from intercode_sandbox.base import Limits
 from intercode_sandbox.interruption import reraise_callers
 
 _GRACE_SECONDS = 0.5
-"""Seconds by which InterCode's time limit exceeds the server's own."""
+"""Seconds by which InterCode's time limit exceeds the time limit of the server."""
 _CLOSE_SECONDS, _AGAIN_SECONDS = 2.0, 0.1
 _RESULT_BYTES, _STATE_BYTES = 16, 64
-"""Bytes of rows that are kept for each byte of the output limit: of an action, of a whole state."""
+"""The most bytes of rows that are kept, of an action's results and of a state.
 
-# In PostgreSQL a carriage return ends a comment, and comments nest: a nested one is not matched.
+The values are multiples of the output limit.
+"""
+
+# In PostgreSQL a carriage return ends a comment, and comments nest. Nested comments do not match.
 _COMMENT = r"--[^\r\n]*(?:[\r\n]|\Z)|#[^\n]*(?:\n|\Z)|/\*(?!M?!)(?:(?!/\*|\*/).)*\*/"
 _READ_START = re.compile(
     rf"(?:\s|\(|{_COMMENT})*"
@@ -42,31 +45,38 @@ _READ_START = re.compile(
 
 
 class ConnectionLoss(Exception):  # noqa: N818 - a message, not an error that anybody made
-    """The loss of a connection; the message is the server's or the driver's."""
+    """The connection to the server was lost. The message is the server's or the driver's."""
 
 
 class UnreachableServer(Exception):  # noqa: N818 - the caller tries again
-    """The failure to connect at this time."""
+    """The server cannot be reached at present."""
 
 
 class Connection(ABC):
-    """A connection to a server."""
+    """A connection to a database server."""
 
     product: ClassVar[str]
 
     @abstractmethod
-    def run(self, text: str, max_rows: int | None = None, limits: Limits | None = None) -> Outcome:
-        """Run an action; keep all rows if `max_rows` is None.
+    def run(
+        self, text: str, max_rows: int | None = None, limits: Limits | None = None
+    ) -> ActionOutcome:
+        """Run an action: one statement or several.
+
+        Args:
+            text: The action.
+            max_rows: The most rows of each result to keep; None: all.
+            limits: The limits, whose output limit bounds the bytes of kept rows; None: no bound.
 
         Raises:
-            ConnectionLoss: The connection is gone.
+            ConnectionLoss: The connection was lost.
         """
 
     def query(self, sql: str, *arguments: Any) -> list[Row]:
-        """Run statements of InterCode; return the rows of the last statement.
+        """Run InterCode's own statements; return the rows of the last statement.
 
         Raises:
-            ConnectionLoss: The connection is gone.
+            ConnectionLoss: The connection was lost.
             DatabaseError: A statement failed.
         """
         outcome = self.run(self.with_literals(sql, arguments) if arguments else sql)
@@ -75,16 +85,16 @@ class Connection(ABC):
         return list(outcome.results[-1].rows) if outcome.results else []
 
     def refusal(self, message: object) -> DatabaseError:
-        """Return the error for a message of the server."""
+        """Return the exception for an error message of the server."""
         return DatabaseError(f"the {self.product} server says: {message}")
 
     @abstractmethod
     def with_literals(self, sql: str, arguments: Sequence[Any]) -> str:
-        """Return statements with quoted arguments in their places."""
+        """Return statements in which quoted arguments replace the placeholders."""
 
     @abstractmethod
     def ping(self) -> None:
-        """Raise `ConnectionLoss` if the connection is gone."""
+        """Check the connection. Raises `ConnectionLoss` if it was lost."""
 
     @abstractmethod
     def close(self) -> None:
@@ -96,43 +106,43 @@ ConnectionT = TypeVar("ConnectionT", bound=Connection)
 
 @dataclass(slots=True)
 class Clone(Generic[ConnectionT]):
-    """A database made from a template, with an account of the same name."""
+    """A copy of a template database for one session, with an account of the same name."""
 
     name: str
     password: str
     generation: int
-    """Number of the server's start in which the clone was made."""
+    """The number of the server's start during which the clone was created."""
     connection: ConnectionT
     """The agent's connection to the clone."""
     start_time: str = ""
-    """Time of the server's start, if the server reports it."""
+    """The time of the server's start, if the server reports this time; otherwise empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A table or view whose state is to be read."""
+    """A table or view to read for the state of a database."""
 
     name: str
     kind: Literal["table", "view"]
     row: Row
-    """The server's description of the relation."""
+    """The row that describes the table or view in the server's catalogue."""
 
 
 class SessionEngine(Protocol[ConnectionT]):
-    """The engine of a session."""
+    """The engine, as its sessions use it."""
 
     watchdog: Watchdog
 
     @property
     def generation(self) -> int:
-        """Number of the server's current start."""
+        """The number of the server's current start. The number changes with each restart."""
 
     def connect_to(self, clone: Clone[ConnectionT], for_state: bool = False) -> ConnectionT:
-        """Connect to a clone with the clone's account.
+        """Connect to a clone with the account of the clone.
 
         Args:
             clone: The clone.
-            for_state: Whether the connection is for reading the state.
+            for_state: Whether the connection will read the state, which needs other settings.
 
         Raises:
             UnreachableServer: The server does not respond.
@@ -140,15 +150,15 @@ class SessionEngine(Protocol[ConnectionT]):
         """
 
     def check_same_server(self, clone: Clone[ConnectionT]) -> None:
-        """Check that the clone's server is the same, and was not restarted.
+        """Check that the clone's server still runs, and was not restarted.
 
         Raises:
             UnreachableServer: The server does not respond.
-            DatabaseError: The server was restarted, or does not respond.
+            DatabaseError: The server was restarted, or refuses the connection.
         """
 
     def give_back(self, session: Any, clone: Clone[ConnectionT], pristine: bool) -> None:
-        """Take back the clone of a session that has ended."""
+        """Return the clone of an ended session to the pool, or replace it if it is not pristine."""
 
 
 class ServerSession(ABC, Generic[ConnectionT]):
@@ -156,19 +166,19 @@ class ServerSession(ABC, Generic[ConnectionT]):
 
     Args:
         home: The engine.
-        clone: The database.
+        clone: The database of the session.
         source: The content of the clone.
-        role: The user of the session.
-        limits: Limits of the session.
+        role: The role of the session's user.
+        limits: The limits of the session.
 
     Raises:
-        ConnectionLoss: The clone's connection is gone.
+        ConnectionLoss: The connection to the clone was lost.
     """
 
     dialect: ClassVar[str]
-    """sqlglot's name of the server's dialect."""
+    """The name that sqlglot has for the server's dialect."""
     idle_statement: ClassVar[str]
-    """A statement without effect."""
+    """A statement without any effect."""
 
     def __init__(
         self,
@@ -183,7 +193,7 @@ class ServerSession(ABC, Generic[ConnectionT]):
         self.name = clone.name
         self.limits = limits
         self.is_written = False
-        self._home: Any = home  # for methods that only one engine has
+        self._home: Any = home  # typed Any, for methods that only one engine has
         self._clone = clone
         self._seconds = limits.timeout
         self._name_mapping = NameMapping(clone.name, source.name)
@@ -194,13 +204,15 @@ class ServerSession(ABC, Generic[ConnectionT]):
         self._close_lock = threading.Lock()
         self._closed = False
         self._has_pending_answer = False
-        """Whether a response is outstanding on the connection, because its wait was interrupted."""
+        """Whether a response may still arrive, because an exception interrupted the wait for it."""
         self._configure()
 
     # --- the contract ------------------------------------------------------------------------
 
-    def execute(self, sql: str, *, timeout: float | None = None, max_rows: int = 1000) -> Outcome:
-        """Run an action; see `intercode.databases.base.Session.execute`."""
+    def execute(
+        self, sql: str, *, timeout: float | None = None, max_rows: int = 1000
+    ) -> ActionOutcome:
+        """Run an action; see `intercode.databases.base.DatabaseSession.execute`."""
         text = self._text(sql)
         seconds = self.limits.seconds(timeout)
         with self._use_lock:
@@ -218,11 +230,12 @@ class ServerSession(ABC, Generic[ConnectionT]):
                 reraise_callers(loss)
                 outcome = self._after_loss(loss, self._limit.stop(), seconds)
             self._has_pending_answer = False
-            self._check_open()  # raises if another thread ended the action by closing the session
+            # The call raises if another thread has closed the session and so ended the action.
+            self._check_open()
             return self._name_mapping.outcome(outcome, self._edits)
 
-    def state(self) -> Mapping[str, Table]:
-        """Read the state; see `intercode.databases.base.Session.state`."""
+    def state(self) -> Mapping[str, TableState]:
+        """Read the state; see `intercode.databases.base.DatabaseSession.state`."""
         with self._use_lock:
             self._check_open()
             self._recover()
@@ -240,7 +253,7 @@ class ServerSession(ABC, Generic[ConnectionT]):
         self._limit.interrupt()
 
     def close(self) -> None:
-        """End the session; give the clone back, or have a written clone replaced."""
+        """End the session; the engine takes the clone back, or replaces a written clone."""
         with self._close_lock:
             if self._closed:
                 return
@@ -252,16 +265,16 @@ class ServerSession(ABC, Generic[ConnectionT]):
                 self._interrupt(2)
             pristine = self._is_pristine()
             if not pristine:
-                self._connection.close()  # this also releases its locks
+                self._connection.close()  # the server then releases the connection's locks
             self._home.give_back(self, self._clone, pristine)
         finally:
             self._use_lock.release()
 
     def _acquire(self) -> None:
-        """Acquire the session's lock, and interrupt the thread that uses the session."""
+        """Acquire the session's lock; interrupt the thread that holds the lock meanwhile."""
         deadline = time.monotonic() + _CLOSE_SECONDS
         while not self._use_lock.acquire(blocking=False):
-            # Repeatedly, because the first interrupt may have preceded the statement.
+            # The interrupt is repeated: the first may have come before the statement started.
             if time.monotonic() < deadline:
                 self._limit.interrupt()
             else:
@@ -273,10 +286,10 @@ class ServerSession(ABC, Generic[ConnectionT]):
 
     @abstractmethod
     def _configure(self) -> None:
-        """Set the time limit, and write access if the clone `is_written`.
+        """Set the time limit of the session, and write access if the clone `is_written`.
 
-        Raises `ConnectionLoss`. No transaction is open when write access is granted: a statement
-        that would start one gets write access before it runs.
+        Raises `ConnectionLoss`. When write access is granted, no transaction is open: a statement
+        that would start a transaction gets write access before it runs.
         """
 
     @abstractmethod
@@ -285,7 +298,12 @@ class ServerSession(ABC, Generic[ConnectionT]):
 
     @abstractmethod
     def _strike(self, connection: ConnectionT, should_disconnect: bool) -> None:
-        """Interrupt a connection's statement, or end the connection; from any thread."""
+        """Interrupt the statement of a connection, or end the connection; from any thread.
+
+        Args:
+            connection: The connection.
+            should_disconnect: Whether to end the connection.
+        """
 
     @abstractmethod
     def _commit(self) -> None:
@@ -293,24 +311,24 @@ class ServerSession(ABC, Generic[ConnectionT]):
 
     @abstractmethod
     def _reset_if_unwritten(self) -> bool:
-        """Return whether the session only read, according to the server; if so, reset it.
+        """Return whether the session only read, as the server reports; if so, reset the session.
 
         Raises `ConnectionLoss`, `DatabaseError`.
         """
 
     @abstractmethod
     def _relations(self, connection: ConnectionT) -> list[Relation]:
-        """List the tables and views, on a connection for the state. Raises `ConnectionLoss`."""
+        """List all tables and views, on a connection for the state. Raises `ConnectionLoss`."""
 
     @abstractmethod
     def _read(
         self, connection: ConnectionT, relation: Relation, limits: Limits
-    ) -> tuple[Sequence[Row], Outcome]:
-        """Return the columns of a table or view, and the outcome of reading its rows."""
+    ) -> tuple[Sequence[Row], ActionOutcome]:
+        """Return the columns of a table or view, and the outcome of a query for all its rows."""
 
     @abstractmethod
     def _schema(self, connection: ConnectionT, relation: Relation) -> RelationSchema:
-        """Return the schema of a table or view that was read."""
+        """Return the schema of a table or view whose rows were read."""
 
     # --- running -----------------------------------------------------------------------------
 
@@ -337,9 +355,10 @@ class ServerSession(ABC, Generic[ConnectionT]):
             raise SandboxClosedError(f"the session with {self.source.name} is closed")
 
     def _recover(self) -> None:
-        """Connect again if an exception in the caller interrupted the wait for a response.
+        """Connect again, if an exception interrupted the wait for the last response.
 
-        Raises `DatabaseError` if the server itself was lost.
+        A late response would be taken for the response to the next action. Raises `DatabaseError`
+        if the server itself was lost.
         """
         if self._has_pending_answer:
             self._limit.stop()
@@ -347,7 +366,7 @@ class ServerSession(ABC, Generic[ConnectionT]):
             self._reconnect(ConnectionLoss("the last answer was not awaited"))
             self._has_pending_answer = False
 
-    def _try(self, text: str, seconds: float, max_rows: int) -> Outcome:
+    def _try(self, text: str, seconds: float, max_rows: int) -> ActionOutcome:
         if not self.is_written and not has_only_reads(text):
             self._begin_writing()
         outcome = self._run(text, seconds, max_rows)
@@ -356,8 +375,8 @@ class ServerSession(ABC, Generic[ConnectionT]):
         self._begin_writing()
         return self._run(text, seconds, max_rows)
 
-    def _run(self, text: str, seconds: float, max_rows: int) -> Outcome:
-        """Run an action. Raises `ConnectionLoss`."""
+    def _run(self, text: str, seconds: float, max_rows: int) -> ActionOutcome:
+        """Run an action with a time limit. Raises `ConnectionLoss`."""
         if seconds != self._seconds:
             self._seconds = seconds
             self._configure()
@@ -368,20 +387,23 @@ class ServerSession(ABC, Generic[ConnectionT]):
         self._configure()
 
     def _check_alive(self) -> None:
-        """Run a statement without effect. Raises `ConnectionLoss`.
+        """Run a statement without effect, to check the connection. Raises `ConnectionLoss`.
 
-        An interrupt that arrives as the last statement ends hits this one, not the next action.
+        A late interrupt of the last statement then interrupts this statement, not the next action.
         """
         self._connection.run(self.idle_statement)
 
-    def _after_loss(self, loss: ConnectionLoss, strike_count: int, seconds: float) -> Outcome:
+    def _after_loss(self, loss: ConnectionLoss, strike_count: int, seconds: float) -> ActionOutcome:
         self._check_open()
         self._reconnect(loss)
-        outcome = Outcome(failure=Failure(str(loss)), restarted=True)
+        outcome = ActionOutcome(failure=Failure(str(loss)), restarted=True)
         return _interrupted_outcome(outcome, seconds) if strike_count else outcome
 
     def _reconnect(self, loss: ConnectionLoss) -> None:
-        """Connect again. Raises `DatabaseError` if the server itself was lost."""
+        """Connect again to the clone, which is this session's copy of the database.
+
+        Raises `DatabaseError` if the server itself was lost.
+        """
         self._connection.close()
         try:
             self._home.check_same_server(self._clone)
@@ -398,7 +420,7 @@ class ServerSession(ABC, Generic[ConnectionT]):
         self._strike(self._connection, should_disconnect=count > 1)
 
     def _is_pristine(self) -> bool:
-        """Return whether the clone is pristine."""
+        """Return whether the next session can use the clone unchanged."""
         if (
             self.is_written
             or self._has_pending_answer
@@ -413,7 +435,7 @@ class ServerSession(ABC, Generic[ConnectionT]):
     # --- the state ---------------------------------------------------------------------------
 
     def _commit_in_time(self) -> None:
-        # A trigger of the agent may run at a COMMIT.
+        # A COMMIT may run a trigger of the agent, so a time limit is necessary.
         self._limit.start(self.limits.timeout + _GRACE_SECONDS)
         try:
             self._commit()
@@ -423,9 +445,9 @@ class ServerSession(ABC, Generic[ConnectionT]):
             self._limit.stop()
 
     def _check_no_restart(self) -> None:
-        """Check that the agent's connection has lasted until the state was read.
+        """Check that the agent's connection still exists after the state was read.
 
-        A server that crashed meanwhile may have returned without the last commits.
+        If the server has crashed in the meantime, the last commits may be lost.
 
         Raises:
             DatabaseError: The server was restarted.
@@ -435,19 +457,20 @@ class ServerSession(ABC, Generic[ConnectionT]):
         except ConnectionLoss as loss:
             self._reconnect(loss)
 
-    def _state(self) -> Mapping[str, Table]:
+    def _state(self) -> Mapping[str, TableState]:
         for _ in range(2):
             with suppress(ConnectionLoss):
                 return self._read_state(with_views=True)
-        try:  # A view can end the connection that reads it; a table cannot.
+        # A view can end the connection that reads it, but a table cannot. So try without views.
+        try:
             return self._read_state(with_views=False)
         except ConnectionLoss as loss:
             raise DatabaseError(f"the connection to the server was lost: {loss}") from None
 
-    def _read_state(self, with_views: bool) -> Mapping[str, Table]:
-        # The connection has the clone's own privileges, because views and functions run with those
-        # of their reader. A separate connection is necessary, because on the agent's a temporary
-        # table may hide the real one.
+    def _read_state(self, with_views: bool) -> Mapping[str, TableState]:
+        # A new connection with the clone's account reads the state. An administrator's account
+        # would be unsafe, because views and functions run with the privileges of their reader. The
+        # agent's own connection is not used, because a temporary table in it may hide a real table.
         try:
             connection = self._home.connect_to(self._clone, for_state=True)
         except UnreachableServer as error:
@@ -467,15 +490,15 @@ class ServerSession(ABC, Generic[ConnectionT]):
             limit.stop()
             connection.close()
 
-    def _read_tables(self, connection: ConnectionT, with_views: bool) -> dict[str, Table]:
-        """Read all tables and views; without `with_views`, only the names of views."""
+    def _read_tables(self, connection: ConnectionT, with_views: bool) -> dict[str, TableState]:
+        """Read all tables and views; if `with_views` is False, read only the names of views."""
         limits = replace(self.limits, output=self.limits.output * _STATE_BYTES // _RESULT_BYTES)
         max_bytes = self.limits.output * _STATE_BYTES
-        tables: dict[str, Table] = {}
+        tables: dict[str, TableState] = {}
         size = 0
         for relation in self._relations(connection):
             columns: Sequence[Row] = ()
-            outcome = Outcome(failure=Failure("not read"))
+            outcome = ActionOutcome(failure=Failure("not read"))
             if with_views or relation.kind == "table":
                 columns, outcome = self._read(connection, relation, limits)
             schema = RelationSchema()
@@ -496,9 +519,15 @@ AnySession = ServerSession[Any]
 
 
 def _table(
-    relation: Relation, columns: Sequence[Row], outcome: Outcome, schema: RelationSchema
-) -> Table:
-    """Return a table from the parts that were read.
+    relation: Relation, columns: Sequence[Row], outcome: ActionOutcome, schema: RelationSchema
+) -> TableState:
+    """Return the state of a table or view from the parts that were read.
+
+    Args:
+        relation: The table or view.
+        columns: The name and type of each column.
+        outcome: The outcome of the query for all rows.
+        schema: The constraints, definition and triggers.
 
     Raises:
         OutputLimitError: The table could not be read.
@@ -507,15 +536,20 @@ def _table(
         column_types = tuple((str(column), str(type_)) for column, type_ in columns)
         rows = outcome.results[-1].rows
         schema_fields = schema.constraints, schema.definition, schema.triggers
-        return Table(relation.kind, column_types, rows, *schema_fields)
+        return TableState(relation.kind, column_types, rows, *schema_fields)
     if relation.kind == "view" and not outcome.timed_out:
-        # A view over a missing table has neither columns nor rows.
-        return Table(relation.kind, (), ())
+        # A view that reads a missing table has neither columns nor rows.
+        return TableState(relation.kind, (), ())
     raise OutputLimitError(f"{relation.name} cannot be read: {outcome.failure.message}")
 
 
-def _interrupted_outcome(outcome: Outcome, seconds: float | None) -> Outcome:
-    """Return an outcome that reports an interrupt by the time limit, or by `kill` without one."""
+def _interrupted_outcome(outcome: ActionOutcome, seconds: float | None) -> ActionOutcome:
+    """Return an outcome with the failure "interrupted".
+
+    Args:
+        outcome: The outcome of the action.
+        seconds: The time limit that was reached; None: a caller interrupted the action.
+    """
     failure = outcome.failure or Failure("")
     message = "interrupted" + (f" at the time limit of {seconds:g} s" if seconds else "")
     is_late = seconds is not None
@@ -523,25 +557,25 @@ def _interrupted_outcome(outcome: Outcome, seconds: float | None) -> Outcome:
 
 
 def has_only_reads(text: str) -> bool:
-    """Return whether each statement of a text starts like a statement that reads.
+    """Return whether each statement of an action begins with a keyword of a statement that reads.
 
-    A text of this kind is tried read-only first, and repeated if the engine refuses it. A
-    repetition is harmless only if the text has no effect before the refusal. So any other text gets
-    write access at once. An error of this function is always in that direction, and only costs a
-    clone.
+    Such an action first runs read-only. If the server refuses it, the action runs again with write
+    access. A second run is harmless only if the action has no effect before the refusal. Therefore
+    every other action gets write access at once. If this function returns False by mistake, the
+    only cost is a new clone.
 
-    Statements end at every ``;``, even in a quote or comment: text that looks like a quote to this
-    function may be none to the server.
+    The text is split at every ``;``, even in a quote or comment, because the server may not read
+    that text as a quote.
     """
     return all(map(_READ_START.match, text.split(";")))
 
 
 class RowBuffer:
-    """Buffer for the first rows of a result; further rows are only counted.
+    """Buffer for the first rows of a result. Further rows are only counted.
 
     Args:
-        max_rows: Maximum number of rows kept; None: all.
-        limits: Limits whose output limit determines the bytes kept; None: all.
+        max_rows: The most rows to keep; None: all.
+        limits: The limits, whose output limit bounds the bytes of kept rows; None: no bound.
     """
 
     def __init__(self, max_rows: int | None, limits: Limits | None) -> None:
@@ -551,14 +585,14 @@ class RowBuffer:
         self._bytes = sys.maxsize if limits is None else limits.output * _RESULT_BYTES
 
     def extend(self, rows: list[Row]) -> None:
-        """Add rows."""
+        """Count rows, and keep them if they are within the limits."""
         self.total += len(rows)
         if self.is_full or not rows:
             return
         self._bytes -= estimate_size(rows)
         if self._bytes >= 0:
             self.rows += rows[: self._max_rows - len(self.rows)]
-        elif len(rows) > 1:  # find the first row beyond the limit
+        elif len(rows) > 1:  # add the rows one by one, to find the first row beyond the limit
             self.total -= len(rows)
             self._bytes += estimate_size(rows)
             for row in rows:
@@ -566,7 +600,7 @@ class RowBuffer:
 
     @property
     def is_full(self) -> bool:
-        """Whether no more rows are kept."""
+        """Whether further rows are only counted."""
         return len(self.rows) >= self._max_rows or self._bytes < 0
 
 

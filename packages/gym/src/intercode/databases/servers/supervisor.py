@@ -1,13 +1,14 @@
-"""Supervisor of a database server, which ends the server and leaves nothing behind.
+"""Supervisor of a database server: a program that ends the server and removes its files.
 
-The supervisor is a separate program, with the standard library only::
+The supervisor is a separate program, which imports only the standard library::
 
     python -I -S supervisor.py FOLDER UID GID MEMORY SIGNAL SERVER ARGUMENTS…
 
-The supervisor ends the server and removes the folder as soon as its standard input closes, which
-happens however its parent ends, or as soon as the server itself has ended. The server runs as UID
-and GID, because servers refuse to run as root. MEMORY is the number of bytes of data that each of
-its processes may have, if not 0. SIGNAL ends the server.
+The supervisor ends the server and removes FOLDER in two cases. Its standard input closes, which
+happens whenever and however the parent process ends; or the server ends by itself. The server runs
+as user UID and group GID, because servers refuse to run as root. MEMORY is the most bytes of data
+that each process of the server may have; 0 is not a limit. SIGNAL is the number of the signal that
+ends the server.
 """
 
 from __future__ import annotations
@@ -24,16 +25,17 @@ import sys
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-_GRACE_SECONDS = 10.0  # PostgreSQL itself kills its remaining processes after 5
+_GRACE_SECONDS = 10.0  # PostgreSQL kills its remaining processes itself after 5 seconds
 
 
 def main(arguments: list[str]) -> int:
-    """Run the server until the standard input closes; return the server's exit code."""
+    """Run the server until it ends or standard input closes; return the server's exit code."""
     folder, uid, gid, memory, ending, *command = arguments
     change = int(uid) != os.geteuid()
     for signal_number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(signal_number, signal.SIG_IGN)  # the parent decides, by closing the pipe
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)  # this process adopts orphans
+        signal.signal(signal_number, signal.SIG_IGN)  # only the parent ends the server
+    # Linux makes this process the parent of processes whose own parent has ended.
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     try:
         with open(os.path.join(folder, "log"), "ab") as log:  # noqa: PTH118, PTH123 - starts fast
             server = subprocess.Popen(
@@ -57,7 +59,10 @@ def main(arguments: list[str]) -> int:
 
 
 def _prepare(memory: int) -> None:
-    """Prepare the server's process, after the change of user."""
+    """Restore signals, limit memory, and end the server with the supervisor.
+
+    The function runs in the server's process before its program starts.
+    """
     for signal_number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signal_number, signal.SIG_DFL)
     if memory:
@@ -66,7 +71,7 @@ def _prepare(memory: int) -> None:
 
 
 def _wait(pid: int) -> None:
-    """Wait until the server ends or no process holds the other end of the standard input."""
+    """Wait until the server ends, or until standard input is closed by all its writers."""
     server_descriptor = os.pidfd_open(pid)
     try:
         poller = select.poll()
@@ -89,9 +94,10 @@ def _end(server: subprocess.Popen[bytes], ending: int) -> None:
 
 
 def _end_children() -> None:
-    """End the processes that the server started, in any session: this process has adopted them.
+    """Kill all processes that the server started, even those in other sessions.
 
-    A process that still responds when the folder vanishes would reveal missing files to an agent.
+    Each process whose parent has ended is a child of this process. A process that still responds
+    when the folder is removed would reveal missing files to an agent.
     """
     while True:
         with open("/proc/thread-self/children") as children:  # noqa: PTH123 - starts fast
@@ -99,7 +105,7 @@ def _end_children() -> None:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(int(pid), signal.SIGKILL)
         try:
-            os.waitpid(-1, 0)  # its children then become children of this process, too
+            os.waitpid(-1, 0)  # children of the ended process then become children of this process
         except ChildProcessError:
             return
 

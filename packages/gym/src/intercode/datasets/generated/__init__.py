@@ -1,16 +1,16 @@
 """Generated tasks for Bash, SQL and Python, unlimited in number, each with gold.
 
-A task is a composition of operations, as many as its difficulty, and each one matters for the
-result. Kind, seed, difficulty, split and index alone determine a task. Equal arguments therefore
-give equal tasks on every machine, and each task is independent of those before it::
+A task is a composition of operations. Its difficulty is the number of operations, and each
+operation matters for the result. Kind, seed, difficulty, split and index alone determine a task.
+Equal arguments therefore give equal tasks on every machine, and no task depends on earlier tasks::
 
-    from intercode.datasets.generated import generated
+    from intercode.datasets.generated import load_generated
 
-    data = generated("bash", seed=1, difficulty=2, split="train", count=500)
+    data = load_generated("bash", seed=1, difficulty=2, split="train", count=500)
     env = intercode.make("bash", data=data)
-    env.reset(index=123_456)  # beyond those that are listed: there is no last one
+    env.reset(index=123_456)  # an index above `count` is valid, too: the tasks have no end
 
-The name of a dataset includes its options:
+On a command line, the name of the dataset includes the options:
 ``--data generated-bash:seed=1,difficulty=2,count=500,split=train``.
 """
 
@@ -25,23 +25,23 @@ from typing import Any
 from intercode.datasets.generated import bash as bash_tasks, python as python_tasks
 from intercode.datasets.generated.sampling import (
     SPLITS,
-    Draft,
     Family,
-    Pool,
+    NamePool,
+    TaskDraft,
     TaskDraw,
     has_held_out_pair,
 )
 from intercode.datasets.generated.sql import DATABASES, QueryFamily, database_name, script
 from intercode.errors import TaskError, UsageError
 from intercode.task import LOOKS, Dataset, Task
-from intercode_sandbox.files import atomic_file, cache_root, sha256
-from intercode_sandbox.suggestions import hint_text
+from intercode_sandbox.host_files import atomic_file, cache_root, sha256
+from intercode_sandbox.spelling_suggestions import hint_text
 
 __all__ = [
     "KINDS",
     "SPLITS",
-    "Generated",
-    "generated",
+    "GeneratedDataset",
+    "load_generated",
     "load_bash",
     "load_python",
     "load_sql",
@@ -50,11 +50,15 @@ __all__ = [
 
 KINDS = ("bash", "python", "sql")
 MAX_DIFFICULTY = 4
-"""The highest difficulty: the maximum number of operations of a task."""
+"""The highest difficulty, which is the maximum number of operations in a task."""
 
 
-class Generated(Dataset):
-    """A dataset with the first generated tasks listed, and all others by index or id."""
+class GeneratedDataset(Dataset):
+    """A dataset of generated tasks.
+
+    The dataset lists its first tasks. All further tasks can be requested by index or id, and are
+    then generated.
+    """
 
     def __init__(
         self, make_task: Callable[[int], Task], count: int, name: str, databases: str | None = None
@@ -64,31 +68,35 @@ class Generated(Dataset):
         self._prefix = self._tasks[0].task_id.rpartition("-")[0]
 
     def at(self, index: int) -> Task:
-        """Return the task at an index: any integer from 0, even beyond the listed tasks."""
+        """Return the task at an index, which may be any integer from 0.
+
+        A task beyond the listed tasks is generated.
+        """
         known = isinstance(index, bool) or not isinstance(index, Integral) or index < len(self)
         return super().at(index) if known else self._make_task(int(index))
 
     def by_id(self, task_id: str | int) -> Task:
-        """Return the task with an id, listed or not."""
+        """Return the task with an id. A task that the dataset does not list is generated."""
         prefix, _, index = str(task_id).rpartition("-")
         if prefix == self._prefix and re.fullmatch(r"0|[1-9][0-9]*", index):
             return self.at(int(index))
         return super().by_id(task_id)
 
 
-def generated(
+def load_generated(
     kind: str, *, seed: int = 0, difficulty: int = 1, split: str = "train", count: int = 500
-) -> Generated:
+) -> GeneratedDataset:
     """Return generated tasks.
 
     Args:
         kind: One of `KINDS`.
         seed: The seed of all tasks, an integer from 0.
         difficulty: The number of operations, from 1 (``compositions``: 2) to 4.
-        split: ``train``; ``validation`` or ``test``, with separate names and values; or
-            ``compositions``, with pairs of operations that ``train`` never has.
-        count: The number of listed tasks, from 1. Further tasks have indices from `count`: see
-            `Generated.at`.
+        split: One of `SPLITS`. The tasks of ``validation`` and ``test`` have names and values that
+            ``train`` never has. The tasks of ``compositions`` have pairs of operations that
+            ``train`` never has.
+        count: The number of tasks that the dataset lists, from 1. Further tasks have indices from
+            `count`: see `GeneratedDataset.at`.
 
     Returns:
         The dataset.
@@ -100,43 +108,43 @@ def generated(
     _check(kind, seed, difficulty, split, 0)
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise UsageError(f"count must be a whole number from 1, not {count!r}")
-    # On each call, because the cache may have been cleaned.
+    # The databases are checked on each call, because the user may have cleaned the cache.
     databases = _write_databases(seed, split) if kind == "sql" else None
     return _cached_tasks(kind, seed, difficulty, split, count, databases)
 
 
 def load_bash(
     seed: int = 0, difficulty: int = 1, split: str = "train", count: int = 500
-) -> Generated:
-    """Load generated tasks for Bash; see `generated`."""
-    return generated("bash", seed=seed, difficulty=difficulty, split=split, count=count)
+) -> GeneratedDataset:
+    """Load generated tasks for Bash; see `load_generated`."""
+    return load_generated("bash", seed=seed, difficulty=difficulty, split=split, count=count)
 
 
 def load_sql(
     seed: int = 0, difficulty: int = 1, split: str = "train", count: int = 500
-) -> Generated:
-    """Load generated tasks for SQL; see `generated`."""
-    return generated("sql", seed=seed, difficulty=difficulty, split=split, count=count)
+) -> GeneratedDataset:
+    """Load generated tasks for SQL; see `load_generated`."""
+    return load_generated("sql", seed=seed, difficulty=difficulty, split=split, count=count)
 
 
 def load_python(
     seed: int = 0, difficulty: int = 1, split: str = "train", count: int = 500
-) -> Generated:
-    """Load generated tasks for Python; see `generated`."""
-    return generated("python", seed=seed, difficulty=difficulty, split=split, count=count)
+) -> GeneratedDataset:
+    """Load generated tasks for Python; see `load_generated`."""
+    return load_generated("python", seed=seed, difficulty=difficulty, split=split, count=count)
 
 
 def task(
     kind: str, index: int, *, seed: int = 0, difficulty: int = 1, split: str = "train"
 ) -> Task:
-    """Return one generated task. A task for SQL needs the databases that `generated` writes.
+    """Generate a task. A task for SQL needs the databases that `load_generated` writes.
 
     Args:
-        kind: See `generated`.
-        index: The task's index, from 0.
-        seed: See `generated`.
-        difficulty: See `generated`.
-        split: See `generated`.
+        kind: As in `load_generated`.
+        index: The index of the task, from 0.
+        seed: As in `load_generated`.
+        difficulty: As in `load_generated`.
+        split: As in `load_generated`.
 
     Raises:
         UsageError: An argument is not valid.
@@ -145,7 +153,7 @@ def task(
     family: Family = {"bash": bash_tasks.draft, "python": python_tasks.draft}.get(
         kind
     ) or QueryFamily(seed, split)
-    pool = Pool.of(split)
+    pool = NamePool.from_split(split)
 
     def belongs_to_split(operations: Sequence[str]) -> bool:
         return has_held_out_pair(kind, operations) == (split == "compositions")
@@ -157,7 +165,7 @@ def task(
     return _task(facts, draft)
 
 
-def _task(facts: tuple[str, int, int, str, int], draft: Draft) -> Task:
+def _task(facts: tuple[str, int, int, str, int], draft: TaskDraft) -> Task:
     kind, seed, difficulty, split, index = facts
     metadata: dict[str, Any] = {
         "split": split,
@@ -179,9 +187,9 @@ def _task(facts: tuple[str, int, int, str, int], draft: Draft) -> Task:
 @lru_cache(maxsize=16)
 def _cached_tasks(
     kind: str, seed: int, difficulty: int, split: str, count: int, databases: str | None
-) -> Generated:
+) -> GeneratedDataset:
     make_task = partial(task, kind, seed=seed, difficulty=difficulty, split=split)
-    return Generated(make_task, count, f"generated-{kind}", databases)
+    return GeneratedDataset(make_task, count, f"generated-{kind}", databases)
 
 
 def _check(kind: str, seed: int, difficulty: int, split: str, index: int) -> None:
@@ -201,7 +209,14 @@ def _check(kind: str, seed: int, difficulty: int, split: str, index: int) -> Non
 
 
 def _write_databases(seed: int, split: str) -> str:
-    """Write the databases of a seed and split; return their folder, named by the digest."""
+    """Write the SQL scripts of the databases for a seed and a split to InterCode's cache.
+
+    Returns:
+        The folder of the scripts. Its name is the digest of their content.
+
+    Raises:
+        TaskError: The folder cannot be written.
+    """
     scripts = {
         database_name(database_number): script(seed, split, database_number)
         for database_number in range(DATABASES)

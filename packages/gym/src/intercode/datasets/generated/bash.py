@@ -1,6 +1,8 @@
 """Generated tasks for Bash: pipelines over the lines of a file, and changes of selected files.
 
-This module also simulates each operation. A draft is valid only if each step changes the result.
+For each operation, the module has phrases for the query, a command for gold, and a Python function
+that computes the result of the command. A draft of a task is valid only if the omission of any step
+changes the result.
 """
 
 from __future__ import annotations
@@ -8,17 +10,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from intercode.datasets.generated.sampling import Draft, OperationFilter, Pool, TaskDraw, join_steps
+from intercode.datasets.generated.sampling import (
+    NamePool,
+    OperationFilter,
+    TaskDraft,
+    TaskDraw,
+    join_steps,
+)
 
 Lines = list[str]
 _KEY = ".key"
 _CHANCE = {"0", "1", "2", "42"}
-"""Results that are too easy to guess."""
+"""The results that are too easy to guess. No task has one of these results."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Filter:
-    """An operation on lines; ``{w}`` is a word in them, ``{v}`` a new word, ``{n}`` a number."""
+    """An operation on the lines of a text.
+
+    In phrases and code, ``{w}`` stands for a word in the lines, ``{v}`` for a new word, and ``{n}``
+    for a number.
+    """
 
     phrases: tuple[str, ...]
     code: str
@@ -26,9 +38,9 @@ class _Filter:
     input_separator: str = " "
     """The text between the command and its input file."""
     pairs: bool = False
-    """Whether the lines must be a word and a number."""
+    """Whether the operation needs lines that consist of a word and a number."""
     ends: bool = False
-    """Whether no operation can follow."""
+    """Whether the operation must be the last."""
 
 
 def _column(line: str, column: int) -> str:
@@ -124,8 +136,23 @@ _LINES = {
 _OPENINGS = ("Of {f}: ", "In {f}: ", "With {f}: ", "Read {f}: ")
 
 
-def draft(draw: TaskDraw, pool: Pool, difficulty: int, is_allowed: OperationFilter) -> Draft | None:
-    """Draft a task; from two steps on, one task in four begins with a look at a file."""
+def draft(
+    draw: TaskDraw, pool: NamePool, difficulty: int, is_allowed: OperationFilter
+) -> TaskDraft | None:
+    """Draft a task with `difficulty` operations.
+
+    If the difficulty is at least 2, one task in four has a lookup as one of its operations. Then a
+    word that the solution needs is in a file, and not in the query.
+
+    Args:
+        draw: The source of random choices.
+        pool: The names and values of the split.
+        difficulty: The number of operations.
+        is_allowed: A function that returns whether the split may have some operations.
+
+    Returns:
+        The draft; None if the random choices make no valid task.
+    """
     has_lookup = difficulty > 1 and draw.draw_below(4) == 0
     steps = difficulty - has_lookup
     family = _lines if steps > 3 or draw.draw_below(5) < 3 else _files
@@ -133,9 +160,9 @@ def draft(draw: TaskDraw, pool: Pool, difficulty: int, is_allowed: OperationFilt
 
 
 def _lines(
-    draw: TaskDraw, pool: Pool, count: int, is_allowed: OperationFilter, has_lookup: bool
-) -> Draft | None:
-    """Draft a pipeline over the lines of a file."""
+    draw: TaskDraw, pool: NamePool, count: int, is_allowed: OperationFilter, has_lookup: bool
+) -> TaskDraft | None:
+    """Draft a task whose solution is a pipeline over the lines of a file; None: not valid."""
     names = [draw.pick(tuple(_LINES)) for _ in range(count)]
     steps = [_LINES[name] for name in names]
     operations = ("look", *names) if has_lookup else tuple(names)
@@ -167,7 +194,8 @@ def _lines(
         return None
     phrases = [draw.pick(step.phrases) for step in steps]
     if has_lookup:
-        # The output of the look alone.
+        # The result must not be the word itself, because the lookup alone would then solve the
+        # task.
         if not any("{w}" in text for text in phrases) or results[0] == [filter_word]:
             return None
         contents[_KEY] = [filter_word]
@@ -178,7 +206,7 @@ def _lines(
         + "."
     )
     omitted_index = draw.draw_below(count)
-    return Draft(
+    return TaskDraft(
         query=query,
         gold=_pipeline(steps, file).format(**values),
         wrong_solutions=(
@@ -201,7 +229,7 @@ def _fits(names: list[str]) -> bool:
     return True
 
 
-def _content(draw: TaskDraw, pool: Pool, words: list[str], count: int) -> Lines:
+def _content(draw: TaskDraw, pool: NamePool, words: list[str], count: int) -> Lines:
     return [f"{draw.pick(words)} {value}" for value in draw.pick_several(pool.numbers, count)]
 
 
@@ -212,7 +240,7 @@ def _run_steps(steps: list[_Filter], lines: Lines, old_word: str, new_word: str,
 
 
 def _pipeline(steps: list[_Filter], file: str) -> str:
-    """Return the pipeline; its first command reads the file."""
+    """Return the code of a pipeline, in which the first command reads the file."""
     if not steps or steps[0].code.startswith(">"):
         first_command, later_steps = f"cat {file}", steps
     else:
@@ -227,13 +255,18 @@ Files = dict[str, str]
 
 @dataclass(frozen=True, slots=True)
 class _Action:
-    """An operation on files; ``{s}`` is their description in words or for the shell."""
+    """An operation on selected files.
+
+    ``{s}`` stands for the selected files: in phrases for a description, in code for arguments of
+    the shell. ``{w}`` stands for a word in the files, and ``{v}`` for a new word.
+    """
 
     phrases: tuple[str, ...]
     code: str
     transform: Callable[[Files, list[str], str, str], object]
     typed: bool = False
-    """Whether the files must have one type: the glob ``*`` would match the new folder, too."""
+    """Whether the files must be selected by type (their suffix). The operation makes a new folder,
+    which the glob ``*`` would match, too."""
 
 
 def _delete_files(files: Files, selected_files: list[str], old_word: str, new_word: str) -> object:
@@ -265,7 +298,7 @@ _CHOICES: tuple[tuple[tuple[str, ...], ...], ...] = (
     (("type",), ("holding",)),
     (("type", "holding"),),
 )
-"""Selections of files: at index N, those with N conditions."""
+"""The possible conditions of a selection of files; the entry at index N has N conditions."""
 _ACTIONS = {
     "list": _Action(
         ("List the {s}.", "Name the {s}."),
@@ -298,9 +331,9 @@ _ACTIONS = {
 
 
 def _files(
-    draw: TaskDraw, pool: Pool, count: int, is_allowed: OperationFilter, has_lookup: bool
-) -> Draft | None:
-    """Draft an operation on a selection of files."""
+    draw: TaskDraw, pool: NamePool, count: int, is_allowed: OperationFilter, has_lookup: bool
+) -> TaskDraft | None:
+    """Draft a task whose solution is an operation on selected files; None: not valid."""
     conditions = draw.pick(_CHOICES[count - 1])
     name = draw.pick(tuple(_ACTIONS))
     operations = (*(("look",) if has_lookup else ()), *conditions, name)
@@ -365,7 +398,7 @@ def _files(
         if partial_conditions
         else ("ls -a" if name != "list" else "ls | head -n1")
     )
-    return Draft(
+    return TaskDraft(
         query=phrase.format(
             s=noun, w="that word" if "holding" in conditions and has_lookup else word, v=new_word
         ),

@@ -1,7 +1,10 @@
-"""Parts of all task families: seeded draws, the names and values of a split, and drafts.
+"""Parts that all generators of tasks share.
 
-A draw uses only the method ``random`` of `random.Random`, because Python guarantees the same
-numbers in all versions for this method alone.
+`TaskDraw` makes random choices from a seed, `NamePool` has the names and values of a split, and
+`TaskDraft` is a generated task without its id.
+
+`TaskDraw` uses only the method ``random`` of `random.Random`. For this method alone, Python
+guarantees the same numbers in all versions.
 """
 
 from __future__ import annotations
@@ -17,8 +20,9 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 SPLITS = ("train", "validation", "test", "compositions")
-"""``validation`` and ``test`` have names and values that ``train`` never has. ``compositions`` has
-the names and values of ``train``, and pairs of operations that no other split has."""
+"""The splits. ``validation`` and ``test`` have names and values that ``train`` never has.
+``compositions`` has the names and values of ``train``, and pairs of consecutive operations that no
+other split has."""
 
 _SYLLABLES = tuple(a + b for a in "bdfgklmnprstvz" for b in "aiou" if a + b != "su")
 _EXCLUDED_WORDS = [
@@ -36,7 +40,7 @@ _EXCLUDED_WORDS = [
     "nig",
     "tit",
 ]
-"""Excluded words: the name of a program, and offensive words."""
+"""The excluded words: the name of a program (``nano``), and offensive words."""
 
 
 def _combine(prefixes: Sequence[str], suffixes: Sequence[str]) -> tuple[str, ...]:
@@ -49,15 +53,20 @@ def _combine(prefixes: Sequence[str], suffixes: Sequence[str]) -> tuple[str, ...
 
 
 _WORDS = _combine(_SYLLABLES, _SYLLABLES)
-"""Words of four letters. No word is part of another, or a word of the queries ("take", "line" and
-"move" are). A policy can spell a word that it has never seen."""
+"""Words of four letters, each made of two syllables. No word is a part of another word. No word is
+an English word that queries contain, such as "take", "line" or "move". A policy can therefore spell
+a word that it has never seen."""
 _ENDS = _combine(_SYLLABLES, "bgklmnt")
 _HELD_OUT_RATIO = 4
-"""One pair of operations in four is reserved for ``compositions``."""
+"""The divisor of the share of held-out pairs: one pair of operations in four occurs only in the
+split ``compositions``."""
 
 
 class TaskDraw:
-    """A source of random choices, determined by its facts on every machine."""
+    """A source of random choices, which depend only on the arguments of the constructor.
+
+    Equal arguments give the same choices on every machine.
+    """
 
     def __init__(self, *facts: object) -> None:
         self._random_float = random.Random("/".join(map(str, facts))).random
@@ -67,11 +76,11 @@ class TaskDraw:
         return int(self._random_float() * limit)
 
     def pick(self, choices: Sequence[T]) -> T:
-        """Draw an item."""
+        """Draw one of the choices."""
         return choices[self.draw_below(len(choices))]
 
     def pick_several(self, choices: Sequence[T], count: int) -> list[T]:
-        """Draw `count` different items."""
+        """Draw `count` different choices, in random order."""
         indices: dict[int, None] = {}
         while len(indices) < count:
             indices.setdefault(self.draw_below(len(choices)))
@@ -79,30 +88,40 @@ class TaskDraw:
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
-    """The names and values of a split."""
+class NamePool:
+    """The names and values that the tasks of a split may contain."""
 
     words: tuple[str, ...]
     numbers: tuple[int, ...]
-    """Integers of two digits."""
+    """Integers of two digits, which are data."""
     counts: tuple[int, ...]
-    """Quantities, such as the number of lines to take."""
+    """Quantities in operations, such as the number of lines to take."""
     ends: tuple[str, ...]
-    """Suffixes of file names."""
+    """Suffixes of file names, without the dot."""
 
     @classmethod
-    def of(cls, split: str) -> Pool:
-        """Return the pool of a split."""
+    def from_split(cls, split: str) -> NamePool:
+        """Return the names and values of a split."""
         return _POOLS["train" if split == "compositions" else split]
 
 
-def _pool(residues: Sequence[int], counts: Sequence[int]) -> Pool:
-    """Return the names and values of the given sixths, by position modulo 6."""
+def _pool(residues: Sequence[int], counts: Sequence[int]) -> NamePool:
+    """Return a part of all names and values.
+
+    All words, suffixes and numbers are divided into six parts, by their position (or value) modulo
+    6.
+
+    Args:
+        residues: The parts to include, 0 to 5.
+        counts: The quantities of the pool.
+    """
     words, ends = (
         tuple(item for index, item in enumerate(all_items) if index % 6 in residues)
         for all_items in (_WORDS, _ENDS)
     )
-    return Pool(words, tuple(n for n in range(10, 100) if n % 6 in residues), tuple(counts), ends)
+    return NamePool(
+        words, tuple(n for n in range(10, 100) if n % 6 in residues), tuple(counts), ends
+    )
 
 
 _POOLS = {
@@ -110,10 +129,11 @@ _POOLS = {
     "validation": _pool((0, 5), (7,)),
     "test": _pool((0, 5), (4, 6)),
 }
-# ``validation`` and ``test`` share two sixths by halves; each half has even and odd numbers.
+# ``validation`` and ``test`` both have the parts 0 and 5. Each split gets one half of these parts,
+# and each half has even and odd numbers.
 for _offset, _name in enumerate(("validation", "test")):
     _shared_pool = _POOLS[_name]
-    _POOLS[_name] = Pool(
+    _POOLS[_name] = NamePool(
         _shared_pool.words[_offset::2],
         tuple(n for n in _shared_pool.numbers if (n + 1) // 6 % 2 == _offset),
         _shared_pool.counts,
@@ -122,28 +142,29 @@ for _offset, _name in enumerate(("validation", "test")):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Draft:
-    """A task without its name."""
+class TaskDraft:
+    """A generated task without its id."""
 
     query: str
     gold: str
     wrong_solutions: tuple[str, ...]
-    """Solutions without one step of gold, which therefore have another effect."""
+    """Wrong solutions: they omit a step of gold, and therefore have another result."""
     operations: tuple[str, ...]
     looks: tuple[str, ...] = ()
-    """Actions that print data that gold needs and the query omits."""
+    """Actions that print data which gold contains, but the query omits."""
     fields: Mapping[str, Any] = field(default_factory=dict)
     """Other fields of the task."""
 
 
 OperationFilter = Callable[[Sequence[str]], bool]
-"""Predicate: whether operations in this order belong to the split."""
-Family = Callable[[TaskDraw, Pool, int, OperationFilter], "Draft | None"]
-"""Function that drafts a task with a number of steps; None if the draw makes no valid task."""
+"""A function that returns whether operations, in this order, belong to a split."""
+Family = Callable[[TaskDraw, NamePool, int, OperationFilter], "TaskDraft | None"]
+"""A function that drafts a task with a number of operations. The result is None if the random
+choices make no valid task."""
 
 
 def has_held_out_pair(kind: str, operations: Sequence[str]) -> bool:
-    """Return whether two consecutive operations are a pair for ``compositions``."""
+    """Return whether a pair of consecutive operations occurs only in ``compositions``."""
     return any(_is_held_out(kind, *pair) for pair in pairwise(operations))
 
 
@@ -156,6 +177,6 @@ def _is_held_out(kind: str, first_operation: str, second_operation: str) -> bool
 
 
 def join_steps(steps: Sequence[str]) -> str:
-    """Join steps into the end of a sentence: ``a, b, then c``."""
+    """Join the phrases of steps: ``a, b, then c``."""
     *earlier_steps, last_step = steps
     return f"{', '.join(earlier_steps)}, then {last_step}" if earlier_steps else last_step

@@ -1,4 +1,7 @@
-"""Generated tasks for SQL: queries over two small tables, in databases that tasks share."""
+"""Generated tasks for SQL: queries over two small tables.
+
+The tasks of a seed and a split share 64 databases.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +10,17 @@ from collections.abc import Sequence
 from functools import lru_cache
 from threading import Lock
 
-from intercode.datasets.generated.sampling import Draft, OperationFilter, Pool, TaskDraw
+from intercode.datasets.generated.sampling import NamePool, OperationFilter, TaskDraft, TaskDraw
 
 DATABASES = 64
-"""Number of databases for a seed and split."""
+"""The number of databases for a seed and a split."""
 
 _LOOK = "SELECT word FROM note"
 _ORDER = (
     *("look", "town", "kind", "above", "below", "group"),
     *("count", "sum", "most", "least", "up", "down", "first"),
 )
-"""Operations, in the order of a statement's clauses."""
+"""The operations, in the order of the clauses of an SQL statement."""
 _AGGREGATES = {
     "count": ("COUNT(*)", ("How many {s}?", "Count the {s}.")),
     "sum": ("SUM(price)", ("Total price of the {s}?", "Add up the prices of the {s}.")),
@@ -31,7 +34,10 @@ _lock = Lock()
 @lru_cache(maxsize=256)
 def script(seed: int, split: str, database_number: int) -> str:
     """Return the SQL script that creates a database."""
-    draw, pool = TaskDraw("sql", seed, split, "database", database_number), Pool.of(split)
+    draw, pool = (
+        TaskDraw("sql", seed, split, "database", database_number),
+        NamePool.from_split(split),
+    )
     words = draw.pick_several(pool.words, 6 + draw.pick((7, 8, 9, 10)))
     kinds, towns, names = words[:3], words[3:6], words[6:]
     prices = draw.pick_several(pool.numbers, len(names))
@@ -66,15 +72,18 @@ def database_name(database_number: int) -> str:
 
 
 class QueryFamily:
-    """A task family over the databases of a seed and split."""
+    """A generator of SQL tasks over the databases of a seed and a split.
+
+    An instance has the type `intercode.datasets.generated.sampling.Family`.
+    """
 
     def __init__(self, seed: int, split: str) -> None:
         self._facts = seed, split
 
     def __call__(
-        self, draw: TaskDraw, pool: Pool, difficulty: int, is_allowed: OperationFilter
-    ) -> Draft | None:
-        """Draft a query with `difficulty` operations."""
+        self, draw: TaskDraw, pool: NamePool, difficulty: int, is_allowed: OperationFilter
+    ) -> TaskDraft | None:
+        """Draft a task with `difficulty` operations; None if the choices make no valid task."""
         operations = sorted(draw.pick_several(_ORDER, difficulty), key=_ORDER.index)
         if not _fits(operations) or not is_allowed(operations):
             return None
@@ -106,7 +115,7 @@ class QueryFamily:
         ]
         if not rows or None in rows[0] or any(run(item) == rows for item in shorter_statements):
             return None
-        return Draft(
+        return TaskDraft(
             query=_words(draw, operations, values),
             gold=gold,
             wrong_solutions=tuple(shorter_statements[:1]),
@@ -117,7 +126,7 @@ class QueryFamily:
 
 
 def _fits(operations: Sequence[str]) -> bool:
-    """Return whether the operations make a valid statement."""
+    """Return whether the operations can be combined in a meaningful SQL statement."""
     clauses = set(operations)
     aggregates = len(clauses & _AGGREGATES.keys())
     return (
@@ -166,7 +175,7 @@ def _words(draw: TaskDraw, operations: Sequence[str], values: dict[str, str]) ->
         "below": (f" below {values['price']}", f" cheaper than {values['price']}"),
     }
     noun = "goods" + "".join(
-        draw.pick(phrase) for name, phrase in conditions.items() if name in operations
+        draw.pick(sentence) for name, sentence in conditions.items() if name in operations
     )
     aggregate = next(
         (_AGGREGATES[operation][1] for operation in operations if operation in _AGGREGATES), None
@@ -174,11 +183,11 @@ def _words(draw: TaskDraw, operations: Sequence[str], values: dict[str, str]) ->
     if aggregate is not None and "group" not in operations:
         return draw.pick(aggregate).format(s=noun)
     if aggregate is not None:
-        phrase = draw.pick(aggregate).format(s=noun)
-        phrase = draw.pick(("For each kind: ", "Per kind: ")) + phrase[0].lower() + phrase[1:]
+        sentence = draw.pick(aggregate).format(s=noun)
+        sentence = draw.pick(("For each kind: ", "Per kind: ")) + sentence[0].lower() + sentence[1:]
         orders = {"up": " Sort by kind.", "down": " Sort by kind, z to a."}
     else:
-        phrase = draw.pick(_LISTS).format(s=noun) + "."
+        sentence = draw.pick(_LISTS).format(s=noun) + "."
         orders = {"up": " Cheapest first.", "down": " Dearest first."}
-    phrase += "".join(text for name, text in orders.items() if name in operations)
-    return phrase + (f" Only the first {values['few']}." if "first" in operations else "")
+    sentence += "".join(text for name, text in orders.items() if name in operations)
+    return sentence + (f" Only the first {values['few']}." if "first" in operations else "")

@@ -1,8 +1,10 @@
 """Bundled CTF puzzles, generated from a seed and a run's secret.
 
-Each module is a family of puzzles. A puzzle is a function that receives a source of random values
-(`base.Draw`) and returns a `base.Puzzle`. An equal seed and secret give equal tasks, byte for byte,
-on the same machine. On other machines, zlib, SQLite and the C compiler may produce other bytes.
+Each module has puzzles of a kind, such as cryptography. A puzzle is a function that receives a
+source of random values (`intercode.datasets.puzzles.base.SeededRandom`) and returns an
+`intercode.datasets.puzzles.base.Puzzle`. The same seed and secret give the same tasks, byte for
+byte, on the same machine. On other machines, zlib, SQLite and the C compiler may produce other
+bytes.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from intercode.datasets.puzzles import crypto, encodings, forensics, reversing, searches, services
-from intercode.datasets.puzzles.base import Draw, Puzzle
+from intercode.datasets.puzzles.base import Puzzle, SeededRandom
 from intercode.errors import TaskError
 from intercode.task import Dataset, Task
 
@@ -21,7 +23,7 @@ __all__ = ["PUZZLES", "load"]
 
 log = logging.getLogger(__name__)
 
-PUZZLES: dict[str, Callable[[Draw], Puzzle]] = {
+PUZZLES: dict[str, Callable[[SeededRandom], Puzzle]] = {
     make.__name__: make
     for make in (
         encodings.layers,
@@ -48,19 +50,20 @@ PUZZLES: dict[str, Callable[[Draw], Puzzle]] = {
         services.inbox,
     )
 }
-"""Task id → the function that generates the puzzle."""
+"""Id of a task → the function that generates its puzzle."""
 
 
 def load(seed: int = 0, secret: str | None = None) -> Dataset:
     """Load all puzzles as tasks of the CTF environment.
 
-    A puzzle that cannot be generated, such as one that needs a C compiler, is omitted with a
-    warning.
+    A puzzle that cannot be generated is omitted with a warning. One puzzle, for instance, needs a C
+    compiler on the host.
 
     Args:
-        seed: The seed of everything but the flags.
-        secret: A text from which the flags are drawn as well, so no model can have seen them; None:
-            a random secret of this process; empty: flags depend on the seed alone.
+        seed: The seed of all random values.
+        secret: A text on which the flags also depend, so no model can have seen the flags in its
+            training data. None: a random secret of this process. Empty: the flags depend only on
+            the seed.
 
     Returns:
         The dataset.
@@ -79,9 +82,11 @@ def _process_secret() -> str:
     return secrets.token_hex(8)
 
 
-def _task(name: str, make_puzzle: Callable[[Draw], Puzzle], seed: int, secret: str) -> Task | None:
+def _task(
+    name: str, make_puzzle: Callable[[SeededRandom], Puzzle], seed: int, secret: str
+) -> Task | None:
     try:
-        return make_puzzle(Draw.of(seed, name, secret)).task(name)
+        return make_puzzle(SeededRandom.from_seed(seed, name, secret)).task(name)
     except TaskError as error:
         log.warning("the puzzle %r is left out: %s", name, error)
         return None

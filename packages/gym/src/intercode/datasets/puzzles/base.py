@@ -1,4 +1,4 @@
-"""Parts of puzzles: a seeded draw of names and flags, and the conversion of puzzles to tasks."""
+"""Parts that all puzzles share: random names and flags, and the conversion to tasks."""
 
 from __future__ import annotations
 
@@ -24,20 +24,24 @@ ada bela carl dora emil fay gus hana ivan jude kira leon mona nils olga pia rosa
 """
 
 
-class Draw(random.Random):
-    """A source of everything that depends on the seed."""
+class SeededRandom(random.Random):
+    """A source of random values for a puzzle, which depend on a seed."""
 
-    flags: Draw
-    """The source of flags: a separate one with a secret, otherwise this one."""
+    flags: SeededRandom
+    """The source of the flag's random values. With a secret, it is a separate source; without a
+    secret, it is this source itself."""
 
     @classmethod
-    def of(cls, seed: int, name: str, secret: str = "") -> Draw:
-        """Return the source of a puzzle, with the same draws in every version of Python.
+    def from_seed(cls, seed: int, name: str, secret: str = "") -> SeededRandom:
+        """Return a puzzle's source of random values.
+
+        The values are the same in every version of Python.
 
         Args:
             seed: The seed of all puzzles.
-            name: The puzzle's name, which keeps puzzles independent of each other's draws.
-            secret: A secret on which only the flags depend; empty: flags depend on the seed alone.
+            name: The puzzle's name. Since the source depends on the name, a change of one puzzle
+                does not change the values of other puzzles.
+            secret: A secret on which only the flags depend; empty: flags depend only on the seed.
         """
         draw = cls(f"{seed}/{name}")
         draw.flags = cls(f"{secret}/{seed}/{name}") if secret else draw
@@ -45,22 +49,24 @@ class Draw(random.Random):
 
     def flag(self) -> str:
         """Draw a new flag, such as ``intercode{amber_heron_1f09ac}``."""
-        default_flag = self._flag()  # always drawn: later draws must not depend on the secret
+        # This flag is drawn even if a secret gives another one: later values must be the same with
+        # and without a secret.
+        default_flag = self._flag()
         return default_flag if self.flags is self else self.flags._flag()
 
     def _flag(self) -> str:
         return f"intercode{{{self.word()}_{self.word()}_{self.getrandbits(24):06x}}}"
 
     def word(self) -> str:
-        """Draw a plain word."""
+        """Draw a word from a list of English words."""
         return self.choice(_WORDS.split())
 
     def words(self, count: int) -> list[str]:
-        """Draw different words."""
+        """Draw `count` different words from a list of English words."""
         return self.sample(_WORDS.split(), count)
 
     def people(self, count: int) -> list[str]:
-        """Draw different first names, in lower case."""
+        """Draw `count` different first names in lower case."""
         return self.sample(_PEOPLE.split(), count)
 
     def sentence(self) -> str:
@@ -74,30 +80,34 @@ class Draw(random.Random):
 
 @dataclass(frozen=True)
 class Puzzle:
-    """The specific part of a CTF task; the rest of the task is the same for all puzzles."""
+    """The part of a CTF task that is specific to a puzzle. `task` adds the rest."""
 
     query: str
     flag: str
     solution: tuple[str, ...]
-    """Commands; the last one prints the flag."""
+    """The commands that solve the puzzle. The last command prints the flag."""
     level: str
-    """``easy``, ``medium`` or ``hard``."""
+    """The difficulty: ``easy``, ``medium`` or ``hard``."""
     category: str
     files: Mapping[str, str | bytes] = field(default_factory=dict)
     accepted_flags: tuple[str, ...] = ()
     """Other accepted forms of the flag."""
     wrong_flags: tuple[str, ...] = ()
-    """Texts that an agent could mistake for the flag."""
+    """Texts that an agent could mistake for the flag, and that are not accepted."""
     requires: tuple[str, ...] = ("python3",)
     """Debian packages that the solution needs in addition to Bash and coreutils."""
     flag_files: tuple[str, ...] = ()
-    """Files that contain the whole flag as plain text, in base64, in hexadecimal or reversed."""
+    """Names of files that contain the whole flag as plain text, in base64, in hexadecimal, or
+    reversed."""
     setup: str | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """Further `metadata` of the task: subtasks, a service."""
+    """Further entries of the task's `metadata`, such as subtasks or a service."""
 
     def task(self, name: str) -> Task:
-        """Return the puzzle as a task, with binary files in base64 as ``metadata.binary_files``."""
+        """Return the puzzle as a task with the id `name`.
+
+        The task has binary files in base64 under ``metadata.binary_files``.
+        """
         text = {path: content for path, content in self.files.items() if isinstance(content, str)}
         binary = {
             path: base64.b64encode(content).decode()
@@ -124,5 +134,5 @@ class Puzzle:
 
 
 def python(program: str) -> str:
-    """Return a command that runs a Python program."""
+    """Return a shell command that runs the text of a Python program."""
     return f"python3 - <<'END'\n{program.strip()}\nEND"

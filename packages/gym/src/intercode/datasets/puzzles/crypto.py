@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from itertools import cycle
 
-from intercode.datasets.puzzles.base import Draw, Puzzle, python
+from intercode.datasets.puzzles.base import Puzzle, SeededRandom, python
 
 _VAULT = """\
 \"""Opens vault.hex: python3 vault.py PASSWORD\"""
@@ -31,8 +31,11 @@ for word in open("words.txt").read().split():
 """
 
 
-def passwords(draw: Draw) -> Puzzle:
-    """Return a puzzle about salted hashes of passwords that follow a rule, with a word list."""
+def passwords(draw: SeededRandom) -> Puzzle:
+    """Return a puzzle about salted hashes of passwords.
+
+    Each password consists of a word in a list and two digits, so a search finds it.
+    """
     flag = draw.flag()
     words, users = draw.words(60), draw.people(5)
     passwords_by_user = {user: f"{draw.choice(words)}{draw.randrange(100):02}" for user in users}
@@ -67,8 +70,11 @@ def passwords(draw: Draw) -> Puzzle:
     )
 
 
-def letter(draw: Draw) -> Puzzle:
-    """Return a puzzle about XOR with a repeating key and a known beginning."""
+def letter(draw: SeededRandom) -> Puzzle:
+    """Return a puzzle about a letter that is encrypted by XOR with a repeated key.
+
+    The beginning of the letter is known, which reveals the key.
+    """
     flag, decoy = draw.flag(), draw.flag()
     key = draw.randbytes(draw.randint(6, 12))
     text = f"Dear colleagues, {draw.sentence()} The old flag was {decoy}. {draw.sentence()} "
@@ -96,8 +102,8 @@ for length in range(2, 15):
     )
 
 
-def rsa(draw: Draw) -> Puzzle:
-    """Return a puzzle about RSA with a modulus of sixty bits."""
+def rsa(draw: SeededRandom) -> Puzzle:
+    """Return a puzzle about RSA with a modulus of sixty bits, which can be factored."""
     flag, exponent = draw.flag(), 65537
     first_prime, second_prime = _prime(draw, exponent), _prime(draw, exponent)
     flag_bytes = flag.encode()
@@ -135,7 +141,7 @@ print("".join(pow(c, d, p * q).to_bytes(6, "big").lstrip(b"\\0").decode() for c 
 """
 
 
-def _prime(draw: Draw, exponent: int) -> int:
+def _prime(draw: SeededRandom, exponent: int) -> int:
     while True:
         candidate = draw.randrange(1 << 29, 1 << 30) | 1
         if candidate % exponent != 1 and all(
@@ -165,8 +171,11 @@ print("sealed:", bytes(a ^ b for a, b in zip(prize, key)).hex())
 """
 
 
-def lottery(draw: Draw) -> Puzzle:
-    """Return a puzzle about a linear congruential generator: five numbers determine the next."""
+def lottery(draw: SeededRandom) -> Puzzle:
+    """Return a puzzle about a linear congruential generator of random numbers.
+
+    The first five numbers are known, and determine all further numbers.
+    """
     flag, prime = draw.flag(), 2**61 - 1
     multiplier, increment, state = (draw.randrange(2, prime) for _ in range(3))
     generator_outputs = []
@@ -176,6 +185,7 @@ def lottery(draw: Draw) -> Puzzle:
     key = b"".join(
         generator_output.to_bytes(8, "big") for generator_output in generator_outputs[5:]
     )
+    drawn_numbers = " ".join(map(str, generator_outputs[:5]))
     sealed_prize = bytes(x ^ y for x, y in zip(flag.encode(), key, strict=False)).hex()
     return Puzzle(
         "lottery.py draws numbers, and today.txt is what it printed. Tomorrow's prize is sealed "
@@ -199,7 +209,7 @@ print(bytes(p ^ q for p, q in zip(data, key)).decode())
         "cryptography",
         {
             "lottery.py": _LOTTERY,
-            "today.txt": f"drawn: {' '.join(map(str, generator_outputs[:5]))}\nsealed: {sealed_prize}\n",
+            "today.txt": f"drawn: {drawn_numbers}\nsealed: {sealed_prize}\n",
         },
         wrong_flags=(f"intercode{{{generator_outputs[5]}}}", f"intercode{{{sealed_prize}}}"),
     )

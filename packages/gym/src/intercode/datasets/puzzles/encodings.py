@@ -6,7 +6,7 @@ import base64
 import codecs
 from collections.abc import Callable
 
-from intercode.datasets.puzzles.base import Draw, Puzzle, python
+from intercode.datasets.puzzles.base import Puzzle, SeededRandom, python
 
 _LAYERS: dict[str, tuple[Callable[[str], str], str]] = {
     "base64": (lambda text: base64.b64encode(text.encode()).decode(), "base64 -d"),
@@ -21,11 +21,12 @@ _FIGURES = "\0003\n- '87\r\0004\0,\0:(5+)2\0006019?\0\0./=\0"
 _FIGURES_SHIFT, _LETTERS_SHIFT = 27, 31
 
 
-def layers(draw: Draw) -> Puzzle:
-    """Return a puzzle about a flag in nested common encodings."""
+def layers(draw: SeededRandom) -> Puzzle:
+    """Return a puzzle about a flag that is encoded several times, by common encodings."""
     flag = text = draw.flag()
     order = [*draw.sample(sorted(_LAYERS), len(_LAYERS)), "base64"]
-    if order[-2] == "base64":  # two equal layers in a row would look like one
+    # Two consecutive layers of base64 would look like a single layer.
+    if order[-2] == "base64":
         order[-1] = "hexadecimal"
     for layer in order:
         text = _LAYERS[layer][0](text)
@@ -44,8 +45,8 @@ def layers(draw: Draw) -> Puzzle:
     )
 
 
-def tape(draw: Draw) -> Puzzle:
-    """Return a puzzle about a punched tape in the five bits of ITA2."""
+def tape(draw: SeededRandom) -> Puzzle:
+    """Return a puzzle about a punched tape in the teleprinter code ITA2, with five bits each."""
     flag_draw = draw.flags
     body = (
         "".join(flag_draw.words(2)).upper()
@@ -96,8 +97,11 @@ print("intercode{{" + text.split()[1].lower() + "}}")
 """
 
 
-def alphabet(draw: Draw) -> Puzzle:
-    """Return a puzzle about base64 with a secret alphabet, and one known message."""
+def alphabet(draw: SeededRandom) -> Puzzle:
+    """Return a puzzle about base64 with a secret alphabet.
+
+    A message is known in plain text and in encoded form, which reveals the alphabet.
+    """
     flag = draw.flag()
     standard_alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
     translation = str.maketrans(standard_alphabet, "".join(draw.sample(standard_alphabet, 64)))
@@ -139,8 +143,8 @@ def _base64(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
 
 
-def blanks(draw: Draw) -> Puzzle:
-    """Return a puzzle about a flag in spaces and tabs at the ends of lines."""
+def blanks(draw: SeededRandom) -> Puzzle:
+    """Return a puzzle about a flag whose bits are spaces and tabs at the ends of lines."""
     flag = draw.flag()
     ends = [f"{code:08b}".translate({48: " ", 49: "\t"}) for code in flag.encode()]
     ends += [""] * draw.randint(3, 9)

@@ -12,11 +12,14 @@ from collections.abc import Iterable, Mapping
 from contextlib import closing
 from pathlib import Path
 
-from intercode.datasets.puzzles.base import Draw, Puzzle, python
+from intercode.datasets.puzzles.base import Puzzle, SeededRandom, python
 
 
-def holiday(draw: Draw) -> Puzzle:
-    """Return a puzzle about an image with a wrong extension, and an archive after its end."""
+def holiday(draw: SeededRandom) -> Puzzle:
+    """Return a puzzle about an image with the suffix of a text file.
+
+    An archive with the flag follows after the end of the image.
+    """
     flag, decoy = draw.flag(), draw.flag()
     town = draw.word()
     files = {f"{town}/readme.txt": b"Nothing in here.\n", f"{town}/key.txt": f"{flag}\n".encode()}
@@ -40,16 +43,16 @@ for name in files.namelist():
     )
 
 
-def camera(draw: Draw) -> Puzzle:
-    """Return a puzzle about compressed metadata of an image."""
+def camera(draw: SeededRandom) -> Puzzle:
+    """Return a puzzle about a flag in the compressed metadata of an image."""
     flag, decoys = draw.flag(), [draw.flag() for _ in range(3)]
     author = draw.people(1)[0]
     hidden_note = f"Seen by {author}: {flag}".encode()
-    notes = [(b"tEXt", b"Software\0intercam 2.1"), (b"tEXt", f"Author\0{author}".encode())]
-    notes += [
+    text_chunks = [(b"tEXt", b"Software\0intercam 2.1"), (b"tEXt", f"Author\0{author}".encode())]
+    text_chunks += [
         (b"zTXt", b"Comment\0\0" + zlib.compress(f"Draft {text}".encode())) for text in decoys
     ]
-    notes.insert(draw.randint(2, 5), (b"zTXt", b"Comment\0\0" + zlib.compress(hidden_note)))
+    text_chunks.insert(draw.randint(2, 5), (b"zTXt", b"Comment\0\0" + zlib.compress(hidden_note)))
     return Puzzle(
         f"{author.capitalize()} has commented on camera.png in its metadata. Drafts do not count. "
         "Find the flag, intercode{…}.",
@@ -68,13 +71,13 @@ while at < len(data):
         ),
         "medium",
         "forensics",
-        {"camera.png": png(40, draw.randbytes(40 * 30), notes)},
+        {"camera.png": png(40, draw.randbytes(40 * 30), text_chunks)},
         wrong_flags=tuple(decoys),
     )
 
 
-def deleted(draw: Draw) -> Puzzle:
-    """Return a puzzle about a disk with a deleted, but not overwritten file."""
+def deleted(draw: SeededRandom) -> Puzzle:
+    """Return a puzzle about a disk image with a file that was deleted, but not overwritten."""
     flag, decoy = draw.flag(), draw.flag()
     other_files = [
         (f"{word[:8]}.txt", " ".join(draw.sentence() for _ in range(30)).encode())
@@ -108,7 +111,7 @@ for at in range(root, root + 32 * entries, 32):
     )
 
 
-def torn(draw: Draw) -> Puzzle:
+def torn(draw: SeededRandom) -> Puzzle:
     """Return a puzzle about a gzip file whose first ten bytes were overwritten."""
     flag, decoy = draw.flag(), draw.flag()
     lines = [draw.sentence() for _ in range(200)]
@@ -131,8 +134,8 @@ def torn(draw: Draw) -> Puzzle:
     )
 
 
-def pixels(draw: Draw) -> Puzzle:
-    """Return a puzzle about a text in the least significant bits of an image."""
+def pixels(draw: SeededRandom) -> Puzzle:
+    """Return a puzzle about a text in the least significant bits of an image's pixels."""
     flag, width = draw.flag(), 32
     text = f"{draw.sentence()} {flag} {draw.sentence()}".encode() + b"\0"
     bits = [byte >> bit & 1 for byte in text for bit in range(7, -1, -1)]
@@ -161,8 +164,8 @@ for channel in range(3):
     )
 
 
-def ledger(draw: Draw) -> Puzzle:
-    """Return a puzzle about a database with a deleted row, whose bytes remain."""
+def ledger(draw: SeededRandom) -> Puzzle:
+    """Return a puzzle about an SQLite database with a deleted row, whose bytes are in the file."""
     flag, decoy = draw.flag(), draw.flag()
     people = draw.people(12)
     thief = draw.choice(people[:6])
@@ -195,7 +198,8 @@ def _database(rows: list[tuple[str, int, str]]) -> bytes:
     with tempfile.TemporaryDirectory(prefix="intercode-") as folder:
         path = Path(folder, "ledger.db")
         with closing(sqlite3.connect(path)) as database:
-            database.execute("PRAGMA secure_delete = OFF")  # Debian's default is to overwrite
+            # On Debian, SQLite overwrites deleted rows by default.
+            database.execute("PRAGMA secure_delete = OFF")
             database.execute("CREATE TABLE payment (person TEXT, amount INTEGER, purpose TEXT)")
             database.executemany("INSERT INTO payment VALUES (?, ?, ?)", rows)
             database.commit()
@@ -204,21 +208,24 @@ def _database(rows: list[tuple[str, int, str]]) -> bytes:
         return path.read_bytes()
 
 
-# Writers of common formats, without timestamps: equal content gives equal bytes.
+# Writers of common file formats. They write no timestamps, so equal content gives equal bytes.
 
 SECTOR = 512
 GZIP_HEADER = b"\x1f\x8b\x08\0\0\0\0\0\0\x03"
 
 
 def gz(content: bytes) -> bytes:
-    """Return a gzip file with a constant header, unlike Python's function in different versions."""
+    """Return content as a gzip file with a constant header.
+
+    The header that Python's module gzip writes depends on the version of Python.
+    """
     packer = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
     end = struct.pack("<II", zlib.crc32(content), len(content))
     return GZIP_HEADER + packer.compress(content) + packer.flush() + end
 
 
 def archive(files: Mapping[str, bytes]) -> bytes:
-    """Return a ZIP archive."""
+    """Return a ZIP archive of files, given as name → content."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as target:
         for name, content in files.items():
@@ -227,12 +234,12 @@ def archive(files: Mapping[str, bytes]) -> bytes:
 
 
 def png(width: int, pixels: bytes, notes: Iterable[tuple[bytes, bytes]] = ()) -> bytes:
-    """Return a greyscale PNG image, with the chunks of `notes` between its header and its pixels.
+    """Return a greyscale PNG image, with additional chunks between the header and the pixels.
 
     Args:
         width: The width in pixels.
         pixels: One byte for each pixel.
-        notes: Pairs of a chunk's type and its data.
+        notes: The additional chunks: pairs of a type and data.
     """
     height = len(pixels) // width
     rows = b"".join(
@@ -258,8 +265,9 @@ def bmp(width: int, pixels: bytes) -> bytes:
     """Return a BMP image with 24 bits per pixel.
 
     Args:
-        width: The width in pixels, a multiple of four, because rows then need no padding.
-        pixels: Three bytes for each pixel in the order of the file: from the bottom, blue first.
+        width: The width in pixels, a multiple of four. Rows of other widths would need padding.
+        pixels: Three bytes for each pixel, in the order of the file: the lowest row comes first,
+            and the blue byte of each pixel.
     """
     height = len(pixels) // (3 * width)
     header = b"BM" + struct.pack("<IHHI", 54 + len(pixels), 0, 0, 54)
@@ -267,11 +275,13 @@ def bmp(width: int, pixels: bytes) -> bytes:
 
 
 def disk(files: Iterable[tuple[str, bytes]], deleted_files: Iterable[str] = ()) -> bytes:
-    """Return a small disk image with a FAT12 file system, including the content of deleted files.
+    """Return a small disk image with a FAT12 file system.
 
     Args:
-        files: At most 16 pairs of a name (at most 8 characters, a point and 3) and a content.
-        deleted_files: The names of the deleted files.
+        files: At most 16 files: pairs of name and content. A name has at most 8 characters before
+            the dot, and at most 3 after it.
+        deleted_files: The names of files that are marked as deleted. Their content remains on the
+            disk.
     """
     deleted_names = set(deleted_files)
     entries: list[int] = [0xFF8, 0xFFF]
@@ -304,6 +314,6 @@ def disk(files: Iterable[tuple[str, bytes]], deleted_files: Iterable[str] = ()) 
 
 
 def _fat12(entries: list[int]) -> bytes:
-    """Return a FAT with 12 bits for each cluster, in one sector."""
+    """Return a file allocation table with 12 bits for each cluster, which fills a sector."""
     table = sum(entry << 12 * cluster for cluster, entry in enumerate(entries))
     return table.to_bytes(SECTOR, "little")

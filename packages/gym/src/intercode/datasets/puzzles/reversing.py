@@ -8,7 +8,7 @@ import tempfile
 from functools import lru_cache
 from pathlib import Path
 
-from intercode.datasets.puzzles.base import Draw, Puzzle, python
+from intercode.datasets.puzzles.base import Puzzle, SeededRandom, python
 from intercode.errors import TaskError
 
 _CHECKER = """\
@@ -21,8 +21,8 @@ print("yes" if len({f})==len({b}) and {c}({f})=={a} else "no")
 """
 
 
-def checker(draw: Draw) -> Puzzle:
-    """Return a puzzle about obfuscated Python source."""
+def checker(draw: SeededRandom) -> Puzzle:
+    """Return a puzzle about an obfuscated Python program that checks the flag."""
     flag = draw.flag()
     names = [f"O{n:07b}".replace("1", "l").replace("0", "O") for n in draw.sample(range(128), 6)]
     factor, step = draw.randrange(3, 257), draw.randrange(3, 257)
@@ -72,8 +72,8 @@ int main(int count, char **words)
 """
 
 
-def door(draw: Draw) -> Puzzle:
-    """Return a puzzle about a compiled C program.
+def door(draw: SeededRandom) -> Puzzle:
+    """Return a puzzle about a compiled C program that checks the flag.
 
     Raises:
         TaskError: The host has no C compiler, or the compiler fails.

@@ -7,13 +7,16 @@ import hashlib
 import zlib
 from functools import partial
 
-from intercode.datasets.puzzles.base import Draw, Puzzle, python
+from intercode.datasets.puzzles.base import Puzzle, SeededRandom, python
 
 _PAGES = ("/", "/shop", "/cart", "/login", "/img/logo.png", "/style.css", "/admin", "/wp-login.php")
 
 
-def log(draw: Draw) -> Puzzle:
-    """Return a puzzle about a server's log: one of many visitors exfiltrated the flag in pieces."""
+def log(draw: SeededRandom) -> Puzzle:
+    """Return a puzzle about the log of a web server.
+
+    A visitor exfiltrated the flag in pieces, in the addresses of many requests.
+    """
     flag = draw.flag()
     thief, *other_addresses = (draw.address() for _ in range(12))
     requests = [
@@ -72,8 +75,11 @@ print(base64.b64decode(re.search(r"Basic (\\S+)", request)[1]).decode())
 """
 
 
-def capture(draw: Draw) -> Puzzle:
-    """Return a puzzle about captured packets, some out of order, and the accepted password."""
+def capture(draw: SeededRandom) -> Puzzle:
+    """Return a puzzle about captured network packets.
+
+    The flag is the password that a server accepted. Some packets are out of order.
+    """
     flag = draw.flag()
     server, users = draw.address(), draw.people(4)
     correct_user = draw.choice(users)
@@ -130,8 +136,11 @@ def _packet(source: str, target: str, sequence: int, text: str) -> str:
     return "".join(rows)
 
 
-def history(draw: Draw) -> Puzzle:
-    """Return a puzzle about a repository with a retracted secret that remains in its objects."""
+def history(draw: SeededRandom) -> Puzzle:
+    """Return a puzzle about a Git repository with a secret in a commit that was amended.
+
+    The original commit is no longer in the history, but remains among the repository's objects.
+    """
     flag, decoy = draw.flag(), draw.flag()
     owner = draw.people(1)[0]
     objects: dict[str, bytes] = {}
@@ -179,7 +188,7 @@ def _commit(
     hour: int,
     *parents: str,
 ) -> str:
-    """Add a commit with its tree and files to the objects; return the commit's hash."""
+    """Add a Git commit, its tree and its files to `objects`; return the hash of the commit."""
     entries = b""
     for name, text in sorted(files.items()):
         blob = _store(objects, "blob", text.encode())
@@ -191,7 +200,7 @@ def _commit(
 
 
 def _store(objects: dict[str, bytes], kind: str, content: bytes) -> str:
-    """Add a loose Git object; return its hash."""
+    """Add a Git object in the form of a loose object to `objects`; return its hash."""
     object_data = f"{kind} {len(content)}\0".encode() + content
     name = hashlib.sha1(object_data, usedforsecurity=False).hexdigest()
     objects[name] = zlib.compress(object_data)

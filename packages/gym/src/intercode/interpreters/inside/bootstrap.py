@@ -1,6 +1,7 @@
-"""Start of a forked worker: a fork of a sandbox's process 1 becomes a Python as actions expect it.
+"""Start of a forked worker: a fork of a sandbox's process 1 becomes an ordinary Python process.
 
-The spawner loads this module before it enters any sandbox: the library is read at that time.
+The process that starts sandboxes (the spawner) imports this module before it enters any sandbox,
+while the host's files are readable. The standard library is read at that time.
 """
 
 from __future__ import annotations
@@ -25,11 +26,14 @@ operator os pathlib pickle pprint queue random re secrets shutil signal statisti
 subprocess sys tempfile textwrap threading time timeit tokenize traceback types typing unicodedata
 unittest unittest.mock urllib.parse uuid warnings weakref xml.etree.ElementTree zlib zoneinfo
 """
-"""Modules that every worker has loaded: their import costs an action nothing."""
+"""Modules that every worker has loaded, so their import in an action takes no time."""
 _fork_callbacks: list[dict[str, Any]] = []
-"""Fork callbacks that these modules register. An action that forks has the callbacks. The fork that
-makes a worker comes from a process with one thread. This fork needs only new random numbers, and
-the number of that thread, which would otherwise be the host's."""
+"""Callbacks that these modules register for forks.
+
+An action that forks needs these callbacks. The fork that creates a worker does not: the forking
+process has only one thread. After that fork, only new random numbers are needed, and the new kernel
+id of that thread, because Python still has the host's.
+"""
 
 
 def _load() -> Library:
@@ -48,7 +52,7 @@ def _load() -> Library:
     sys.meta_path.remove(library)
     for name, module in sys.modules.items():
         if library.find_spec(name) is not None and module.__spec__ is not None:
-            module.__loader__ = module.__spec__.loader = library  # the library has the source
+            module.__loader__ = module.__spec__.loader = library  # the library holds the source
     return library
 
 
@@ -58,11 +62,14 @@ import threading  # noqa: E402
 
 
 def main(sock: socket.socket) -> None:
-    """Turn the process into such a Python, and serve as the requested worker.
+    """Turn this process into an ordinary Python, and serve as the requested worker.
 
-    The socket delivers three pipes, for output, requests and responses, which then replace it. The
-    first message names the worker, and has ``env`` and ``cwd`` of the sandbox's programs, and the
-    output limit.
+    The socket delivers three pipes, for output, requests and responses. The pipes then replace the
+    socket. The first message names the worker's module. The same message has ``env`` and ``cwd`` of
+    the sandbox's programs, and the output limit.
+
+    Args:
+        sock: The socket to the host.
     """
     _, fds, _, _ = socket.recv_fds(sock, 1, 3, socket.MSG_CMSG_CLOEXEC)
     output_fd, read, write = fds
@@ -97,7 +104,7 @@ def _read_exactly(fd: int, count: int) -> bytes:
 
 
 def _settle() -> None:
-    """Undo the settings of the spawner, which differ from those of a user's Python."""
+    """Replace the spawner's settings of Python by those of an ordinary Python."""
     sys.setrecursionlimit(1000)
     sys.argv = [""]
     sys.path = [""]

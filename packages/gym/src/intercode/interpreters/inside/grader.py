@@ -1,13 +1,14 @@
-"""Process that runs the tests. No code of the submission ever runs in it.
+"""Process that runs the tests. No code of the submission ever runs in this process.
 
-Names of the submission stand for objects of another process, the subject (`submission`). Values
-from the subject are data, or a `Remote`.
+A name of the submission stands for an object of another process, the subject (`submission`). The
+values that the subject sends are plain data, or references: a reference becomes a `RemoteObject`.
 
-A test may use a `Remote` in any way that reveals facts about the object: call it, measure it, take
-its items, read it as a number. But a test may not give the object the very value that the object
-should equal. An object equals a value only if the object *is* that data, whatever its ``__eq__``
-says. For arithmetic, ``in`` and method calls, the object must be of a class that the task knows,
-with an operator that gold's class has.
+A test may use a `RemoteObject` in any way that reveals facts about the object. For example, the
+test may call the object, measure it, take its items, or read it as a number. But a test must not
+send the subject the very value that the object should equal, because the object could claim to
+equal any value. A `RemoteObject` equals a value only if the object *is* that data, whatever its
+``__eq__`` returns. For arithmetic, ``in`` and method calls, the task must know the object's class,
+and gold's class must have the operator.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import sys
 import traceback
 from typing import TYPE_CHECKING, Any
 
-from intercode.interpreters.inside.object_proxy import NO_DATA, Peer
+from intercode.interpreters.inside.object_proxy import NO_DATA, ProxyEndpoint
 from intercode.interpreters.inside.wire import STARTED
 
 if TYPE_CHECKING:
@@ -30,8 +31,10 @@ if TYPE_CHECKING:
     from intercode.interpreters.inside.wire import Channel
 
 OPEN, TEST = 4, 5
-"""Requests of the host: the plan of the tests; one test. The response has the same kind; its
-payload describes a failure, or is empty."""
+"""The kinds of the host's requests: `OPEN` sends the plan of the tests, `TEST` one test.
+
+The response has the same kind. Its payload describes a failure, or is empty.
+"""
 _MAX_MESSAGE_LENGTH = 500
 _READABLE_ATTRIBUTES = {
     "__name__",
@@ -48,12 +51,12 @@ _ORDER = "lt le gt ge"
 _FUNCTIONS = {"and": "and_", "or": "or_"}
 
 
-class Grader(Peer):
-    """The peer that runs the tests, in names that are created once for all tests.
+class Grader(ProxyEndpoint):
+    """The peer that runs the tests. All tests share the names that the constructor creates.
 
     Args:
-        channel: The channel to the host, and through the host to the subject.
-        plan: The message of `intercode.rewards.python_plan.PythonPlan`.
+        channel: The channel to the host, which relays messages to and from the subject.
+        plan: The message of `intercode.rewards.python_plan.PythonPlan.message`.
     """
 
     def __init__(self, channel: Channel, plan: dict[str, Any]) -> None:
@@ -74,14 +77,18 @@ class Grader(Peer):
             self._requested_function = name if name in self._plan["functions"] else ""
             try:
                 self.names[name] = self.perform("name", subject_name)
-            except NameError:  # reported by the test that needs the name
+            except NameError:  # the test that needs the name then reports the error
                 continue
             finally:
                 self._requested_function = ""
         exec(compile(self._plan["setup"], "<setup of the tests>", "exec"), self.names)
 
     def run(self, test: dict[str, Any]) -> None:
-        """Run a test; it passes if no exception is raised."""
+        """Run a test. The test passes if no exception is raised.
+
+        Args:
+            test: An element of `PythonPlan.tests`: a source, or a case.
+        """
         if "source" in test:
             exec(compile(test["source"], "<test>", "exec"), dict(self.names))
             return
@@ -101,7 +108,13 @@ class Grader(Peer):
     # -- the subject -----------------------------------------------------------------------------
 
     def perform(self, operation: str, *args: Any, **kwargs: Any) -> Any:
-        """Request an operation from the subject; return its result, or raise its exception."""
+        """Request an operation from the subject; return its result, or raise its exception.
+
+        Args:
+            operation: The operation's name, a key of the subject's table of operations.
+            *args: The operation's arguments.
+            **kwargs: Keyword arguments of a call.
+        """
         value, error, output, changed_arguments = self.ask(
             operation, self.encode(args), self.encode(kwargs)
         )
@@ -111,21 +124,26 @@ class Grader(Peer):
             refresh(kwargs[key] if isinstance(key, str) else args[key], self.decode(tree))
         if error is not None:
             exception = self._exception(*error)
-            # A StopIteration would end a loop of the tests.
+            # A StopIteration would end a loop of the tests without an error.
             if isinstance(exception, StopIteration) and operation != "next":
                 raise RuntimeError("the submission raised StopIteration") from exception
             raise exception
         return self.decode(value)
 
     def permits(self, known: bool, operator: str) -> bool:
-        """Return whether an object may receive a test's values for an operator."""
+        """Return whether an operator may send a test's values to an object.
+
+        Args:
+            known: Whether the task knows the object's class.
+            operator: The special method's name.
+        """
         return known and operator in self._operators
 
     def find_builtin(self, name: str) -> Any:
-        """Return a type of Python's own that the subject names.
+        """Return one of Python's own types by the name that the subject sent.
 
         Raises:
-            TypeError: The name belongs to no type: functions are refused.
+            TypeError: The name belongs to no type. Functions are refused.
         """
         value = getattr(builtins, name)
         if not isinstance(value, type):
@@ -133,22 +151,22 @@ class Grader(Peer):
         return value
 
     def stand_in(self, number: int, kind: str, name: str, data: Any) -> Any:
-        """Return a `Remote`, or for an exception's class a class that tests can catch."""
+        """Return a stand-in for a subject's object: a `RemoteObject`, or an exception class."""
         if kind == "exception":
             return self._exception_class(name, *data)
         is_known = (
             name in self._classes if kind in ("object", "class") else bool(self._requested_function)
         )
         value = self.decode(data[0]) if kind == "object" and data else NO_DATA
-        return Remote(self, number, is_known or kind == "module", value)
+        return RemoteObject(self, number, is_known or kind == "module", value)
 
     def object_number(self, value: object) -> int | None:
-        """Return the number of the object for which a value stands; None for other values."""
+        """Return the number of the object of a `RemoteObject`; None for other values."""
         return object_number(value)
 
     def _exception_class(self, name: str, module: str, bases: list[Any]) -> Any:
-        # If this process has the exception's module, too, use its class: ``except
-        # json.JSONDecodeError`` catches it.
+        # If this process has imported the exception's module, that module's class is used. A test's
+        # ``except json.JSONDecodeError`` then catches the exception.
         existing_class = getattr(sys.modules.get(module), name, None)
         if isinstance(existing_class, type) and issubclass(existing_class, BaseException):
             return existing_class
@@ -168,7 +186,14 @@ class Grader(Peer):
         return error
 
     def serve(self, payload: bytes) -> bytes:
-        """Call a function of the tests for the subject; return ``[done, result or reason]``."""
+        """Call a function of the tests for the subject.
+
+        Args:
+            payload: The function's number and arguments, in JSON.
+
+        Returns:
+            ``[whether the call succeeded, result or reason]``, in JSON.
+        """
         try:
             function_number, args, kwargs = json.loads(payload)
             function = self._objects[function_number]
@@ -188,7 +213,7 @@ def _describe_error(error: BaseException) -> str:
 def _answer(
     channel: Channel, kind: int, request_number: int, grader: Grader | None, request: Any
 ) -> Any:
-    """Answer one request of the host; return the grader."""
+    """Answer one request of the host; return the grader, which an `OPEN` request creates."""
     message = ""
     try:
         if kind == OPEN:
@@ -204,7 +229,7 @@ def _answer(
 
 
 def serve(channel: Channel, output_fd: int, limit: int) -> None:
-    """Run tests until the host disconnects."""
+    """Run tests until the host closes the channel."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.dup2(null, 2)
@@ -223,22 +248,22 @@ def serve(channel: Channel, output_fd: int, limit: int) -> None:
 # -- objects of the submission ---------------------------------------------------------------------
 
 
-class Remote:
+class RemoteObject:
     """A stand-in for an object of the submission.
 
     Args:
-        grader: The grader, which asks the subject.
-        number: The object's number in the subject.
+        grader: The grader that sends requests to the subject.
+        number: The number of the object in the subject.
         known: Whether the task knows the object's class.
-        value: The data that the object also is, for instance the number of an `IntEnum`.
+        value: The data of an object that is also plain data, such as the number of an `IntEnum`.
     """
 
-    # Private, like all names in this class: every other name is the object's.
+    # All names in this class are private, because every other name belongs to the object.
     __slots__ = ("__grader", "__known", "__number", "__value")
 
     def __init__(self, grader: Grader, number: int, known: bool, value: object = NO_DATA) -> None:
-        for name, attribute in zip(Remote.__slots__, (grader, known, number, value)):
-            object.__setattr__(self, "_Remote" + name, attribute)
+        for name, attribute in zip(RemoteObject.__slots__, (grader, known, number, value)):
+            object.__setattr__(self, "_RemoteObject" + name, attribute)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the object, or create an instance of the class."""
@@ -248,7 +273,7 @@ class Remote:
         if name.startswith("__") and name.endswith("__") and name not in _READABLE_ATTRIBUTES:
             raise AttributeError(name)
         value = self.__grader.perform("getattr", self, name)
-        if isinstance(value, Remote) and not self.__known:
+        if isinstance(value, RemoteObject) and not self.__known:
             raise AttributeError(f"{name}: the task does not know such objects")
         return value
 
@@ -269,7 +294,7 @@ class Remote:
 
     def __iter__(self) -> Iterator[Any]:
         iterator, size, has_more = self.__grader.perform("iter", self), 1, True
-        if not isinstance(iterator, Remote):
+        if not isinstance(iterator, RemoteObject):
             raise TypeError("an iterator that is none")
         while has_more:
             batch, has_more = self.__grader.perform("take", iterator, size)
@@ -282,7 +307,7 @@ class Remote:
         return self.__grader.perform("contains", self, item) is True
 
     def __eq__(self, other: object) -> Any:
-        if isinstance(other, Remote):
+        if isinstance(other, RemoteObject):
             if self.__known and other.__known:
                 return self.__grader.perform("eq", self, other) is True
             if NO_DATA in (self.__value, other.__value):
@@ -297,10 +322,12 @@ class Remote:
         return hash(self.__grader.perform("hash", self))
 
     def __instancecheck__(self, instance: object) -> bool:
-        return isinstance(instance, Remote) and self.__grader.perform("isinstance", instance, self)
+        return isinstance(instance, RemoteObject) and self.__grader.perform(
+            "isinstance", instance, self
+        )
 
     def __subclasscheck__(self, other: type) -> bool:
-        return isinstance(other, Remote) and self.__grader.perform("issubclass", other, self)
+        return isinstance(other, RemoteObject) and self.__grader.perform("issubclass", other, self)
 
     def __enter__(self) -> Any:
         return self.__grader.perform("enter", self)
@@ -313,7 +340,7 @@ class Remote:
         yield
 
     def __compute(self, name: str, other: Any, swapped: bool) -> Any:
-        """Apply an operator with another value, if the module's docstring permits it."""
+        """Apply an operator to the object and another value, if the module's rules permit it."""
         left_value, right_value = (other, self) if swapped else (self, other)
         function = _FUNCTIONS.get(name, name)
         if self.__grader.permits(self.__known, f"__{'r' * swapped}{name}__"):
@@ -321,14 +348,14 @@ class Remote:
         return self.__as_data(function, left_value, right_value)
 
     def __order(self, name: str, other: Any) -> Any:
-        if isinstance(other, Remote) and self.__known and other.__known:
+        if isinstance(other, RemoteObject) and self.__known and other.__known:
             return self.__grader.perform(name, self, other) is True
         return self.__as_data(name, self, other)
 
     @staticmethod
     def __as_data(function: str, left_value: Any, right_value: Any) -> Any:
         values = [
-            operand.__value if isinstance(operand, Remote) else operand
+            operand.__value if isinstance(operand, RemoteObject) else operand
             for operand in (left_value, right_value)
         ]
         if any(value is NO_DATA for value in values):
@@ -340,34 +367,42 @@ class Remote:
 
 
 def _method(helper_name: str, *bound_values: Any) -> Any:
-    """Return a special method that calls a private helper of `Remote` with bound arguments."""
+    """Return a special method that calls a private helper of `RemoteObject` with these values.
 
-    def method(self: Remote, *args: Any) -> Any:
+    Args:
+        helper_name: The helper's name without its prefix ``__``.
+        *bound_values: The helper's first argument, and arguments that follow the method's own.
+    """
+
+    def method(self: RemoteObject, *args: Any) -> Any:
         name, *bound_arguments = bound_values
-        return getattr(self, "_Remote__" + helper_name)(name, *args, *bound_arguments)
+        return getattr(self, "_RemoteObject__" + helper_name)(name, *args, *bound_arguments)
 
     return method
 
 
 for _name in _UNARY.split():
-    setattr(Remote, f"__{_name}__", _method("measure", _name))
+    setattr(RemoteObject, f"__{_name}__", _method("measure", _name))
 for _name in _ORDER.split():
-    setattr(Remote, f"__{_name}__", _method("order", _name))
+    setattr(RemoteObject, f"__{_name}__", _method("order", _name))
 for _name in _BINARY.split():
-    setattr(Remote, f"__{_name}__", _method("compute", _name, False))
-    setattr(Remote, f"__r{_name}__", _method("compute", _name, True))
+    setattr(RemoteObject, f"__{_name}__", _method("compute", _name, False))
+    setattr(RemoteObject, f"__r{_name}__", _method("compute", _name, True))
 
 
 def object_number(value: object) -> int | None:
-    """Return the number of the object that a value stands for; None for other values."""
-    return value._Remote__number if type(value) is Remote else None
+    """Return the number of the object of a `RemoteObject`; None for other values."""
+    return value._RemoteObject__number if type(value) is RemoteObject else None
 
 
 # -- values ----------------------------------------------------------------------------------------
 
 
 def refresh(container: Any, content: Any) -> None:
-    """Replace a container's content, also that of nested containers, with that after a call."""
+    """Replace a container's content in place by its content after a call.
+
+    Nested containers are replaced in place, too.
+    """
     if type(container) is not type(content):
         return
     if isinstance(container, list):
@@ -393,7 +428,13 @@ def _refresh_item(original: Any, replacement: Any) -> Any:
 
 
 def alike(result: Any, expected_data: Any, tolerance: float) -> bool:
-    """Return whether a result equals the JSON of a data file, in which a tuple equals a list."""
+    """Return whether a result equals an expected value from JSON; a tuple may equal a list.
+
+    Args:
+        result: The result of a call.
+        expected_data: The expected value.
+        tolerance: The relative and absolute tolerance of floats; 0: exact.
+    """
     if isinstance(result, (list, tuple)) and isinstance(expected_data, list):
         return len(result) == len(expected_data) and all(
             alike(result_item, expected_item, tolerance)

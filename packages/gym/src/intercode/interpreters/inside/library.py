@@ -1,9 +1,9 @@
-"""Standard library of the running Python, in memory: a forked worker has no files of the host.
+"""The standard library of the running Python, in memory: a forked worker has no files of the host.
 
-A sandbox's image need not have this Python, or any. The folder of this Python (a home directory,
-with pyenv or uv) must not be visible to a sandbox. So its modules travel as one sealed memory file,
-mapped before the sandbox is entered, and shared by all sandboxes. The file costs a fork nothing,
-cannot be written to, and contains only the library.
+The image of a sandbox may have another Python, or no Python. The folder of InterCode's Python (a
+home directory, with pyenv or uv) must not be visible in a sandbox. All modules are therefore copied
+to one sealed memory file. The file is mapped before the sandbox is entered, and all sandboxes share
+it. The file costs a fork nothing, cannot be written to, and contains only the library.
 """
 
 from __future__ import annotations
@@ -25,23 +25,22 @@ _EXCLUDED_NAMES = {
     "tests", "tkinter", "turtledemo",
 }  # fmt: skip
 _DISTRIBUTION_FILES = {"_distutils_system_mod.py", "sitecustomize.py", "usercustomize.py"}
-"""Files that a distribution, such as Debian, adds to the library for itself."""
+"""Files that a distribution, such as Debian, adds to the library's folder for its own use."""
 _PYC_HEADER = 16
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
 
 
 class Library(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
-    """Finder and loader of the library's modules.
+    """Finder and loader of the standard library's modules, from memory.
 
     Args:
-        folder: The folder of the library's files, which are read once, at creation.
+        folder: The folder of the library's files, which the constructor reads.
     """
 
     def __init__(self, folder: str = FOLDER) -> None:
         self._folder = folder
         self._locations: dict[str, tuple[str, int, int, int]] = {}
-        """Module → its file's relative path, and the offsets of its source, its code and the
-        end."""
+        """Module → relative path of its file, and offsets in memory: source, code, and end."""
         fd = os.memfd_create("library", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             start = 0
@@ -53,7 +52,7 @@ class Library(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
                     file.write(source + code)
                     start = code_start + len(code)
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
-            # Private: before Linux 6.7 a sealed file cannot be mapped otherwise.
+            # The mapping is private: before Linux 6.7 a sealed file cannot be mapped shared.
             self._content = mmap.mmap(fd, start, mmap.MAP_PRIVATE, mmap.PROT_READ)
         finally:
             os.close(fd)
@@ -74,7 +73,7 @@ class Library(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
         return self._locations[fullname][0].endswith("__init__.py")
 
     def get_code(self, fullname: str) -> CodeType:
-        """Return a module's code, which Python may have compiled before."""
+        """Return a module's code: the compiled code of its file, or the result of a compilation."""
         _, _, start, end = self._locations[fullname]
         if start == end:
             return self.source_to_code(self.get_source(fullname), self._file(fullname))
@@ -82,7 +81,7 @@ class Library(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
         return code
 
     def get_source(self, fullname: str) -> str:
-        """Return a module's source, for `inspect` and for readers."""
+        """Return a module's source, for example for `inspect` and for tracebacks."""
         _, start, end, _ = self._locations[fullname]
         return importlib.util.decode_source(self._content[start:end])
 
@@ -91,7 +90,7 @@ class Library(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
 
 
 def _modules(folder: str) -> Iterator[tuple[str, str]]:
-    """Yield the library's modules, with the paths of their files relative to the folder."""
+    """Yield the name of each module of the library, and the path of its file in the folder."""
     for directory, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if name.isidentifier())
         folders[:] = [name for name in folders if name not in _EXCLUDED_NAMES]
@@ -103,7 +102,7 @@ def _modules(folder: str) -> Iterator[tuple[str, str]]:
 
 
 def _read(path: str) -> tuple[bytes, bytes]:
-    """Read a source, and the compiled file if it matches the source."""
+    """Return a module's source, and its compiled file if that file belongs to this source."""
     with open(path, "rb") as file:
         source = file.read()
         status = os.fstat(file.fileno())
@@ -118,7 +117,7 @@ def _read(path: str) -> tuple[bytes, bytes]:
 
 
 def extensions(folder: str = FOLDER) -> list[str]:
-    """List the modules that are shared objects: they must be loaded while files are accessible."""
+    """List the modules that are shared objects, which are loaded while their files are visible."""
     dynload_folder = os.path.join(folder, "lib-dynload")
     names = os.listdir(dynload_folder) if os.path.isdir(dynload_folder) else []
     modules = {name.partition(".")[0] for name in names if name.endswith(".so")}

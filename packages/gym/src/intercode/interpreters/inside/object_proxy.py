@@ -1,10 +1,10 @@
-"""Objects shared by two processes: values travel as data, and references replace other objects.
+"""Objects shared by two processes: plain data is copied, and references replace other objects.
 
 This module runs in both workers of a grading: the *subject*, which runs the submission, and the
-*grader*, which runs the tests. The receiver rebuilds a value only if its type is one of Python's
-own
-types that hold nothing but data. Of any other object the receiver gets a reference, and each side
-decides which operations its references permit. So no message of the subject can carry code.
+*grader*, which runs the tests. The sender encodes a value. The receiver rebuilds the value only if
+its type is one of Python's own types that hold nothing but data. For any other object the receiver
+gets a reference, and each side decides which operations its references permit. So no message of the
+subject can carry code.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     Coder = Callable[[Any], Any]
 
 ASK, ANSWER = 1, 2
-"""Kinds of messages between the peers, in both directions."""
+"""The kinds of the messages between the two processes: request and response."""
 NO_DATA = object()
 _LARGE_INTEGER = 1 << 63
 _CALLABLE_TYPES = (FunctionType, BuiltinFunctionType, MethodType)
@@ -65,7 +65,7 @@ _CONSTRUCTOR_ARGUMENTS: dict[type, Callable[[Coder, Any], list[Any]]] = {
     datetime.timedelta: lambda _, value: [value.days, value.seconds, value.microseconds],
     type(...): lambda _, value: [],
 }
-"""The exact types whose values travel, as the type's name and these parts."""
+"""Type → function that returns the parts of a value; values of exactly these types are copied."""
 
 
 def _decode_dict(decode: Coder, pairs: Any) -> dict[Any, Any]:
@@ -89,7 +89,7 @@ _CONSTRUCTORS: dict[str, Callable[..., Any]] = {
     "datetime": lambda _, text: datetime.datetime.fromisoformat(text),
     "time": lambda _, text: datetime.time.fromisoformat(text),
     "timedelta": lambda _, *parts: datetime.timedelta(*parts),
-    "complex": lambda _, real, imag: complex(real, imag),
+    "complex": lambda _, unwrap, imag: complex(unwrap, imag),
     "range": lambda decode, *parts: range(*map(decode, parts)),
     "slice": lambda decode, *parts: slice(*map(decode, parts)),
     "Decimal": lambda _, text: Decimal(text),
@@ -102,11 +102,11 @@ _EXACT_COPIES: dict[type, Callable[[Any], Any]] = {
 }  # fmt: skip
 
 
-class Peer:
-    """One of the two processes: it encodes, decodes and answers requests."""
+class ProxyEndpoint:
+    """A process of the two, which encodes and decodes values, and sends and answers requests."""
 
     names_by_id = _BUILTIN_NAMES
-    """Objects that travel by name, because both sides have them: id → name."""
+    """Objects that both sides have, so their names are sent: id → name."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -117,29 +117,29 @@ class Peer:
     # -- the parts of each side ------------------------------------------------------------------
 
     def stand_in(self, number: int, kind: str, name: str, data: Any) -> Any:
-        """Return the stand-in for an object of the other side.
+        """Return the stand-in for an object of the other process.
 
         Args:
-            number: The object's number on the other side.
+            number: The number of the object in the other process.
             kind: ``class``, ``callable``, ``module``, ``object``, or ``exception`` (a class).
-            name: The object's name, or that of its class.
-            data: The data that the object also is, for instance the number of an `IntEnum`; for an
-                exception, its module and bases.
+            name: The name of the object; for ``object``, the name of its class.
+            data: For an object that is also plain data, such as an `IntEnum`, this data. For an
+                exception, its module and base classes.
         """
         raise NotImplementedError
 
     def object_number(self, value: object) -> int | None:
-        """Return the number of the object that `value` stands for; None for other values."""
+        """Return the number of the peer's object if `value` is its stand-in; None otherwise."""
         raise NotImplementedError
 
     def serve(self, payload: bytes) -> bytes:
-        """Answer a request of the other side."""
+        """Perform a request of the other process; return the encoded response."""
         raise NotImplementedError
 
     # -- values ----------------------------------------------------------------------------------
 
     def encode(self, value: Any) -> Any:
-        """Return a value in the form that JSON has for it."""
+        """Return the tree of JSON types that represents a value."""
         kind = type(value)
         if value is None or kind is bool or kind is str or kind is float:
             return value
@@ -179,7 +179,7 @@ class Peer:
         return reference
 
     def decode(self, tree: Any) -> Any:
-        """Return the value of a tree that `encode` made.
+        """Return the value that a tree of `encode` represents.
 
         Raises:
             ValueError, TypeError, LookupError: The tree is not a result of `encode`.
@@ -198,7 +198,7 @@ class Peer:
         return _CONSTRUCTORS[type_name](self.decode, *arguments)
 
     def find_builtin(self, name: str) -> Any:
-        """Return Python's own function or type of that name."""
+        """Return the Python builtin of a name that the other process sent."""
         return getattr(builtins, name)
 
     def _stand_in(self, number: int, kind: str, name: str, data: Any = None) -> Any:
@@ -209,7 +209,7 @@ class Peer:
     # -- requests --------------------------------------------------------------------------------
 
     def ask(self, *request: Any) -> Any:
-        """Send a request and wait for its response; meanwhile answer incoming requests."""
+        """Send a request and wait for its response; meanwhile answer requests of the peer."""
         self._channel.send(ASK, 0, json.dumps(request).encode())
         while True:
             kind, _, payload = self._channel.receive()
@@ -219,5 +219,5 @@ class Peer:
                 self.answer(payload)
 
     def answer(self, payload: bytes) -> None:
-        """Answer an incoming request."""
+        """Perform an incoming request, and send its response."""
         self._channel.send(ANSWER, 0, self.serve(payload))

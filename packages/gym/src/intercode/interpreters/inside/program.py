@@ -1,7 +1,7 @@
-"""Process that runs one program as a judge does, with an input, and its output as the result.
+"""Process that runs one program with an input, as an online judge does; its output is the result.
 
-Nothing in the process is trusted. Of a test, the process has only the input: the output is compared
-outside the sandbox.
+The code in this process is not trusted. Of a test case, the process has only the input: the host
+compares the output with the expected output, outside the sandbox.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 RUN = 6
-"""A request of the host: ``before`` (sources), ``program``, ``stdin``."""
+"""The kind of the host's request. Fields: ``before`` (earlier sources), ``program``, ``stdin``."""
 EXIT_CAUSE = 7
-"""The message with the cause of the program's end, for people."""
+"""The kind of the message that describes, for people, why the program ended."""
 _MAX_MESSAGE_LENGTH = 500
 
 
 def serve(channel: Channel, output_fd: int, limit: int) -> None:
-    """Run one program, and exit with its exit code."""
+    """Run the program that the host requests, and exit with the program's exit code."""
     output_fd = keep(output_fd)
     channel.send(STARTED)
     _, _, payload = channel.receive()
@@ -41,8 +41,10 @@ def serve(channel: Channel, output_fd: int, limit: int) -> None:
             _execute(source, main)
         except BaseException:  # noqa: BLE001 - as at a prompt, where others follow
             continue
-    _flush(setup_streams)  # into /dev/null: their descriptor number gets a new file below
-    stdin = os.memfd_create("stdin")  # a file: fast readers ask for its size
+    # The streams' output goes to /dev/null. Below, their descriptors get new files.
+    _flush(setup_streams)
+    # The input is a file, not a pipe: programs that read fast ask for its size.
+    stdin = os.memfd_create("stdin")
     write_all(stdin, request["stdin"].encode("utf-8", "surrogatepass"))
     os.lseek(stdin, 0, os.SEEK_SET)
     streams = _open_streams(stdin, output_fd, null)
@@ -61,7 +63,7 @@ def _execute(source: str, main: ModuleType) -> None:
 
 
 def _run_to_exit(channel: Channel, run: Any) -> int:
-    """Run a program; return its exit code."""
+    """Run a program; return its exit code. The host gets the cause of a failure."""
     try:
         run()
     except SystemExit as error:
@@ -79,7 +81,7 @@ def _run_to_exit(channel: Channel, run: Any) -> int:
 
 
 def _open_streams(stdin: int, stdout: int, stderr: int) -> list[Any]:
-    """Make these descriptors 0, 1 and 2, and open Python's own streams on them as Python does."""
+    """Make these files the descriptors 0, 1 and 2, and open Python's standard streams on them."""
     for standard_fd, fd in enumerate((stdin, stdout, stderr)):
         os.dup2(fd, standard_fd)
     text: dict[str, Any] = {"encoding": "utf-8", "closefd": False}
@@ -98,7 +100,7 @@ def _flush(streams: Sequence[Any]) -> None:
 
 
 def _end_threads() -> None:
-    """Wait for the threads for which the end of a program waits."""
+    """Wait for all threads but daemons, as Python does at the end of a program."""
     while True:
         running_threads = [
             thread

@@ -1,9 +1,10 @@
-"""Python process that runs actions; its names persist from action to action.
+"""Python process that runs actions. Variables and other names persist from action to action.
 
-An action that harms this process harms itself: nothing in the process is graded, because rewards
-run the submission in another process. But the episode should continue. So the process restores,
-before each action, whatever earlier actions may have closed, replaced or cleared. All functions
-that a response needs have names that no replaced builtin can reach.
+An action that harms this process harms only its own episode: rewards run the submission in another
+process, and grade nothing in this process. But the episode should continue. Before each action, the
+process therefore restores the state that earlier actions may have closed, replaced or cleared. All
+functions that a response needs are names of this module, so an action that replaces a builtin does
+not affect them.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 __builtins__ = dict(vars(builtins))  # type: ignore[assignment]  # before any function takes them from here
 
 DONE, FAILED, INTERRUPTED, EXITED = 1, 2, 3, 4
-"""Kinds of a response, by the end of the action; the payload is an exit's code."""
+"""The kinds of a response, by how the action ended; the payload is the code of an exit."""
 _NAME = "<action %d>"
 _ONLY_TREE = 0x400
 _FEWEST_FRAMES = 500
@@ -44,14 +45,14 @@ _own_prefixes = (
     os.path.dirname(__file__) + os.sep,
     "<frozen ",
 )
-"""Path prefixes of code that no action has written."""
+"""Path prefixes of code that belongs to Python or InterCode, not to an action."""
 
 
 class Output(io.FileIO):
-    """Output that is written immediately and completely, which keeps all streams in order."""
+    """A stream that writes all data immediately, so the output of all streams stays in order."""
 
     def write(self, data: Any) -> int:
-        """Write all of the data; return its length."""
+        """Write all data, and return its length."""
         write_all(self.fileno(), data)
         return len(data)
 
@@ -60,8 +61,9 @@ class PythonSession:
     """The names of a ``__main__`` module, and the runner of actions in it.
 
     Args:
-        output_fd: Descriptor of the output, including that of programs.
-        limit: Maximum characters of a value or traceback that are printed.
+        output_fd: The descriptor to which the output is written, also by programs that actions
+            start.
+        limit: Maximum characters of a printed value or traceback.
     """
 
     def __init__(self, output_fd: int, limit: int) -> None:
@@ -78,7 +80,7 @@ class PythonSession:
         self._open_streams()
 
     def run(self, action_number: int, source: str) -> tuple[int, bytes]:
-        """Run an action; return the kind of its end, and the code of an exit."""
+        """Run an action; return the kind of its end (such as `DONE`), and the code of an exit."""
         status, code = FAILED, b""
         try:
             try:
@@ -95,7 +97,7 @@ class PythonSession:
             self._show(error)
         except BaseException as error:  # noqa: BLE001 - whatever it is, it is the action's
             self._show(error)
-        if _getpid() != self._pid:  # this process is a child that the action forked
+        if _getpid() != self._pid:  # this process is a child that the action has forked
             _exit(int(code) if code.isdigit() else int(status != DONE))
         self._settle()
         return status, code
@@ -129,7 +131,7 @@ class PythonSession:
         self._write(repr(value) + "\n")
 
     def _show(self, error: BaseException) -> None:
-        """Print a traceback with only the frames of the actions' code."""
+        """Print a traceback that shows only the frames of actions."""
         try:
             try:
                 self._running = True
@@ -147,7 +149,7 @@ class PythonSession:
         write_all(self._output_fd, text.encode("utf-8", "backslashreplace"))
 
     def _prepare(self) -> None:
-        """Restore whatever earlier actions have closed, replaced or cleared."""
+        """Restore the state that earlier actions may have closed, replaced or cleared."""
         _handle(_sigint, self._interrupt)
         for (standard_fd, spare_fd), file in zip(self._standard, self._files):
             try:
@@ -187,11 +189,11 @@ class PythonSession:
 
 
 def _forget_folders() -> None:
-    """Let Python find a module that was just written."""
+    """Clear Python's caches of folders, so an action can import a module just written."""
     for path in sys.path:
         try:
             _importers.pop(path or os.getcwd(), None)
-        except OSError:  # the directory is gone
+        except OSError:  # the working directory no longer exists
             continue
 
 
@@ -228,21 +230,21 @@ def _report(error: BaseException) -> str:
 
 
 def serve(channel: Channel, output_fd: int, limit: int) -> None:
-    """Run actions until the host disconnects.
+    """Run actions until the host closes the channel.
 
-    An action's alarm may ring after its end, at any point of this loop. The interrupted step is
-    then
-    repeated, except an action. A response that arrives twice does no harm.
+    If an action sets an alarm, the alarm may ring after the action, at any point of this loop. The
+    interrupted step is then repeated, except the action itself. The host ignores a response that
+    arrives twice.
     """
     session = PythonSession(output_fd, limit)
     _handle(_sigint, session._interrupt)
-    channel.send(STARTED)  # from now on an interrupt ends an action, never the worker
+    channel.send(STARTED)  # from now on an interrupt ends an action, never this process
     reply = 0, -1, b""
     while True:
         try:
             _, request_number, source = channel.peek()
             if reply[1] != request_number:
-                reply = FAILED, request_number, b""  # from now on the action is not repeated
+                reply = FAILED, request_number, b""  # the action must not run a second time
                 status, code = session.run(request_number, source.decode("utf-8", "surrogatepass"))
                 reply = status, request_number, code
             channel.send(*reply)

@@ -1,7 +1,7 @@
-"""Process that runs the submission, and answers questions about it.
+"""Process that runs the submission, and performs operations on its objects for the tests.
 
-Nothing in the process is trusted. Of the tests, the process has only the arguments of calls. Only
-values leave the process, as data (`object_proxy`).
+The code in this process is not trusted. Of the tests, the process has only the arguments of calls.
+Only values leave the process, as data (`object_proxy`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import operator
 import os
 from typing import TYPE_CHECKING, Any
 
-from intercode.interpreters.inside.object_proxy import ASK, Peer
+from intercode.interpreters.inside.object_proxy import ASK, ProxyEndpoint
 from intercode.interpreters.inside.session import PythonSession
 from intercode.interpreters.inside.wire import STARTED
 
@@ -25,10 +25,12 @@ if TYPE_CHECKING:
     from intercode.interpreters.inside.wire import Channel
 
 LOAD = 3
-"""A request of the host to run source; the response has the same kind, and a status."""
+"""The kind of the host's request to run source; the response has the same kind, and a status."""
 _TYPES = {id(kind): name for name, kind in vars(builtins).items() if isinstance(kind, type)}
-"""Python's own types by id. Functions are excluded: the grader must not run one at the subject's
-request."""
+"""Python's own types: id → name.
+
+Functions are excluded. Otherwise a submission could make the grader's process run a function.
+"""
 _MUTABLE_TYPES = (list, dict, set, bytearray)
 _MAX_OUTPUT = 1 << 20
 _BINARY = """
@@ -42,7 +44,7 @@ round setattr delattr str
 
 
 class Stub:
-    """A stand-in for an object of the tests; a call is its only operation."""
+    """A stand-in for an object of the tests. A stand-in can only be called."""
 
     def __init__(self, subject: Subject, number: int) -> None:
         self._subject = subject
@@ -53,8 +55,8 @@ class Stub:
         return self._subject.call(self._number, args, kwargs)
 
 
-class Subject(Peer):
-    """The peer that runs the submission, and performs the operations that the grader requests."""
+class Subject(ProxyEndpoint):
+    """The peer that runs the submission, and performs operations that the grader requests."""
 
     names_by_id = _TYPES
 
@@ -83,7 +85,7 @@ class Subject(Peer):
         return Stub(self, number)
 
     def object_number(self, value: object) -> int | None:
-        """Return the number of the tests' object that a value stands for; None for other values."""
+        """Return the number of the tests' object if a value is its stand-in; None otherwise."""
         return value._number if type(value) is Stub else None
 
     def call(self, reference_number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -98,10 +100,13 @@ class Subject(Peer):
         return self.decode(value)
 
     def serve(self, payload: bytes) -> bytes:
-        """Perform an operation.
+        """Perform an operation that the grader requests.
+
+        Args:
+            payload: The operation's name and arguments, in JSON.
 
         Returns:
-            ``[value or null, error or null, output, changed arguments]``.
+            ``[value or null, error or null, output, changed arguments]``, in JSON.
         """
         name, *arguments = json.loads(payload)
         output = io.StringIO()
@@ -123,7 +128,7 @@ class Subject(Peer):
     def _list_changes(
         self, encoded_arguments: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """List the arguments, by position or name, that the call has changed in place."""
+        """List the arguments that an operation has changed in place, by position or name."""
         sent_trees = [*enumerate(encoded_arguments[0][1])] + [
             (key, tree) for key, tree in encoded_arguments[1][1]
         ]
@@ -160,7 +165,8 @@ class Subject(Peer):
         except BaseException as error:
             if not values:
                 raise
-            self._pending_errors[id(iterator)] = error  # raised when the next items are requested
+            # The exception is raised when the grader requests the next items.
+            self._pending_errors[id(iterator)] = error
             return values, True
         return values, len(values) == limit
 
@@ -170,7 +176,7 @@ async def _await(awaitable: Any) -> Any:
 
 
 def serve(channel: Channel, output_fd: int, limit: int) -> None:
-    """Answer requests until the host disconnects."""
+    """Answer requests until the host closes the channel."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.dup2(null, 2)

@@ -1,7 +1,8 @@
 """Message frames between the host and a Python worker: a length, a kind, a number, then bytes.
 
-The module runs at both ends. All functions that a response needs have names in this module, out of
-reach of an action that replaces `len`, or `os.read`.
+Both ends import this module. An action of the agent runs in the worker's process, and may replace
+`len` or `os.read`. All functions that a response needs are therefore names of this module, bound at
+its import.
 """
 
 from __future__ import annotations
@@ -14,17 +15,21 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     Frame = tuple[int, int, bytes]
-    """Kind, number, payload."""
+    """The kind, the number and the payload of a message."""
 
 __builtins__ = dict(vars(builtins))  # type: ignore[assignment]  # before any function takes them from here
 
 STARTED = 255
-"""The first message of each worker: its own start is over, and no foreign code has run yet."""
+"""The kind of a worker's first message, which is sent before any code of the agent runs."""
 _HEADER = struct.Struct("=IBI")
 _CHUNK = 1 << 18
 _MAX_LENGTH = (1 << 32) - 1
 _HIGH_FD = 960
-"""A number below the usual limit of 1024, and above those that programs close which close "all"."""
+"""A descriptor number that programs are unlikely to use or close.
+
+The number is below the usual limit of 1024. Programs that close "all" descriptors close only lower
+numbers.
+"""
 
 
 def keep(fd: int) -> int:
@@ -32,13 +37,13 @@ def keep(fd: int) -> int:
     for min_fd in (_HIGH_FD, 3):
         try:
             return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, min_fd)
-        except (OSError, ValueError):  # the descriptor limit is lower
+        except (OSError, ValueError):  # the process's limit of descriptors is below this number
             continue
     return fd
 
 
 def frame(kind: int, number: int = 0, payload: bytes = b"") -> bytes:
-    """Return an encoded message."""
+    """Return a message as bytes: the header, then the payload."""
     return _HEADER.pack(len(payload), kind, number) + payload
 
 
@@ -64,7 +69,7 @@ class Frames:
         self._buffer = bytearray()
 
     def feed(self, chunk: bytes) -> list[Frame]:
-        """Return the messages that this data completes.
+        """Add data, and return the messages that are now complete.
 
         Raises:
             ValueError: A message exceeds the limit.
@@ -84,7 +89,7 @@ class Frames:
 
 
 class Channel:
-    """The worker's end of the channel."""
+    """The worker's end of the channel to the host."""
 
     def __init__(self, read_fd: int, write_fd: int) -> None:
         self._read, self._write = keep(read_fd), keep(write_fd)
@@ -94,30 +99,30 @@ class Channel:
         self._waiting_frames: list[Frame] = []
 
     def send(self, kind: int, number: int = 0, payload: bytes = b"") -> None:
-        """Send a message."""
+        """Send a message to the host."""
         write_all(self._write, frame(kind, number, payload))
 
     def receive(self) -> Frame:
-        """Wait for a message, and remove it from the queue.
+        """Wait for a message, return it, and remove it from the queue.
 
         Raises:
-            EOFError: The other end is gone.
+            EOFError: The host has closed its end.
         """
         message = self.peek()
         self.drop()
         return message
 
     def peek(self) -> Frame:
-        """Wait for a message, and keep it as the next one until `drop`.
+        """Wait for a message, and return it; it remains the first of the queue until `drop`.
 
         Raises:
-            EOFError: The other end is gone.
+            EOFError: The host has closed its end.
         """
         while not self._waiting_frames:
             try:
                 chunk = read(self._read, _CHUNK)
             except OSError as error:
-                if error.errno is None:  # for instance an alarm's TimeoutError
+                if error.errno is None:  # an action's alarm has raised TimeoutError, for example
                     raise
                 chunk = b""  # an action closed the descriptor
             if not chunk:
@@ -126,5 +131,5 @@ class Channel:
         return self._waiting_frames[0]
 
     def drop(self) -> None:
-        """Remove the first message."""
+        """Remove the first message from the queue."""
         del self._waiting_frames[:1]

@@ -9,10 +9,10 @@ from importlib import resources
 import msgspec
 
 from intercode.errors import UsageError
-from intercode_sandbox.suggestions import hint_text
+from intercode_sandbox.spelling_suggestions import hint_text
 
 HOST = "https://huggingface.co"
-"""The hub with the publishers' repositories."""
+"""The hub on which the models' publishers have their repositories."""
 
 
 class ModelEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -23,7 +23,7 @@ class ModelEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """The repository on the hub, such as ``Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF``."""
     file: str
     revision: str
-    """The commit of the repository."""
+    """The commit of the publisher's repository."""
     sha256: str
     """The SHA-256 of the file, in hexadecimal."""
     size: int

@@ -1,4 +1,7 @@
-"""The client of local models, which starts a server on demand and uses OpenAI's protocol."""
+"""The client of local models, which starts llama.cpp's server on demand.
+
+The client and the server use OpenAI's protocol.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,8 @@ from intercode.models.local.store import find_weights
 from intercode.models.openai import ChatClient
 
 SILENCE = 3600.0
-"""Seconds for which a server may be silent: a slow reply is not a failure, and a crash is detected
-separately."""
+"""Maximum seconds for which a server may send nothing. The value is large: a slow reply is not a
+failure, and the crash of a server is detected separately."""
 _HOSTS = ("127.0.0.1", "localhost")
 
 
@@ -48,8 +51,8 @@ def parse_port(name: str, base_url: str | None) -> int:
     """Return the port of a base URL; 0 without a URL.
 
     Raises:
-        UsageError: The URL is not of this machine, or has no port, or has another path than
-            ``/v1``.
+        UsageError: The URL's host is not this machine, or the URL has no port, or the URL's path is
+            not ``/v1``.
     """
     if base_url is None:
         return 0
@@ -60,7 +63,7 @@ def parse_port(name: str, base_url: str | None) -> int:
         or url_parts.path.strip("/") not in ("", "v1")
     ):
         raise UsageError(
-            f"local/{name} is served on this machine: a base URL can only choose the port, as "
+            f"local/{name} is served on this machine: its base URL only selects the port, such as "
             "http://127.0.0.1:8080"
         )
     return url_parts.port
@@ -84,7 +87,8 @@ class LocalClient:
         server.check_package()
         self._weights = find_weights(name)
         if not server.is_running(self._weights, self._port):
-            server.plan_server(name, self._weights, 1)  # refuses a model that exceeds the memory
+            # The planning refuses a model that exceeds the free memory.
+            server.plan_server(name, self._weights, 1)
         self.weights = self._weights.sha256
         """The SHA-256 of the model's file, in hexadecimal."""
         self.endpoint = f"llama.cpp/{self.weights}"
@@ -140,5 +144,11 @@ class LocalClient:
 
 
 def local(model: str, *, base_url: str | None, timeout: float) -> LocalClient:
-    """Return the client of a local model; `timeout` is ignored in favour of `SILENCE`."""
+    """Return the client of a local model.
+
+    Args:
+        model: A name of the catalog, or a path that ends in ``.gguf``.
+        base_url: A URL that selects the server's port; None: a free port.
+        timeout: Ignored, because `SILENCE` is the timeout of local models.
+    """
     return LocalClient(model, base_url)

@@ -1,6 +1,7 @@
-"""A parser of GGUF headers, for facts about a model before its weights are loaded.
+"""A parser of the headers of GGUF files, which contain facts about a model and the model's weights.
 
-Specification of the format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+The parser reads the facts without loading the weights. Specification of the format:
+https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ _MOST_KEYS = 10_000
 _LONGEST_KEY, _LONGEST_STRING = 1 << 10, 1 << 24
 _LONGEST_ARRAY = 1 << 24
 _LONGEST_KEPT_ARRAY = 1 << 12
-"""Maximum length of a retained array: per-layer arrays are retained, vocabularies are skipped."""
+"""Maximum length of an array that the parser retains. The limit retains arrays with one value per
+layer, and skips vocabularies."""
 _CACHE_VALUE = 2
 """Bytes per value of the key-value cache: llama.cpp's default type is f16."""
 
@@ -79,7 +81,10 @@ def _header(metadata: dict[str, Any]) -> Header:
 
 
 def _metadata(file: BinaryIO) -> dict[str, Any]:
-    """Read the metadata before the tensors; long arrays and arrays of texts become None."""
+    """Read a file's metadata, which precedes the tensors.
+
+    Long arrays and arrays of texts are skipped; their value in the result is None.
+    """
     if file.read(4) != _MAGIC:
         raise ValueError("it does not begin with GGUF")
     version = _scalar(file, "<I")

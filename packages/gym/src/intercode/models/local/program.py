@@ -1,9 +1,9 @@
 """The program of a model server: llama.cpp's server, from the package ``xllamacpp``.
 
-The parent process runs this file by its path, so the process imports nothing of InterCode. The
-first line of standard input holds the options as JSON. The program then writes its address as a
-line of standard output, or exits. The end of standard input, for example when the parent is killed,
-also ends the program.
+InterCode runs this file by its path in a child process, so the process imports nothing of
+InterCode. The first line of standard input holds the options as JSON. The program then writes the
+server's address as a line to standard output, or exits after a failure. The program also ends at
+the end of standard input, for example when InterCode's process is killed.
 """
 
 from __future__ import annotations
@@ -23,14 +23,18 @@ def main() -> None:
     answer = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # llama.cpp's own output goes to the log
     watchdog_thread = threading.Thread(target=exit_with_parent, args=(options["log"],), daemon=True)
-    watchdog_thread.start()  # first: loading the weights takes seconds
+    # The watchdog starts before the weights are loaded, because loading takes seconds.
+    watchdog_thread.start()
     server = start(options)
     print(server.listening_address, file=answer, flush=True)
     watchdog_thread.join()
 
 
 def _first_line() -> bytes:
-    """Read one line byte by byte: a buffer would take input away from `exit_with_parent`."""
+    """Read the first line of standard input byte by byte.
+
+    A buffered read might consume input that `exit_with_parent` waits for.
+    """
     line = b""
     while not line.endswith(b"\n") and (byte := os.read(sys.stdin.fileno(), 1)):
         line += byte
@@ -38,7 +42,11 @@ def _first_line() -> bytes:
 
 
 def exit_with_parent(log: str) -> None:
-    """Wait for the end of standard input, then remove the log and exit: nothing failed."""
+    """Wait for the end of standard input, then remove the log and exit the process.
+
+    Args:
+        log: The path of the server's log, which has no use after an exit without a failure.
+    """
     while os.read(sys.stdin.fileno(), 1024):
         pass
     with contextlib.suppress(OSError):

@@ -1,10 +1,11 @@
-"""Servers of local models: llama.cpp's server in separate processes that end with InterCode's.
+"""Servers of local models: child processes that run llama.cpp's server, one for each model file.
 
 A server listens on the loopback interface, at a port of the system's choice, and requires a key.
-All callers of a file in one process share a server (`acquire_server`). A server ends when its
-standard input ends, even if its parent was killed. Its program is `intercode.models.local.program`.
+In one InterCode process, all clients of a model file share a server (`acquire_server`). The child
+process runs `intercode.models.local.program`. A server ends when its standard input ends, even if
+InterCode's process was killed.
 
-llama.cpp reads the weights outside any sandbox. The server process receives no keys from the
+llama.cpp reads the weights outside any sandbox. The server process receives no keys in its
 environment variables, but has all privileges of its user. A model file of unknown origin therefore
 needs the same caution as a program of unknown origin.
 """
@@ -32,17 +33,19 @@ from intercode.models.local.store import Weights, folder
 from intercode_sandbox.units import MIB
 
 MOST_SLOTS = 16
-"""Maximum number of concurrent dialogues: cores, not slots, limit a machine."""
+"""Maximum number of slots, which are concurrent dialogues. More slots give no more speed, because
+the machine's cores limit the speed."""
 MOST_CONTEXT = 32_768
-"""Maximum tokens of a dialogue, if all dialogues fit into a quarter of the free memory: external
-agents begin with 10,000 tokens."""
+"""Maximum tokens of a dialogue, used if all dialogues fit into a quarter of the free memory. The
+maximum is large, because the first prompts of external agents have 10,000 tokens."""
 CONTEXT = 8192
-"""Tokens of a dialogue below which the number of dialogues is reduced before their length."""
+"""Tokens of a dialogue to which the length of dialogues is reduced first. If the memory is still
+too small, the number of dialogues is reduced next, and after that the length again."""
 LEAST_CONTEXT = 2048
-"""Minimum tokens of a dialogue: a shorter context holds no dialogue of several turns."""
+"""Minimum tokens of a dialogue, because a shorter context holds no dialogue of several turns."""
 BUFFERS = 512 * MIB
-"""Bytes for everything except weights and key-value cache. For example, with Qwen2.5's vocabulary
-llama.cpp uses 300 MiB for the logits of a batch of 512 tokens."""
+"""Bytes that llama.cpp needs in addition to the weights and the key-value cache. For example, with
+Qwen2.5's vocabulary the logits of a batch of 512 tokens need 300 MiB."""
 MOST_PROMPT_CACHE = 2048 * MIB
 """Maximum bytes for dialogues that wait for their next turn while others occupy the slots."""
 _PROGRAM = Path(__file__).with_name("program.py")
@@ -56,7 +59,8 @@ _NO_PORT = "couldn't bind"
 _CLOSE_SECONDS = 5.0
 _ENVIRONMENT = ("PATH", "HOME", "LANG", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
 _ENVIRONMENTS = ("LC_", "PYTHON", "GGML_", "LLAMA_", "OMP_", "CUDA_", "HIP_", "ROCR_", "VK_")
-"""Names and prefixes of the environment variables that the process receives; none is a key."""
+"""Names and prefixes of the environment variables that the server process receives. No such
+variable contains a key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +73,7 @@ class ServerOptions:
     """The maximum tokens of each dialogue."""
     threads: int
     cache_mib: int
-    """MiB for dialogues that wait for their next turn."""
+    """The memory in MiB for dialogues that wait for their next turn."""
 
 
 def available_memory() -> int:
@@ -81,7 +85,9 @@ def available_memory() -> int:
         ("memory.max", "memory.current"),
         ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
     ):
-        with suppress(OSError, ValueError):  # no such hierarchy, or no limit ("max")
+        # The file is missing if the machine uses the other cgroup version. The file contains "max"
+        # if the cgroup has no limit.
+        with suppress(OSError, ValueError):
             root = Path("/sys/fs/cgroup")
             limit_bytes, used_bytes = (
                 int((root / name).read_text("ascii")) for name in (limit, usage)
@@ -107,7 +113,8 @@ def plan_server(name: str, weights: Weights, calls: int) -> ServerOptions:
     while context > CONTEXT and weights.header.cache_bytes(slot_count * context) > memory // 4:
         context //= 2
     while slot_count > 1 and weights.header.cache_bytes(slot_count * context) > memory // 2:
-        slot_count -= 1  # the other half of the free memory is for sandboxes and other processes
+        # Half of the free memory remains for sandboxes and other processes.
+        slot_count -= 1
     while context > LEAST_CONTEXT and weights.header.cache_bytes(slot_count * context) > memory:
         context //= 2
     if (required_memory := weights.header.cache_bytes(slot_count * context)) > memory:
@@ -150,7 +157,8 @@ class LocalServer:
     def __init__(self, name: str, weights: Weights, options: ServerOptions, port: int = 0) -> None:
         self.name = name
         self.key = secrets.token_urlsafe(32)
-        """The key of authorised callers: every local user can reach the loopback interface."""
+        """The key that each request must contain, because every user of this machine can reach the
+        loopback interface."""
         logs = folder() / "logs"
         logs.mkdir(parents=True, exist_ok=True)
         stamp = time.strftime("%Y%m%d-%H%M%S")
@@ -163,7 +171,8 @@ class LocalServer:
                 stderr=log,
                 cwd="/",
                 env=_environment(),
-                start_new_session=True,  # Ctrl-C must not end the server: running replies continue
+                # Ctrl-C in the terminal must not reach the server, which finishes running replies.
+                start_new_session=True,
             )
         _servers.add(self)
         model = {"model": str(weights.path), "alias": name, "log": str(self.log)}
@@ -174,14 +183,15 @@ class LocalServer:
             raise
 
     def _begin(self, options: dict[str, Any]) -> str:
-        """Send the options, and return the address, or raise an error when the program exits.
+        """Send the options to the server program, and return the server's address.
 
         Raises:
-            ModelAccessError: The program exited without an address.
+            ModelAccessError: The program exited without writing an address.
         """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        with suppress(BrokenPipeError):  # the program has exited: its log has the reason
+        # If the program has already exited, its log contains the reason, which is reported below.
+        with suppress(BrokenPipeError):
             self._process.stdin.write(json.dumps(options).encode() + b"\n")
             self._process.stdin.flush()
         if not (line := self._process.stdout.readline()):
@@ -200,10 +210,10 @@ class LocalServer:
         )
 
     def check(self) -> None:
-        """Refuse to continue if the process has ended.
+        """Refuse to continue if the server process has ended.
 
         Raises:
-            ModelAccessError: The process has ended.
+            ModelAccessError: The server process has ended.
         """
         if self._process.poll() is not None:
             raise ModelAccessError(self._obituary())
@@ -214,7 +224,10 @@ class LocalServer:
         return self._process.pid
 
     def close(self) -> None:
-        """End the process, and remove its log unless the process ended by itself. Idempotent."""
+        """End the server process and remove its log. Idempotent.
+
+        If the process had already ended by itself, the log remains, because it has the reason.
+        """
         if self._process.poll() is None:
             self._end()
             self.log.unlink(missing_ok=True)
@@ -233,7 +246,11 @@ class LocalServer:
             self._process.wait()
 
     def disown(self) -> None:
-        """Close the pipes in a forked child, so the server still ends with its own parent."""
+        """Close the pipes to the server in a forked child of InterCode's process.
+
+        Otherwise the server would not see the end of its standard input when the process that
+        started the server ends.
+        """
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
                 with suppress(OSError):
@@ -259,7 +276,7 @@ _servers: weakref.WeakSet[LocalServer] = weakref.WeakSet()
 
 def _disown_all() -> None:
     global _lock
-    _lock = threading.Lock()  # a thread of the parent may hold the old lock
+    _lock = threading.Lock()  # a thread that exists only in the parent may hold the old lock
     for server in list(_servers):
         server.disown()
     _servers.clear()
@@ -280,16 +297,16 @@ _lock = threading.Lock()
 
 
 def is_running(weights: Weights, port: int = 0) -> bool:
-    """Return whether this process runs a server of a file at a port."""
+    """Return whether this process already runs a server for a model file and a requested port."""
     return (weights.path, port) in _shared_servers
 
 
 def acquire_server(
     name: str, weights: Weights, calls: int, port: int = 0
 ) -> tuple[LocalServer, Callable[[], None]]:
-    """Return a file's server, started unless it runs, and the function that releases it.
+    """Return the server of a model file, which callers in this process share.
 
-    The last release ends the server.
+    The first call for a file and a port starts the server, and the last release ends the server.
 
     Args:
         name: The model's name.
@@ -298,7 +315,8 @@ def acquire_server(
         port: The server's port; 0: a free port.
 
     Returns:
-        The server, and an idempotent function without arguments.
+        The server, and a function without arguments that releases the server. The function is
+        idempotent.
 
     Raises:
         UsageError: The free memory is too small.

@@ -20,7 +20,7 @@ from intercode.errors import FetchError, UsageError
 from intercode.models.local import PROVIDER
 from intercode.models.local.catalog import HOST, ModelEntry, find_entry
 from intercode.models.local.gguf import Header, read_header
-from intercode_sandbox.files import (
+from intercode_sandbox.host_files import (
     atomic_file,
     cache_root,
     file_lock,
@@ -97,8 +97,8 @@ def fetch(
     Args:
         entry: The model.
         origin: A local copy of the file, or another URL; empty: the publisher's URL.
-        report_line: Called with lines of text about the steps; None: no output.
-        progress: Called during the download.
+        report_line: Called with a line of text for each step; None: no output.
+        progress: Called repeatedly during the download; None: no report.
 
     Returns:
         The path of the file.
@@ -113,7 +113,9 @@ def fetch(
         model_file.parent.mkdir(parents=True, exist_ok=True)
         with file_lock(
             folder() / f".{entry.name}.lock",
-            on_wait=lambda: report_step(f"waiting for another process that fetches {entry.name}"),
+            on_wait=lambda: report_step(
+                f"waiting for another process that is fetching {entry.name}"
+            ),
         ):
             if not model_file.exists():
                 if origin and "://" not in str(origin):
@@ -128,7 +130,7 @@ def fetch(
     except OSError as error:
         if isinstance(error, FetchError):
             raise
-        raise FetchError(f"cannot keep models in {folder()}: {error}") from error
+        raise FetchError(f"cannot store models in {folder()}: {error}") from error
     finally:
         with suppress(OSError):  # the folder is missing or not empty
             model_file.parent.rmdir()
@@ -136,11 +138,11 @@ def fetch(
 
 
 def ensure(name: str | None, report_line: Callable[[str], None]) -> None:
-    """Fetch a run's model if it is a catalog model without a file on this machine.
+    """Fetch the model of a run if the model is in the catalog and its file is not on this machine.
 
     Args:
         name: ``PROVIDER/NAME``; every name except ``local/NAME`` is ignored.
-        report_line: Called with lines of text about the download, one per tenth of it.
+        report_line: Called with a line of text for each tenth of the download.
 
     Raises:
         UsageError: The catalog has no such model.
@@ -177,6 +179,5 @@ def _copy(entry: ModelEntry, origin: Path, target: Path) -> None:
         if (file_digest := sha256(partial_file)) != entry.sha256:
             raise FetchError(
                 f"{origin}: is not {entry.file} of {entry.repository}: SHA-256 is {file_digest}, "
-                "not "
-                f"{entry.sha256}; a file of your own is run as local/{origin}"
+                f"not {entry.sha256}; to run your own file, name local/{origin}"
             )

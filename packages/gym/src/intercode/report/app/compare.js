@@ -28,7 +28,7 @@ export class ComparePage {
     if (look === this.look) return;
     this.look = look;
     if (!pair) {
-      fill(this.root, el("p", {}, "There are no two runs on the same tasks."));
+      fill(this.root, el("p", {}, "No two runs have tasks in common."));
       return;
     }
     const label = (name) => (runs.find((run) => run.name === name) || { label: name }).label;
@@ -41,7 +41,7 @@ export class ComparePage {
     const wanted = only ? pair.better[only] : [...pair.better.first, ...pair.better.second];
     fill(
       this.root,
-      all.length > 1 ? el("label", { class: "inline" }, "which ", select) : null,
+      all.length > 1 ? el("label", { class: "inline" }, "pair ", select) : null,
       verdict({ ...pair.verdict, links: [] }),
       el("h2", {}, "Tasks that flipped"),
       el("p", { class: "links" }, flips("first"), flips("second")),
@@ -115,7 +115,7 @@ export class TaskPage {
       columns.append(...rows.map((row, number) => {
         const body = bodies[number];
         const turns = body.turns || [];
-        return at < turns.length ? oneTurn(turns[at], at, turns.length, body, known[number][at], run(row), row, false) : el("div", { class: "turn meta" }, at === turns.length ? "it had ended" : "");
+        return at < turns.length ? oneTurn(turns[at], at, turns.length, body, known[number][at], run(row), row, false) : el("div", { class: "turn meta" }, at === turns.length ? "the episode had ended" : "");
       }));
     return [
       el("nav", { class: "tools", "aria-label": "this task" }, el("a", { href: "#tasks" }, "← tasks")),

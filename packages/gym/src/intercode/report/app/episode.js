@@ -97,13 +97,13 @@ function head(run, row, body) {
 // Why the reward is not 1, in words, beside what was expected.
 export function reasons(row, body) {
   const parts = body.score ? Object.entries(body.score.parts).map(([name, value]) => `${name} ${score(value)}`) : [];
-  const said = body.score ? `The reward is ${score(body.score.value)}${parts.length ? ` (${parts.join(", ")})` : ""}.` : "There is no score: an error is never a reward of 0.";
+  const said = body.score ? `The reward is ${score(body.score.value)}${parts.length ? ` (${parts.join(", ")})` : ""}.` : "There is no score: an error has no reward.";
   const found = [el("h2", {}, "Why this score"), el("p", {}, said)];
-  if (body.hidden) found.push(el("p", { class: "note" }, "What may quote gold is hidden."));
+  if (body.hidden) found.push(el("p", { class: "note" }, "Texts that may quote gold are hidden."));
   const told = ([sentence, text]) => el("div", {}, el("p", { class: "reason" }, sentence), text && text.trim() ? block(text, { ansi: true, label: sentence, kind: "reason" }) : null);
   found.push(el("div", { class: "reasons" }, (body.why || []).map(told)));
-  if (row.success) found.push(el("p", {}, "All that is judged is as it should be."));
-  if (body.detail && Object.keys(body.detail).length) found.push(folded("all that the reward noted", block(json(body.detail), { label: "detail of the score" })));
+  if (row.success) found.push(el("p", {}, "The reward accepts everything that it checks."));
+  if (body.detail && Object.keys(body.detail).length) found.push(folded("details of the score", block(json(body.detail), { label: "detail of the score" })));
   return el("div", { class: "why", role: "group", "aria-label": "why this score" }, found);
 }
 
@@ -131,8 +131,8 @@ function content(run, row, body, raw) {
     ending(body, raw),
     body.search ? tried(body.search) : null,
     talk && talk.messages ? dialogue(talk, raw) : null,
-    body.judge && body.judge.length ? folded("what was said to the judge and by it", block(json(body.judge), { label: "judge" })) : null,
-    body.earlier ? folded("earlier attempts, which a failing sandbox ended", block(json(body.earlier), { label: "earlier attempts" })) : null,
+    body.judge && body.judge.length ? folded("dialogue with the judge", block(json(body.judge), { label: "judge" })) : null,
+    body.earlier ? folded("earlier attempts, ended by sandbox failures", block(json(body.earlier), { label: "earlier attempts" })) : null,
     Object.keys(body.metadata).length ? folded("record", block(json(body.metadata), { label: "record" })) : null,
   ];
 }
@@ -166,9 +166,9 @@ export function oneTurn(turn, number, of, body, files, run, row, raw) {
     el("p", { class: "meta" }, el("a", { href: episodeAddress(run, row, { turn: number + 1 }) }, `turn ${number + 1}`), [...facts, ...calls.map(taken)].join(" · ")),
     before.map((text) => thought(text, raw)),
     turn.action ? block(turn.action, { language: raw ? "" : run.env, kind: turn.ok ? "action" : "action failed", label: `action ${number + 1}` }) : el("p", { class: "bad" }, "no action"),
-    turn.observation ? block(turn.observation, { ansi: !raw, kind: "observation", label: `observation ${number + 1}` }) : el("p", { class: "meta" }, "nothing was printed"),
+    turn.observation ? block(turn.observation, { ansi: !raw, kind: "observation", label: `observation ${number + 1}` }) : el("p", { class: "meta" }, "no output"),
     files ? changed(files, turn.changes.cut) : null,
-    after.map((text) => folded("the model's reply, whole", raw ? block(text, { label: "reply" }) : markdown(text))),
+    after.map((text) => folded("full reply of the model", raw ? block(text, { label: "reply" }) : markdown(text))),
     Object.keys(more).length ? folded("more", block(json(more), { label: "facts of the turn" })) : null,
   );
 }
@@ -208,14 +208,14 @@ function tried(nodes) {
       el("li", { class: node.led ? "led" : "" }, node.led ? "✓ " : "", el("code", {}, String(node.action || "(no action)").slice(0, 200)),
         typeof node.judgement === "number" ? ` judged ${node.judgement.toFixed(2)}` : "", node.lost ? ` (${node.lost})` : "", below(at))));
   };
-  return el("section", { class: "tree", "aria-label": "search" }, el("h2", {}, "Search"), el("p", { class: "note" }, `${plural(nodes.length - 1, "action")} tried; those that led here are marked.`), below(0));
+  return el("section", { class: "tree", "aria-label": "search" }, el("h2", {}, "Search"), el("p", { class: "note" }, `${plural(nodes.length - 1, "action")} tried; the path to this episode is marked.`), below(0));
 }
 
 function dialogue(talk, raw) {
   const facts = [plural(talk.messages.length, "message")];
   if (talk.input_tokens !== undefined) facts.push(`${count(talk.input_tokens)} tokens in, ${count(talk.output_tokens || 0)} out`);
   if (typeof talk.cost === "number") facts.push(dollars(talk.cost));
-  const made = folded(`messages to and from the model, as they were sent (${facts.join("; ")})`);
+  const made = folded(`messages to and from the model (${facts.join("; ")})`);
   // Made when it is opened, or printed: a dialogue may be long.
   const make = () => {
     if (made.childElementCount > 1) return;

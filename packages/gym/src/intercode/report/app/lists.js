@@ -72,7 +72,7 @@ class List {
 
   // A choice is offered where there is one.
   choices(all, asked) {
-    for (const [name, { label, of, order, hidden }] of Object.entries(this.filters)) {
+    for (const [name, { label, of, order, hidden, names = {} }] of Object.entries(this.filters)) {
       const values = new Set();
       if (!hidden) for (const row of all) for (const value of of(row)) if (value) values.add(value);
       const given = asked.get(name) || "";
@@ -89,7 +89,7 @@ class List {
       if (select.dataset.look !== look) {
         select.dataset.look = look;
         fill(select, el("option", { value: "" }, "any"), offered.map((value) => {
-          const option = el("option", {}, value);
+          const option = el("option", {}, names[value] || value);
           option.value = value; // as it is, also where its text shows escapes
           return option;
         }));
@@ -121,7 +121,7 @@ export class EpisodeList extends List {
       measure("cost", (row) => row.cost, dollars, { kind: "number wide-only" }),
       measure("seconds", (row) => row.seconds, seconds, { title: "time" }),
       text("what happened", (row) => row.kinds.join(", "), "kinds wide-only"),
-      text("level", (row) => row.level || "", "wide-only"),
+      { ...text("level", (row) => row.level || "", "wide-only"), title: "difficulty" },
       text("tags", (row) => row.tags.filter((tag) => tag !== row.level).join(", "), "query wide-only"),
       text("query", (row) => row.query, "query wide-only"),
       measure("started", (row) => row.started || null, (time) => (time ? new Date(1000 * time).toISOString().slice(11, 19) : ""), { kind: "number wide-only" }),
@@ -131,11 +131,11 @@ export class EpisodeList extends List {
       agent: { label: "agent", of: (row) => [run(row).agent] },
       model: { label: "model", of: (row) => [run(row).model] },
       env: { label: "environment", of: (row) => [run(row).where] },
-      state: { label: "outcome", of: (row) => [row.state, ...group(row)], order: STATES },
-      level: { label: "level", of: (row) => [row.level || ""] },
+      state: { label: "outcome", of: (row) => [row.state, ...group(row)], order: STATES, names: { failed: "any but solved" } },
+      level: { label: "difficulty", of: (row) => [row.level || ""] },
       tag: { label: "tag", of: (row) => row.tags },
       kind: { label: "what happened", of: (row) => row.kinds },
-      place: { label: "place", of: (row) => [row.place] },
+      place: { label: "image or database", of: (row) => [row.place] },
       task: { label: "task", of: (row) => [row.task], hidden: true },
     };
   }
@@ -223,7 +223,7 @@ export class TaskList extends List {
     { name: "task", kind: "task", get: (one) => one.task, show: (one) => el("a", { href: address("task", { id: one.task, env: one.where }) }, one.task) },
     text("query", (one) => one.query, "query wide-only"),
     text("environment", (one) => one.where, "wide-only"),
-    text("level", (one) => one.level || "", "wide-only"),
+    { ...text("level", (one) => one.level || "", "wide-only"), title: "difficulty" },
     text("tags", (one) => one.tags.filter((tag) => tag !== one.level).join(", "), "query wide-only"),
     { name: "solved", kind: "number", get: (one) => one.solved / one.rows.length, show: (one) => `${one.solved} of ${one.rows.length}` },
     { name: "runs", title: "by run", kind: "marks", sort: false, get: (one) => one.rows.length, show: (one) => this.marks(one) },
@@ -231,7 +231,7 @@ export class TaskList extends List {
   ];
   filters = {
     env: { label: "environment", of: (one) => [one.where] },
-    level: { label: "level", of: (one) => [one.level || ""] },
+    level: { label: "difficulty", of: (one) => [one.level || ""] },
     tag: { label: "tag", of: (one) => one.tags },
     solved: { label: "solved", of: (one) => [one.solved === 0 ? "never" : one.solved === one.rows.length ? "always" : "sometimes"] },
   };

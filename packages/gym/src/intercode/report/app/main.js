@@ -86,7 +86,7 @@ class App {
       await this.views[this.open].update();
       fill(byId("live"), this.source.live ? `${this.source.live} · ${progress(this.source)}` : "");
     } catch (error) {
-      fill(byId("live"), `this cannot be shown: ${error.message}`);
+      fill(byId("live"), `the view cannot be shown: ${error.message}`);
       throw error;
     }
   }

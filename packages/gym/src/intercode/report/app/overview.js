@@ -16,7 +16,7 @@ export function overview(source) {
     report.verdicts.length ? el("section", { class: "verdicts", "aria-label": "verdicts" }, report.verdicts.map(verdict)) : null,
     wrong(source),
     report.curves.length ? [el("h2", { id: "turns" }, "Success against turns"), el("div", { class: "figures" }, report.curves.map(figure))] : null,
-    report.curves.length ? el("p", { class: "note" }, "Solved within so many turns, of the scored episodes; bands, where they can be told apart, are 95 % intervals.") : null,
+    report.curves.length ? el("p", { class: "note" }, "Share of the scored episodes that are solved within this number of turns. Bands, drawn where they can be distinguished, are 95 % intervals.") : null,
     report.sections.map((one) => [el("h2", {}, one.heading), one.tables.map(table)]),
     report.details.length ? [el("h2", {}, "Each run"), report.details.map((one) => folded(one.heading, one.tables.map(table)))] : null,
   ];
@@ -105,7 +105,7 @@ function figure({ where, series }) {
         svg("line", { class: "curve", x1: x, x2: x + 28, y1: y - 4, y2: y - 4 }),
         svg("text", { x: x + 36, y }, series[number].name)));
   });
-  const drawn = svg("svg", { class: "curves", viewBox: `0 0 ${WIDTH} ${HEIGHT + 20 * lines}`, role: "img", "aria-label": `${where}: success within so many turns` }, parts);
+  const drawn = svg("svg", { class: "curves", viewBox: `0 0 ${WIDTH} ${HEIGHT + 20 * lines}`, role: "img", "aria-label": `${where}: success within a number of turns` }, parts);
   return el("figure", {}, el("figcaption", {}, where), drawn);
 }
 

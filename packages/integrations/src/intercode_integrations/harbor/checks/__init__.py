@@ -1,1 +1,1 @@
-"""Scripts that score in a sandbox; exported unchanged, they import nothing from InterCode."""
+"""Scripts that score in a sandbox. The export copies them unchanged, so none imports InterCode."""

@@ -1,4 +1,4 @@
-"""Run a task's tests, each in its own process, after the program that is the answer."""
+"""The scorer of a Python task: tests of the program in the answer, each in its own process."""
 
 import json
 import secrets
@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 ANSWER, REWARD = "/logs/agent/answer.txt", "/logs/verifier/reward.txt"
-# Only a run to its end prints the secret word: an early exit does not pass.
+# RUN prints the secret word only after all sources have run to their end. An early exit of the
+# program therefore fails.
 RUN = """import sys
 space = {"__name__": "__main__"}
 for source in %r:
@@ -17,14 +18,17 @@ print("\\n" + sys.stdin.readline())
 
 
 def passes(sources: list[str], seconds: float) -> bool:
-    """Run pieces of source; return whether all ran to their end."""
+    """Run pieces of source in one process; return whether all of them ran to their end."""
     word = secrets.token_hex(16)
     output = _run(RUN % (sources,), word, seconds)
     return output is not None and output.splitlines()[-1:] == [word]
 
 
 def prints(program: str, case: dict[str, str], seconds: float) -> bool:
-    """Run a program with an input; return whether its output is right, up to trailing blanks."""
+    """Run a program with a case's input; return whether the output is right.
+
+    Trailing blanks do not count.
+    """
     output = _run(program, case["stdin"], seconds)
     return output is not None and _lines(output) == _lines(case["stdout"])
 
@@ -51,10 +55,10 @@ def _lines(text: str) -> "list[str]":
 
 
 def main() -> None:
-    """Write the share of the tests that pass."""
+    """Run all tests, and write the share of passed tests as the reward."""
     plan = json.loads(Path(__file__).with_name("plan.json").read_text())
-    answer, seconds = Path(ANSWER), plan["seconds"]
-    program = answer.read_text(errors="surrogateescape") if answer.is_file() else None
+    answer_path, seconds = Path(ANSWER), plan["seconds"]
+    program = answer_path.read_text(errors="surrogateescape") if answer_path.is_file() else None
     results = [False]
     if program is not None:
         preceding_sources = [*plan["before"], program, *plan["setup"]]

@@ -1,4 +1,7 @@
-"""Run the answer on a copy of the database; compare its rows, or the tables, with gold's."""
+"""The scorer of an SQL task: the answer's effect on a copy of the database, compared with gold's.
+
+A gold is either a query, whose rows count, or a change, whose tables count.
+"""
 
 import hashlib
 import json
@@ -12,11 +15,11 @@ from pathlib import Path
 
 ANSWER, REWARD = "/logs/agent/answer.txt", "/logs/verifier/reward.txt"
 MAX_STEPS = 200_000
-"""Thousands of the engine's instructions, after which an answer is aborted."""
+"""Thousands of instructions of SQLite's virtual machine after which an answer is aborted."""
 
 
 def to_json_value(value: object) -> object:
-    """Return a value in its JSON form; bytes by their hash."""
+    """Return a value in a form that JSON can express, with bytes as their hash."""
     if isinstance(value, bytes):
         return {"sha256": hashlib.sha256(value).hexdigest()}
     if isinstance(value, float) and value.is_integer() and abs(value) < 2.0**53:
@@ -25,13 +28,13 @@ def to_json_value(value: object) -> object:
 
 
 def hash_rows(rows: "Sequence[Sequence[object]]") -> str:
-    """Return a hash of a table's rows, in any order."""
+    """Return a hash of a table's rows that does not depend on their order."""
     lines = sorted(json.dumps([to_json_value(value) for value in row]) for row in rows)
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def are_equal_rows(first_row: "list[object]", second_row: "list[object]") -> bool:
-    """Return whether two rows are equal, numbers up to the last digits."""
+    """Return whether two rows are equal, with a tolerance for floating-point numbers."""
     return len(first_row) == len(second_row) and all(map(_are_equal_values, first_row, second_row))
 
 
@@ -44,7 +47,7 @@ def _are_equal_values(first_value: object, second_value: object) -> bool:
 
 
 def are_allowed_rows(rows: "list[list[object]]", allowed_rows: "list[list[object]]") -> bool:
-    """Return whether each row is an allowed row, and uses it at most once."""
+    """Return whether the rows are some of the allowed rows, each of which may occur once."""
     remaining_counts = Counter(json.dumps(row) for row in allowed_rows)
     unmatched_rows = []
     for row in rows:
@@ -63,7 +66,10 @@ def are_allowed_rows(rows: "list[list[object]]", allowed_rows: "list[list[object
 
 
 def has_gold_rows(rows: "list[list[object]]", gold: dict) -> bool:  # type: ignore[type-arg]
-    """Return whether an answer has gold's rows, in gold's order if order counts."""
+    """Return whether an answer has gold's rows, and has them in gold's order if the order counts.
+
+    `gold` has groups of rows, in order. A group contributes ``take`` of its ``rows``, in any order.
+    """
     if len(rows) != sum(group["take"] for group in gold["groups"]):
         return False
     offset = 0
@@ -75,7 +81,7 @@ def has_gold_rows(rows: "list[list[object]]", gold: dict) -> bool:  # type: igno
 
 
 def run(database: sqlite3.Connection, text: str, max_rows: int) -> "tuple[int, list[list[object]]]":
-    """Run statements; return the columns and at most `max_rows` rows of the last query."""
+    """Run statements; return the number of columns and up to `max_rows` rows of the last query."""
     width, rows, statement = 0, [], ""
     for piece in [*(part + ";" for part in text.split(";")[:-1]), text.rpartition(";")[2]]:
         statement += piece
@@ -91,7 +97,7 @@ def run(database: sqlite3.Connection, text: str, max_rows: int) -> "tuple[int, l
 
 
 def tables(database: sqlite3.Connection) -> "dict[str, str]":
-    """Return the hash of the rows of each table and view."""
+    """Return a hash of the rows of each table and each view."""
     cursor = database.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
     names = [name for (name,) in cursor if not name.startswith("sqlite_")]
     quoted_names = {name: name.replace('"', '""') for name in names}
@@ -104,7 +110,7 @@ def tables(database: sqlite3.Connection) -> "dict[str, str]":
 
 
 def solves(database: sqlite3.Connection, text: str, gold: dict) -> bool:  # type: ignore[type-arg]
-    """Return whether an answer has the same effect as a gold."""
+    """Return whether an answer has the same effect as one of the golds."""
     steps = iter(range(MAX_STEPS))
     database.set_progress_handler(lambda: next(steps, None) is None, 1000)
     try:
@@ -119,10 +125,10 @@ def solves(database: sqlite3.Connection, text: str, gold: dict) -> bool:  # type
 
 
 def main() -> None:
-    """Write 1 or 0."""
-    script_folder, answer, reward = Path(__file__).parent, Path(ANSWER), 0
+    """Run the answer, and write the reward: 1 if it has the effect of any gold, otherwise 0."""
+    script_folder, answer_path, reward = Path(__file__).parent, Path(ANSWER), 0
     golds = json.loads((script_folder / "golds.json").read_text())
-    text = answer.read_text(errors="replace") if answer.is_file() else ""
+    text = answer_path.read_text(errors="replace") if answer_path.is_file() else ""
     for gold in golds if text.strip() else ():
         with tempfile.TemporaryDirectory() as folder:
             copy = shutil.copy(script_folder / "database.sqlite", folder)

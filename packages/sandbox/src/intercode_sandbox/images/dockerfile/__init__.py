@@ -1,5 +1,9 @@
-"""``dockerfile:PATH[OPTIONS]``: an image built from a Dockerfile, in InterCode's own sandbox.
+"""The images ``dockerfile:PATH[OPTIONS]``: builds of Dockerfiles, in InterCode's own sandboxes.
 
-Each instruction that changes files creates one layer. The layer's digest covers the layer below and
-all inputs of the instruction; a cached layer is not built again.
+Each instruction that changes files creates one layer. The digest of a layer covers the layer below
+and all inputs of the instruction. A layer that the cache has is not built again.
+
+The module `instructions` parses the text. The module `parse` divides it into stages, and refuses
+unsupported instructions. The module `evaluate` converts the instructions of a stage to steps,
+`copy_files` copies files, and `build` executes the steps.
 """

@@ -1,4 +1,4 @@
-"""Builds of a Dockerfile's stages: the stages that the target needs, layer by layer."""
+"""The build of a Dockerfile's image: of the target stage, and of all stages that it needs."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from intercode_sandbox.data_paths import resolve_data_path
 from intercode_sandbox.errors import DockerfileError, ImageError
 from intercode_sandbox.extensions import is_packaged
-from intercode_sandbox.files import joint_digest
+from intercode_sandbox.host_files import joint_digest
 from intercode_sandbox.images.archive import DAMAGE
 from intercode_sandbox.images.base import (
     ARCHIVES,
@@ -26,8 +25,8 @@ from intercode_sandbox.images.dockerfile.copy_files import find_ignore
 from intercode_sandbox.images.dockerfile.evaluate import (
     PROXIES,
     Arguments,
+    BuildStep,
     State,
-    Step,
     expand_base_name,
     facts,
 )
@@ -36,26 +35,32 @@ from intercode_sandbox.images.dockerfile.parse import Plan, Stage, expand, plan,
 from intercode_sandbox.images.oci import is_layout
 from intercode_sandbox.images.resolve import SCHEMES, build
 from intercode_sandbox.images.tree import Tree, resolve_image_account
+from intercode_sandbox.path_containment import resolve_data_path
 
 VERSION = "1"
 _ARGUMENT = re.compile(r"(?P<path>.*?)(?:\[(?P<options>[^\[\]]*)\])?", re.DOTALL)
 _MAX_WATCHED_FILES = 500
-"""Maximum of files that are checked for changes at each later use of the image in this process."""
+"""Maximum number of copied files that are checked for changes at each later use of the image in
+this process. If the build has read more files, none of them is checked."""
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The scheme's argument: ``PATH[NAME=VALUE,--target=STAGE,--network=default]``."""
+    """The options in an image's name ``dockerfile:PATH[NAME=VALUE,--target=STAGE,…]``."""
 
     path: Path
+    """The path of the Dockerfile."""
     arguments: Mapping[str, str] = field(default_factory=dict)
+    """Name of a build argument → its value."""
     target: str = ""
+    """The name or number of the stage to build; empty: the last stage."""
     network: bool = False
+    """Whether commands may use the network by default."""
 
     @classmethod
     def read(cls, argument: str) -> Options:
-        """Parse the text after ``dockerfile:``; a folder stands for the Dockerfile in it.
+        """Parse the text after ``dockerfile:``. If PATH is a folder, its Dockerfile is meant.
 
         Raises:
             ImageError: An option is unknown or malformed.
@@ -81,7 +86,12 @@ class Options:
 
 
 def make(argument: str, context: Context) -> Image:
-    """Return the image of a Dockerfile's last stage, or of its target stage."""
+    """Return the image of a Dockerfile's last stage, or of the target stage, built if necessary.
+
+    Args:
+        argument: The text after ``dockerfile:``: see `Options`.
+        context: See `Context`.
+    """
     options = Options.read(argument)
     return _Build(options, context, f"dockerfile:{argument}").image()
 
@@ -91,7 +101,8 @@ class _Build:
         self._options = options
         self._context = context
         self._spec = spec
-        self._folder = options.path.parent.resolve()  # a link's layers would not be folders
+        # The path is resolved, because the layer of a tree must be a folder, not a link to one.
+        self._folder = options.path.parent.resolve()
         self._source = read(options.path)
         self._plan: Plan = plan(self._source)
         rules, file = find_ignore(options.path, self._folder)
@@ -102,7 +113,7 @@ class _Build:
         context.inputs.update(filter(None, (options.path, file, self._folder)))
 
     def image(self) -> Image:
-        """Return the target stage's image."""
+        """Return the image of the target stage."""
         for warning in self._plan.warnings:
             self._context.progress(warning)
         for instruction in self._plan.arguments:
@@ -152,14 +163,17 @@ class _Build:
             base,
             source=self._source,
             context=self._files,
-            other=lambda instruction, name: self._find_source_image(stage, instruction, name),
+            resolve_source_image=lambda instruction, name: self._find_source_image(
+                stage, instruction, name
+            ),
             network=self._options.network,
             arguments=self._arguments,
             args=dict(args),
         )
         image = base
         for instruction, step in state.steps(stage.instructions):
-            # A cached layer has the name of the file from which it was first built.
+            # A layer in the cache has the name of the Dockerfile from which it was first built. So
+            # the name is replaced.
             image = replace(self._layer(image, instruction, step), name=base.name)
         self._args[stage.index] = state.args
         try:
@@ -176,7 +190,10 @@ class _Build:
         return replace(finished_image, env={**finished_image.env, **(home if state.user else {})})
 
     def _base(self, stage: Stage) -> tuple[Image, dict[str, str]]:
-        """Return a stage's base image, and the build arguments in force."""
+        """Return the base image of a stage, and the build arguments that the stage inherits.
+
+        A stage inherits build arguments only if its base is another stage.
+        """
         start = stage.start
         try:
             name = expand_base_name(stage.base, self._arguments, self._source.escape)
@@ -200,7 +217,7 @@ class _Build:
             return self._stage(source_stage)
         return find_base(name, self._folder, self._context)
 
-    def _layer(self, base: Image, instruction: Instruction, step: Step) -> Image:
+    def _layer(self, base: Image, instruction: Instruction, step: BuildStep) -> Image:
         if not step.is_needed(base):
             return base
         template = replace(
@@ -222,7 +239,10 @@ class _Build:
         return self._context.cache.build(template, self._spec, fill, self._context.progress)
 
     def _save_image(self, image: Image) -> Image:
-        """Return the image under a digest that also covers its settings for programs."""
+        """Return the image with a digest that also covers the settings of its programs.
+
+        The cache stores the image under this digest, with an empty layer on top.
+        """
         digest = joint_digest("dockerfile image", VERSION, image.digest, facts(image))
         if not (saved_image := self._context.cache.lookup(digest)):
             saved_image = self._context.cache.build(
@@ -235,7 +255,7 @@ class _Build:
 
 
 def _platform() -> dict[str, str]:
-    """Return the predefined arguments of every Dockerfile."""
+    """Return the build arguments that every Dockerfile has, such as ``TARGETPLATFORM``."""
     machine = _MACHINES.get(platform.machine(), platform.machine())
     values = {"PLATFORM": f"linux/{machine}", "OS": "linux", "ARCH": machine, "VARIANT": ""}
     return {f"{prefix}{name}": v for prefix in ("TARGET", "BUILD") for name, v in values.items()}
@@ -248,7 +268,12 @@ _RELEASES = {"10": "buster", "11": "bullseye", "12": "bookworm", "13": "trixie"}
 
 
 def find_base(name: str, folder: Path, context: Context) -> Image:
-    """Return the base image of a stage, under the Dockerfile's name for it.
+    """Return the image that ``FROM`` or ``--from`` names, built if necessary.
+
+    Args:
+        name: The name in the Dockerfile.
+        folder: The folder of the Dockerfile, in which all files that the name contains must lie.
+        context: See `Context`.
 
     Raises:
         ImageError: The image does not exist, lies outside the folder, or is not supported.
@@ -260,7 +285,7 @@ def find_base(name: str, folder: Path, context: Context) -> Image:
                 resolve_data_path(folder, path)
             except ValueError as error:
                 raise ImageError(
-                    f"{error}; build it by itself, and take it by `digest:…` (intercode images)"
+                    f"{error}; build it separately, and name it by `digest:…` (intercode images)"
                 ) from None
     path = Path(spec.argument)
     is_nested = (
@@ -275,7 +300,11 @@ def find_base(name: str, folder: Path, context: Context) -> Image:
 
 
 def base_name(name: str, folder: Path) -> str:
-    """Convert a Dockerfile's name for an image to InterCode's.
+    """Return InterCode's name for the image that a Dockerfile names.
+
+    Args:
+        name: The name in the Dockerfile.
+        folder: The folder of the Dockerfile.
 
     Raises:
         ImageError: InterCode has no such image.
@@ -297,7 +326,7 @@ def base_name(name: str, folder: Path) -> str:
     if shutil.which("skopeo"):
         return f"docker://{name}"
     raise ImageError(
-        f"there is no image {name!r} here. Take host, debian:bookworm (or another suite), a folder "
-        "or a tarball by its path, or the archive that `docker save` makes of it: FROM "
-        "./image.tar. With skopeo (apt-get install skopeo) it is pulled from its registry"
+        f"there is no image {name!r} here. Take host, debian:bookworm (or another suite), a "
+        "folder or a tarball by its path, or its archive by `docker save`: FROM ./image.tar. "
+        "With skopeo (apt-get install skopeo), InterCode pulls images from a registry"
     )

@@ -1,4 +1,7 @@
-"""``COPY`` and ``ADD``: find the sources, apply ``.dockerignore``, and copy them into a layer."""
+"""The instructions ``COPY`` and ``ADD``: search of the sources, and copies of them into a layer.
+
+This module also has the rules of ``.dockerignore`` files.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from pathlib import Path
 from typing import IO
 
 from intercode_sandbox.errors import ImageError
-from intercode_sandbox.files import file_digest, joint_digest
+from intercode_sandbox.host_files import file_digest, joint_digest
 from intercode_sandbox.images.archive import Unpacker, split_name
 from intercode_sandbox.images.base import Image
 from intercode_sandbox.images.dockerfile.instructions import Instruction
@@ -23,13 +26,17 @@ from intercode_sandbox.images.host import host_mounts
 from intercode_sandbox.images.tree import Tree, TreeEntry
 
 _MAX_DOUBLE_STARS = 8
-"""Maximum number of ``**`` in a pattern: each multiplies the work."""
+"""Maximum number of ``**`` in a pattern: each multiplies the time of a match."""
 _WILD = re.compile(r"[*?\[]")
 _HEREDOC = re.compile(r"\d*<<(?P<tabs>-?)(?P<quote>[\"']?)(?P<name>[^\"']+)(?P=quote)")
 
 
-def find(tree: Tree, source: str) -> list[Item]:
-    """Return the items of a source: one path, or all matches of a pattern.
+def find(tree: Tree, source: str) -> list[CopySource]:
+    """Return the files and folders that a source of ``COPY`` names.
+
+    Args:
+        tree: The build's context, or the files of another image.
+        source: A path, or a pattern.
 
     Raises:
         LookupError: No path matches.
@@ -37,27 +44,32 @@ def find(tree: Tree, source: str) -> list[Item]:
     """
     path = posixpath.normpath(f"/{source}").lstrip("/")
     if ".." in source.split("/") and posixpath.normpath(source).startswith(".."):
-        raise ValueError(f"{source!r} is outside of the folder that is built from")
-    parts = tree.resolve(path)
-    if parts is not None:
-        return [Item(posixpath.basename(path), tree, parts)]
+        raise ValueError(f"{source!r} is outside of the build context")
+    source_parts = tree.resolve(path)
+    if source_parts is not None:
+        return [CopySource(posixpath.basename(path), tree, source_parts)]
     if not _WILD.search(path):
         raise LookupError(f"there is no {source!r}{_location_text(tree)}")
     items = []
-    for place in _matches(tree, path):
-        target_parts = tree.resolve(place)
+    for matching_path in _match_paths(tree, path):
+        target_parts = tree.resolve(matching_path)
         if target_parts is None:
-            raise LookupError(f"the link {place!r} leads nowhere{_location_text(tree)}")
-        items.append(Item(posixpath.basename(place), tree, target_parts))
+            raise LookupError(f"the link {matching_path!r} points to no file{_location_text(tree)}")
+        items.append(CopySource(posixpath.basename(matching_path), tree, target_parts))
     if not items:
         raise LookupError(f"nothing matches {source!r}{_location_text(tree)}")
     return items
 
 
-def documents(instruction: Instruction, word: Callable[[str], str]) -> list[Item]:
-    """Return the files whose content is in the Dockerfile itself."""
+def documents(instruction: Instruction, word: Callable[[str], str]) -> list[CopySource]:
+    """Return the files whose content is a heredoc of the instruction.
+
+    Args:
+        instruction: The instruction.
+        word: A function that expands a word.
+    """
     contents = dict(instruction.heredocs)
-    items: list[Item] = []
+    items: list[CopySource] = []
     for value in instruction.values[:-1] if contents else ():
         match = _HEREDOC.fullmatch(value)
         if match is None or match["name"] not in contents:
@@ -67,54 +79,68 @@ def documents(instruction: Instruction, word: Callable[[str], str]) -> list[Item
             content = "".join(line.lstrip("\t") for line in content.splitlines(keepends=True))
         if not match["quote"]:
             content = _expand_document(content, word)
-        items.append(Item(match["name"], content=content.encode("utf-8", "surrogateescape")))
+        items.append(CopySource(match["name"], content=content.encode("utf-8", "surrogateescape")))
     return items
 
 
-def digest(tree: Tree, items: Sequence[Item], documents: Sequence[Item], image: str) -> str:
-    """Return a digest of all sources: names, kinds, modes, content; or of the source image."""
-    parts: list[str | bytes] = [image]
+def digest(
+    tree: Tree, items: Sequence[CopySource], documents: Sequence[CopySource], image: str
+) -> str:
+    """Return a digest of all sources of an instruction.
+
+    For files of the context, the digest covers names, kinds, modes and content. For files of an
+    image, it covers the image's digest and the names.
+
+    Args:
+        tree: The tree of the items.
+        items: The files and folders of the tree.
+        documents: The files from heredocs.
+        image: The digest of the image whose files are copied; empty: the context's files.
+    """
+    digest_inputs: list[str | bytes] = [image]
     for item in documents:
-        parts += ["document", item.name, item.content]
+        digest_inputs += ["document", item.name, item.content]
     for item in items:
-        parts += [item.name, "/".join(item.parts)]
+        digest_inputs += [item.name, "/".join(item.parts)]
         entry = tree.look(item.parts)
         if image or entry is None:
             continue
-        parts += _facts("", entry)
+        digest_inputs += _entry_facts("", entry)
         if entry.is_dir:
-            for place, descendant in tree.walk(item.parts):
-                parts += _facts("/".join(place[len(item.parts) :]), descendant)
-    return joint_digest(*parts)
+            for descendant_parts, descendant in tree.walk(item.parts):
+                digest_inputs += _entry_facts(
+                    "/".join(descendant_parts[len(item.parts) :]), descendant
+                )
+    return joint_digest(*digest_inputs)
 
 
 def _location_text(tree: Tree) -> str:
     return f" in {tree.name}" if tree.name else ""
 
 
-def _matches(tree: Tree, pattern: str) -> list[str]:
-    """Return the matching paths, component by component; a star does not match a slash."""
-    places = [""]
+def _match_paths(tree: Tree, pattern: str) -> list[str]:
+    """Return all paths of a tree that match a pattern. A star does not match a slash."""
+    paths = [""]
     for component in pattern.split("/"):
         expression = glob(re.sub(r"\*{2,}", "*", component))
-        places = [
-            f"{place}/{name}".lstrip("/")
-            for place in places
-            for name in _names(tree, place)
+        paths = [
+            f"{path}/{name}".lstrip("/")
+            for path in paths
+            for name in _list_names(tree, path)
             if expression.fullmatch(name)
         ]
-    return places
+    return paths
 
 
-def _names(tree: Tree, place: str) -> list[str]:
-    parts = tree.resolve(place)
+def _list_names(tree: Tree, path: str) -> list[str]:
+    parts = tree.resolve(path)
     entry = None if parts is None else tree.look(parts)
     if parts is None or entry is None or not entry.is_dir:
         return []
     return tree.names(parts)
 
 
-def _facts(path: str, entry: TreeEntry) -> list[str | bytes]:
+def _entry_facts(path: str, entry: TreeEntry) -> list[str | bytes]:
     mode = entry.info.st_mode
     if entry.is_link:
         return [path, "link", str(entry.path.readlink())]
@@ -125,7 +151,7 @@ def _facts(path: str, entry: TreeEntry) -> list[str | bytes]:
 
 
 def _expand_document(content: str, word: Callable[[str], str]) -> str:
-    """Expand a document's variables, but keep its quotes, like a shell."""
+    """Expand the variables in the content of a heredoc; keep its quotes, as a shell does."""
     return "".join(
         word(re.sub(r"([\"'])", r"\\\1", line)) for line in content.splitlines(keepends=True)
     )
@@ -138,19 +164,23 @@ class _Rule:
 
 
 class Ignore:
-    """The rules of a ``.dockerignore`` file; the last matching rule decides.
+    """The rules of a ``.dockerignore`` file. For each path the last matching rule decides.
 
     Args:
-        text: The file's content.
+        text: The content of the file.
     """
 
     def __init__(self, text: str = "") -> None:
         self._rules = [rule for line in text.splitlines() if (rule := _parse_rule(line))]
         self.has_exceptions = any(rule.exception for rule in self._rules)
-        """Whether a file below an ignored folder may be an exception."""
+        """Whether the file has exceptions, by which a file in an ignored folder may be copied."""
 
     def __call__(self, path: str) -> bool:
-        """Return whether a path, relative to the context, or a folder above it is ignored."""
+        """Return whether a path is ignored, because of a rule for it or for a folder above.
+
+        Args:
+            path: The path, relative to the context.
+        """
         parts = path.split("/")
         prefixes = ["/".join(parts[:count]) for count in range(1, len(parts) + 1)]
         for rule in reversed(self._rules):
@@ -160,7 +190,10 @@ class Ignore:
 
 
 def find_ignore(dockerfile: Path, context: Path) -> tuple[Ignore, Path | None]:
-    """Return the ignore rules of a Dockerfile and their file: its own, else its context's.
+    """Return the rules for ignored files of a Dockerfile, and the path of their file or None.
+
+    A file ``NAME.dockerignore`` beside the Dockerfile ``NAME`` takes precedence over the file
+    ``.dockerignore`` in the context.
 
     Raises:
         ImageError: The file cannot be read, or a line is malformed.
@@ -176,21 +209,22 @@ def find_ignore(dockerfile: Path, context: Path) -> tuple[Ignore, Path | None]:
 
 
 def glob(pattern: str) -> re.Pattern[str]:
-    """Compile a pattern of Go's ``filepath.Match`` with ``**``, for paths without a leading slash.
+    """Compile a pattern of ``.dockerignore`` or ``COPY``, for paths without a leading slash.
 
-    Text between two stars is matched at its first occurrence only. Otherwise a name could make the
-    expression try all ways to divide it.
+    The syntax is that of Go's ``filepath.Match``, with ``**`` in addition. Text between two stars
+    is matched at its first occurrence only. Otherwise there could be names for which the regular
+    expression tries all divisions of the name, which takes too long.
 
     Raises:
         ValueError: A bracket is not closed, or the pattern has too many ``**``.
     """
-    parts: list[str] = []
+    fragments: list[str] = []
     position = double_stars = 0
     star = -1
     while position < len(pattern):
-        char = pattern[position]
+        character = pattern[position]
         position += 1
-        if char == "*" and pattern[position : position + 1] == "*":
+        if character == "*" and pattern[position : position + 1] == "*":
             star, double_stars = -1, double_stars + 1
             if double_stars > _MAX_DOUBLE_STARS:
                 raise ValueError(f"more than {_MAX_DOUBLE_STARS} times '**': {pattern[:100]}")
@@ -198,32 +232,32 @@ def glob(pattern: str) -> re.Pattern[str]:
                 position += 1
             if pattern[position : position + 1] == "/":
                 position += 1
-                parts.append("(?:.*/)?")
+                fragments.append("(?:.*/)?")
             else:
-                parts.append(".*")
-        elif char == "*":
+                fragments.append(".*")
+        elif character == "*":
             if star >= 0:
-                parts[star:] = ["(?>", *parts[star:], ")"]
-                parts[star + 1] = "[^/]*?"
-            star = len(parts)
-            parts.append("[^/]*")
-        elif char == "?":
-            parts.append("[^/]")
-        elif char == "[":
+                fragments[star:] = ["(?>", *fragments[star:], ")"]
+                fragments[star + 1] = "[^/]*?"
+            star = len(fragments)
+            fragments.append("[^/]*")
+        elif character == "?":
+            fragments.append("[^/]")
+        elif character == "[":
             end = pattern.find(
                 "]", position + (2 if pattern[position : position + 1] == "^" else 1)
             )
             if end < 0:
                 raise ValueError(f"a bracket is not closed: {pattern}")
-            parts.append(_character_class(pattern[position:end]))
+            fragments.append(_character_class(pattern[position:end]))
             position = end + 1
-        elif char == "\\" and position < len(pattern):
-            parts.append(re.escape(pattern[position]))
+        elif character == "\\" and position < len(pattern):
+            fragments.append(re.escape(pattern[position]))
             position += 1
         else:
-            star = -1 if char == "/" else star
-            parts.append(re.escape(char))
-    return re.compile("".join(parts), re.DOTALL)
+            star = -1 if character == "/" else star
+            fragments.append(re.escape(character))
+    return re.compile("".join(fragments), re.DOTALL)
 
 
 def _character_class(text: str) -> str:
@@ -246,27 +280,28 @@ def _parse_rule(line: str) -> _Rule | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class CopySource:
     """A file or folder to copy."""
 
     name: str
-    """The name at its destination."""
+    """The name that the item gets in a destination folder."""
     tree: Tree | None = None
+    """The tree that has the item; None: the item is a heredoc."""
     parts: tuple[str, ...] = ()
-    """The item's path in the tree."""
+    """The path of the item in the tree."""
     content: bytes = b""
-    """Without a tree: the file's content."""
+    """The content of a heredoc."""
 
 
-class Writer:
-    """A writer of files into a layer, as root or for an owner.
+class LayerWriter:
+    """A writer of copied files into a layer.
 
     Args:
         base: The image below.
-        layer: An empty folder.
-        owner: The owner of all files except an archive's members; None: root.
-        mode: The mode of all files; None: their own.
-        keep_owner: Whether, without `owner`, files keep their own owners.
+        layer: The empty folder of the layer.
+        owner: The user and group id of all files except members of archives; None: root.
+        mode: The mode of all files; None: each file keeps its mode.
+        keep_owner: Whether files keep their owners if `owner` is None.
     """
 
     def __init__(
@@ -285,38 +320,59 @@ class Writer:
         self._now = time.time()
 
     def finish(self) -> None:
-        """Set the metadata of directories, at the end."""
+        """Set the owners, modes and times of directories, after the last file."""
         self._unpacker.finish()
 
     def folders(self, path: str) -> None:
-        """Create a directory, and its parents, if missing."""
+        """Create a directory and its parents, unless the image or the layer has them."""
         parts = split_name(path.strip("/"))
         for count in range(1, len(parts) + 1):
-            place = "/".join(parts[:count])
-            if not self._tree.is_dir(place):
-                self._add(_header(place, tarfile.DIRTYPE, 0o755, self._now), keep_mode=True)
+            folder_path = "/".join(parts[:count])
+            if not self._tree.is_dir(folder_path):
+                self._add(_header(folder_path, tarfile.DIRTYPE, 0o755, self._now), keep_mode=True)
 
     def text(self, path: str, content: bytes) -> None:
-        """Write a file with this content."""
+        """Write a file with this content.
+
+        Args:
+            path: The destination in the image.
+            content: The content.
+        """
         self.folders(os.path.dirname(path))  # noqa: PTH120 - it is the image's
         header = _header(path, tarfile.REGTYPE, 0o644, self._now)
         header.size = len(content)
         self._add(header, content)
 
     def file(self, source: Path, path: str) -> None:
-        """Write a copy of the file, link or pipe at `source`."""
+        """Copy a file, link or named pipe.
+
+        Args:
+            source: The path of the file on this machine.
+            path: The destination in the image.
+        """
         self.folders(os.path.dirname(path))  # noqa: PTH120 - it is the image's
-        self._entry(source, source.lstat(), path)
+        self._add_entry(source, source.lstat(), path)
 
     def tree(self, tree: Tree, parts: tuple[str, ...], path: str) -> None:
-        """Write the content of a directory. An existing directory keeps its owner and mode."""
+        """Copy the content of a directory. A directory of the image keeps its owner and mode.
+
+        Args:
+            tree: The tree that has the directory.
+            parts: The path of the directory in the tree.
+            path: The destination in the image, a directory.
+        """
         self.folders(path)
-        for place, entry in tree.walk(parts):
-            relative_path = "/".join(place[len(parts) :])
-            self._entry(entry.path, entry.info, f"{path.rstrip('/')}/{relative_path}")
+        for entry_parts, entry in tree.walk(parts):
+            relative_path = "/".join(entry_parts[len(parts) :])
+            self._add_entry(entry.path, entry.info, f"{path.rstrip('/')}/{relative_path}")
 
     def archive(self, source: Path, path: str) -> None:
-        """Write an archive's members, with the archive's owners, like Docker."""
+        """Unpack an archive. The members keep the archive's owners, as in Docker.
+
+        Args:
+            source: The path of the archive on this machine.
+            path: The destination in the image, a directory.
+        """
         self.folders(path)
         with tarfile.open(source, mode="r:*", encoding="utf-8", errors="surrogateescape") as file:
             for member in file:
@@ -329,7 +385,7 @@ class Writer:
                     member.linkname = "/".join((path.strip("/"), *link)).strip("/")
                 self._unpacker.add(file, member)
 
-    def _entry(self, source: Path, info: os.stat_result, path: str) -> None:
+    def _add_entry(self, source: Path, info: os.stat_result, path: str) -> None:
         kinds = {
             stat.S_IFDIR: tarfile.DIRTYPE,
             stat.S_IFLNK: tarfile.SYMTYPE,
@@ -338,7 +394,7 @@ class Writer:
         }
         kind = kinds.get(stat.S_IFMT(info.st_mode))
         if kind is None:
-            return  # a socket, which is useless without its process
+            return  # a socket is not copied, because it is useless without its process
         header = _header(path, kind, stat.S_IMODE(info.st_mode), info.st_mtime)
         if self._keep_owner:
             header.uid, header.gid = info.st_uid, info.st_gid
@@ -362,13 +418,13 @@ class Writer:
 
 
 class _Content:
-    """The content of one file, in the form of an archive's member."""
+    """The content of one file, in a form that `Unpacker.add` takes in place of an archive."""
 
     def __init__(self, content: bytes | Path) -> None:
         self._content = content
 
     def extractfile(self, member: tarfile.TarInfo) -> IO[bytes]:
-        """Return an open file."""
+        """Return the content as an open file; the argument `member` is ignored."""
         if isinstance(self._content, bytes):
             return io.BytesIO(self._content)
         return self._content.open("rb")

@@ -1,4 +1,7 @@
-"""Evaluation of a stage's instructions to the steps of its layers, and its programs' settings."""
+"""Evaluation of a stage's instructions.
+
+The results are steps, each of which creates a layer, and the settings with which programs start.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,8 @@ from typing import Any, Protocol
 from intercode_sandbox.errors import ImageError
 from intercode_sandbox.images.base import SCRIPT, Command, Context, Image, clean_environment
 from intercode_sandbox.images.dockerfile.copy_files import (
-    Item,
-    Writer,
+    CopySource,
+    LayerWriter,
     digest as copy_digest,
     documents,
     find,
@@ -32,19 +35,27 @@ ORDINARY_USER = (
     "in an ordinary user's sandboxes there is no user but root: run as root, or leave USER out"
 )
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY")
+"""Names of build arguments, in any case, that a user may give without an instruction ``ARG``."""
 
 
 @dataclass
 class Arguments:
-    """The build arguments: the user's values, and the arguments before the first stage."""
+    """The build arguments of a whole Dockerfile."""
 
     user_values: Mapping[str, str]
+    """The values that the user has given in the image's name."""
     common: dict[str, str] = field(default_factory=dict)
+    """The predefined arguments, and the arguments before the first stage."""
     declared_names: set[str] = field(default_factory=set)
-    """The arguments that some instruction declares."""
+    """The names of all arguments that an instruction has declared."""
 
     def declare(self, text: str, word: Callable[[str], str]) -> tuple[str, str | None]:
-        """Declare an argument; return its name, and its value if any."""
+        """Evaluate an instruction ``ARG``; return the argument's name, and its value or None.
+
+        Args:
+            text: ``NAME`` or ``NAME=DEFAULT``.
+            word: A function that expands a word.
+        """
         name, has_default, default = text.partition("=")
         self.declared_names.add(name)
         if name in self.user_values:
@@ -54,7 +65,10 @@ class Arguments:
 
 @dataclass
 class State:
-    """The state of a build stage after its instructions so far."""
+    """The settings of a stage after the instructions that were evaluated so far.
+
+    The method ``_NAME`` evaluates the instruction ``NAME``, and yields its steps, if any.
+    """
 
     source: Source
     env: dict[str, str]
@@ -62,18 +76,26 @@ class State:
     user: str
     config: dict[str, Any]
     context: Tree
-    other: Callable[[Instruction, str], Image]
-    """Returns the image of another stage, or of a name."""
+    resolve_source_image: Callable[[Instruction, str], Image]
+    """A function that returns the image that ``--from`` of an instruction names."""
     network: bool
+    """Whether commands may use the network by default."""
     arguments: Arguments
     args: dict[str, str] = field(default_factory=dict)
+    """The build arguments of the stage, with their values."""
     shell: tuple[str, ...] = ("/bin/sh", "-c")
+    """The shell that runs commands, unless they are JSON arrays."""
 
     @classmethod
     def begin(cls, base: Image, **state_fields: Any) -> State:
-        """Return the initial state of a stage from an image."""
+        """Return the state of a stage before its first instruction.
+
+        Args:
+            base: The base image of the stage.
+            **state_fields: The fields that do not depend on the base.
+        """
         config = dict(base.config)
-        stage = cls(
+        state = cls(
             env=image_variables(base),
             cwd=config.get("WorkingDir") or (base.cwd if base.config else "/"),
             user=config.get("User") or base.user,
@@ -81,31 +103,35 @@ class State:
             **state_fields,
         )
         if config.get("Shell"):
-            stage.shell = tuple(config["Shell"])
-        user_values = stage.arguments.user_values
-        stage.args |= {k: v for k, v in user_values.items() if k.upper() in PROXIES}
-        stage.arguments.declared_names |= stage.args.keys()
-        return stage
+            state.shell = tuple(config["Shell"])
+        user_values = state.arguments.user_values
+        state.args |= {k: v for k, v in user_values.items() if k.upper() in PROXIES}
+        state.arguments.declared_names |= state.args.keys()
+        return state
 
-    def steps(self, instructions: tuple[Instruction, ...]) -> list[tuple[Instruction, Step]]:
-        """Return the steps of the instructions, in order.
+    def steps(self, instructions: tuple[Instruction, ...]) -> list[tuple[Instruction, BuildStep]]:
+        """Evaluate instructions; return their steps in order, each with its instruction.
 
         Raises:
             ImageError: A word is malformed, or a source of a copy does not exist.
         """
-        steps: list[tuple[Instruction, Step]] = []
+        steps: list[tuple[Instruction, BuildStep]] = []
         for instruction in instructions:
             steps += [(instruction, step) for step in self._instruction_steps(instruction)]
         return steps
 
-    def _instruction_steps(self, instruction: Instruction) -> list[Step]:
+    def _instruction_steps(self, instruction: Instruction) -> list[BuildStep]:
         try:
             return list(getattr(self, f"_{instruction.name.lower()}")(instruction) or ())
         except (ImageError, ValueError, LookupError) as error:
             raise self.source.locate_error(instruction.line, error) from error
 
     def finish_image(self, base: Image) -> Image:
-        """Return the image of these layers, with the settings of its programs."""
+        """Return the finished image of the stage, with the settings of programs.
+
+        Args:
+            base: The image with all layers of the stage.
+        """
         config = {
             **self.config,
             "Env": [f"{name}={value}" for name, value in self.env.items()],
@@ -119,7 +145,7 @@ class State:
 
     # --- instructions that create layers -----------------------------------------------------
 
-    def _run(self, instruction: Instruction) -> Iterator[Step]:
+    def _run(self, instruction: Instruction) -> Iterator[BuildStep]:
         script = None
         argv = instruction.values
         if not instruction.is_json:
@@ -135,19 +161,20 @@ class State:
         network_option = instruction.flag("network")
         network = network_option == "default" or (self.network and network_option != "none")
         command = Command(tuple(argv), script, network)
-        for target in empty_mounts(instruction):  # a build with Docker keeps them, too
+        # The mounts are empty folders. Docker leaves such folders in the image, too.
+        for target in empty_mounts(instruction):
             yield Folder(self._absolute(self._word(target)), "")
         env = {**self.args, **self.env}
         yield Run(command, env, self.cwd, self.user, instruction.display_text)
 
-    def _workdir(self, instruction: Instruction) -> Iterator[Step]:
+    def _workdir(self, instruction: Instruction) -> Iterator[BuildStep]:
         self.cwd = self._absolute(self._word(instruction.values[0]))
         yield Folder(self.cwd, self.user)
 
-    def _copy(self, instruction: Instruction) -> Iterator[Step]:
+    def _copy(self, instruction: Instruction) -> Iterator[BuildStep]:
         words = [self._word(value) for value in instruction.values]
         name = self._word(instruction.flag("from"))
-        image = self.other(instruction, name) if name else None
+        image = self.resolve_source_image(instruction, name) if name else None
         tree = Tree(image.layers, name=_display_name(image)) if image else self.context
         inline_items = documents(instruction, self._word)
         sources = [
@@ -160,7 +187,7 @@ class State:
         if words[-1].endswith(("/", "/.")) or words[-1] == ".":
             destination = f"{destination.rstrip('/')}/"
         if len(items) + len(inline_items) > 1 and not destination.endswith("/"):
-            raise ValueError(f"several files are copied: write {words[-1]}/")
+            raise ValueError(f"several files need a folder as destination: write {words[-1]}/")
         digest = copy_digest(tree, items, inline_items, image.digest if image else "")
         mode = self._word(instruction.flag("chmod"))
         yield Copy(
@@ -179,7 +206,8 @@ class State:
 
     def _env(self, instruction: Instruction) -> None:
         values = instruction.values
-        words = [self._word(value) for value in values]  # all with the previous variables
+        # All words are expanded before the first variable of the instruction is set.
+        words = [self._word(raw_word) for raw_word in values]
         self.env |= zip(words[::2], words[1::2], strict=True)
 
     def _arg(self, instruction: Instruction) -> None:
@@ -214,7 +242,7 @@ class State:
 
     def _entrypoint(self, instruction: Instruction) -> None:
         self.config["Entrypoint"] = self._command(instruction)
-        self.config.pop("Cmd", None)  # the base's belongs to another entry point
+        self.config.pop("Cmd", None)  # the command belongs to the previous entry point
 
     def _command(self, instruction: Instruction) -> list[str]:
         values = list(instruction.values)
@@ -236,12 +264,17 @@ def _strip_tabs(line: str, content: str) -> str:
 
 
 def facts(image: Image) -> str:
-    """Return an image's settings for programs as text, for its digest."""
+    """Return the settings of an image's programs as a text, for the image's digest."""
     return json.dumps([dict(image.env), image.cwd, image.user, dict(image.config)], sort_keys=True)
 
 
 def expand_base_name(text: str, arguments: Arguments, escape: str) -> str:
-    """Return the image's name in ``FROM``, with its variables expanded.
+    """Return the name of an image in an instruction ``FROM``, with variables expanded.
+
+    Args:
+        text: The name as written.
+        arguments: The build arguments.
+        escape: The escape character.
 
     Raises:
         ImageError: A word is malformed, or its expansion is empty.
@@ -253,7 +286,10 @@ def expand_base_name(text: str, arguments: Arguments, escape: str) -> str:
 
 
 def image_variables(image: Image) -> dict[str, str]:
-    """Return the variables that an image itself sets, without the defaults of every sandbox."""
+    """Return the environment variables that an image sets, and ``PATH``.
+
+    Variables with the default values of every sandbox are omitted.
+    """
     if "Env" in image.config:
         variables = dict(entry.partition("=")[::2] for entry in image.config["Env"])
     else:
@@ -263,6 +299,7 @@ def image_variables(image: Image) -> dict[str, str]:
 
 
 _INSTALLERS = re.compile(r"\b(apt-get|apt|aptitude|dpkg|dnf|yum|apk|pacman|zypper)\b")
+"""Pattern of the programs that install packages."""
 NOT_ON_HOST = (
     "FROM host cannot install packages, as its programs are this machine's: start FROM "
     "debian:bookworm, with RUN --network=default"
@@ -277,27 +314,37 @@ _NO_NETWORK = (
     "image as ./Dockerfile[--network=default]"
 )
 _RESOLVER = "etc/resolv.conf"
-"""A sandbox with network mounts the machine's file over this path, and creates it if missing."""
+"""The path over which a sandbox with network mounts the machine's file. A missing file is created
+as the mount point."""
 _PROXY_NAMES = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy")
 
 
-class Step(Protocol):
-    """A step that creates one layer."""
+class BuildStep(Protocol):
+    """A step of a Dockerfile's build, which creates one layer."""
 
     def key(self) -> list[str | bytes]:
-        """Return all inputs of the step, except the image below."""
+        """Return the inputs of the step from which the digest of its layer is computed.
+
+        The image to which the step is applied is an input, too, but is not returned.
+        """
 
     def is_needed(self, base: Image) -> bool:
-        """Return whether the step changes anything."""
+        """Return whether the step changes a file of the image below."""
         return True
 
     def fill(self, base: Image, layer: Path, context: Context) -> None:
-        """Create the layer, in an empty folder."""
+        """Write the changes of the step into a new layer.
+
+        Args:
+            base: The image below.
+            layer: The empty folder of the layer.
+            context: See `Context`.
+        """
 
 
 @dataclass(frozen=True, slots=True)
-class Run(Step):
-    """The step of a command."""
+class Run(BuildStep):
+    """The step that runs the command of an instruction ``RUN``."""
 
     command: Command
     env: Mapping[str, str]
@@ -307,15 +354,17 @@ class Run(Step):
     """The instruction, for messages."""
 
     def key(self) -> list[str | bytes]:
-        """See `Step.key`."""
+        """See `BuildStep.key`."""
         command = self.command
         facts = [command.argv, command.network, dict(self.env), self.cwd, self.user]
         return ["run", json.dumps(facts, sort_keys=True), command.script or b""]
 
     def fill(self, base: Image, layer: Path, context: Context) -> None:
-        """See `Step.fill`."""
+        """See `BuildStep.fill`."""
         account = resolve_image_account(base.layers, self.user)
-        proxies = {k: v for k, v in os.environ.items() if k.lower() in _PROXY_NAMES}
+        proxies = {
+            name: value for name, value in os.environ.items() if name.lower() in _PROXY_NAMES
+        }
         env = {"HOME": account.home, **(proxies if self.command.network else {}), **self.env}
         cwd = "/".join(Tree(base.layers).resolve(self.cwd) or ())
         image = replace(base, env=env, cwd=f"/{cwd}", user=str(account))
@@ -332,52 +381,54 @@ class Run(Step):
 
 
 @dataclass(frozen=True, slots=True)
-class Folder(Step):
+class Folder(BuildStep):
     """The step that creates a directory and its parents."""
 
     path: str
     user: str
 
     def key(self) -> list[str | bytes]:
-        """See `Step.key`."""
+        """See `BuildStep.key`."""
         return ["folder", self.path, self.user]
 
     def is_needed(self, base: Image) -> bool:
-        """See `Step.is_needed`."""
+        """See `BuildStep.is_needed`."""
         return not Tree(base.layers).is_dir(self.path)
 
     def fill(self, base: Image, layer: Path, context: Context) -> None:
-        """See `Step.fill`."""
+        """See `BuildStep.fill`."""
         account = resolve_image_account(base.layers, self.user)
-        writer = Writer(base, layer, (account.uid, account.gid), None)
+        writer = LayerWriter(base, layer, (account.uid, account.gid), None)
         writer.folders(self.path)
         writer.finish()
 
 
 @dataclass(frozen=True, slots=True)
-class Copy(Step):
+class Copy(BuildStep):
     """The step that copies files from the context, another stage, or the Dockerfile itself."""
 
-    items: tuple[Item, ...]
+    items: tuple[CopySource, ...]
     digest: str
-    """Digest of the sources."""
+    """A digest of all sources."""
     destination: str
-    """Absolute path; a slash at its end denotes a directory."""
+    """The absolute path to which the files are copied; with a slash at its end, a directory."""
     owner: str
+    """The value of ``--chown``, or empty."""
     mode: int | None
+    """The value of ``--chmod``, or None."""
     unpack: bool
-    """Whether to unpack archives."""
+    """Whether to unpack archives, as ``ADD`` does."""
     keep_owner: bool
-    """Whether files keep their owners if `owner` is empty: true for an image's files."""
+    """Whether files keep their owners if `owner` is empty: True for the files of an image."""
 
     def key(self) -> list[str | bytes]:
-        """See `Step.key`."""
+        """See `BuildStep.key`."""
         return ["copy", self.digest, self.destination, self.owner, f"{self.mode} {self.unpack}"]
 
     def fill(self, base: Image, layer: Path, context: Context) -> None:
-        """See `Step.fill`."""
+        """See `BuildStep.fill`."""
         owner = resolve_image_owner(base.layers, self.owner) if self.owner else None
-        writer = Writer(base, layer, owner, self.mode, self.keep_owner)
+        writer = LayerWriter(base, layer, owner, self.mode, self.keep_owner)
         is_folder = (
             self.destination.endswith("/")
             or len(self.items) > 1
@@ -386,7 +437,7 @@ class Copy(Step):
         for item in self.items:
             entry = item.tree.look(item.parts) if item.tree else None
             if item.tree is None:
-                writer.text(self._place(base, item, is_folder), item.content)
+                writer.text(self._file_destination(base, item, is_folder), item.content)
             elif entry is None:
                 raise ImageError(f"there is no {'/'.join(item.parts)!r} any more")
             elif entry.is_dir:
@@ -394,11 +445,17 @@ class Copy(Step):
             elif self.unpack and is_archive(entry.path):
                 writer.archive(entry.path, self.destination)
             else:
-                writer.file(entry.path, self._place(base, item, is_folder))
+                writer.file(entry.path, self._file_destination(base, item, is_folder))
         writer.finish()
 
-    def _place(self, base: Image, item: Item, is_folder: bool) -> str:
-        """Return the destination of a file; a destination that is a link is resolved."""
+    def _file_destination(self, base: Image, item: CopySource, is_folder: bool) -> str:
+        """Return the path to which an item is copied as a file.
+
+        Args:
+            base: The image below. If the destination is a link in this image, it is resolved.
+            item: The item.
+            is_folder: Whether the destination is a directory.
+        """
         if is_folder:
             return f"{self.destination.rstrip('/')}/{item.name}"
         parts = Tree(base.layers).resolve(self.destination, allow_missing=True)

@@ -1,8 +1,8 @@
-"""Parser of a Dockerfile's instructions, equivalent to BuildKit's.
+"""Parser of a Dockerfile's instructions, equivalent to the parser of BuildKit.
 
-Lines end with a line feed. A directive sets the escape character. A line that ends with the escape
-continues in the next one, past comments and empty lines. The body of a heredoc follows its
-instruction. Flags and words keep their quotes: `parse.expand` removes them.
+A directive at the top of the file sets the escape character. A line that ends with this character
+continues in the next line. Comments and empty lines in between are ignored. The body of a heredoc
+follows the lines of its instruction. Words keep their quotes, which `parse.expand` removes.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from dataclasses import dataclass
 from intercode_sandbox.errors import DockerfileError
 
 _MAX_DISPLAY_LENGTH = 60
+"""Maximum of characters of an instruction in a message."""
 _LONGEST_LINE = 65535
-"""Maximum bytes of a line in BuildKit's scanner."""
+"""Maximum of bytes of a line: BuildKit refuses longer lines."""
 _BLANKS = "\t\n\v\f\r \x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B)))
 _BLANKS += "\u2028\u2029\u202f\u205f\u3000"
-"""Go's white space; the white space of Python's patterns has four more characters."""
+"""The characters that Go, BuildKit's language, treats as white space. The white space of Python's
+patterns has four more characters."""
 _ASCII_BLANKS = "\t\n\v\f\r "
 _BLANK = re.compile(r"[\t\v\f\r ]+")
 _DIRECTIVES = ("check", "escape", "syntax")
@@ -35,7 +37,8 @@ _FLAG = re.compile(
 _FLAG_PARTS = re.compile(r"\\(.?)|(['\"])((?:(?!\2)[^\\]|\\.?)*)\2?", re.DOTALL)
 _ESCAPED_CHARACTER = re.compile(r"\\(.?)", re.DOTALL)
 _JSON = json.JSONDecoder(parse_constant=lambda name: json.loads(name.lower()))
-"""A decoder that refuses JavaScript's numbers, which JSON does not have."""
+"""A decoder that refuses ``NaN`` and ``Infinity``: Python's default decoder accepts them, although
+JSON does not have them."""
 
 _LISTS = {"ADD", "COPY", "EXPOSE", "FROM", "VOLUME"}
 _JSON_TAKERS = {"ADD", "COPY", "VOLUME", "CMD", "ENTRYPOINT", "RUN", "SHELL"}
@@ -48,20 +51,22 @@ _HEREDOC_INSTRUCTIONS = {"ADD", "COPY", "RUN"}
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One instruction, unexpanded."""
+    """One instruction as written, with variables and quotes not yet expanded."""
 
     line: int
+    """The number of its first line."""
     name: str
-    """In capitals."""
+    """The name in capitals."""
     flags: tuple[tuple[str, str], ...]
-    """``--NAME=VALUE``; a flag without a value has an empty one."""
+    """The name and the value of each flag ``--NAME=VALUE``; a missing value is empty."""
     values: tuple[str, ...]
+    """The arguments after the flags."""
     is_json: bool
     """Whether the values come from a JSON array."""
     text: str
     """The whole instruction, with continuation lines joined."""
     heredocs: tuple[tuple[str, str], ...]
-    """Name and content of each heredoc."""
+    """The name and the content of each heredoc."""
 
     def flag(self, name: str) -> str:
         """Return a flag's value; empty if the flag is missing."""
@@ -69,23 +74,26 @@ class Instruction:
 
     @property
     def display_text(self) -> str:
-        """The text for a message, on one line."""
+        """The instruction for a message: on one line, and shortened."""
         text = " ".join(self.text.split())
         return text if len(text) <= _MAX_DISPLAY_LENGTH else f"{text[: _MAX_DISPLAY_LENGTH - 1]}…"
 
 
 def directives(text: str, name: str) -> dict[str, str]:
-    """Return the directives at the top of a text: name in lower case → value.
+    """Return the directives (``# NAME=VALUE``) at the top of a Dockerfile.
 
     Args:
-        text: The Dockerfile.
+        text: The text of the Dockerfile.
         name: The name of the Dockerfile, for messages.
 
+    Returns:
+        Name in lower case → value.
+
     Raises:
-        DockerfileError: A directive is not BuildKit's own, or is repeated.
+        DockerfileError: A directive has an invalid value, is repeated, or names another parser.
     """
     values: dict[str, str] = {}
-    for number, line in enumerate(text.split("\n"), 1):
+    for line_number, line in enumerate(text.split("\n"), 1):
         match = _DIRECTIVE.fullmatch(line.strip(_BLANKS))
         if match is None:
             break
@@ -98,16 +106,16 @@ def directives(text: str, name: str) -> dict[str, str]:
         elif key == "syntax" and not _FRONTEND.fullmatch(value):
             reason = f"the syntax {value!r} is not Docker's own"
         if reason:
-            raise DockerfileError(f"{name}:{number}: {reason}")
+            raise DockerfileError(f"{name}:{line_number}: {reason}")
         values[key] = value
     return values
 
 
 def instructions(text: str, escape: str, name: str) -> list[Instruction]:
-    """Return the instructions of a text.
+    """Return the instructions of a Dockerfile.
 
     Args:
-        text: The Dockerfile.
+        text: The text of the Dockerfile.
         escape: The escape character.
         name: The name of the Dockerfile, for messages.
 
@@ -124,10 +132,14 @@ def instructions(text: str, escape: str, name: str) -> list[Instruction]:
 
 
 class _InstructionReader:
-    """A line-by-line reader of a Dockerfile's text.
+    """A reader of the instructions of a Dockerfile's text, line by line.
+
+    Args:
+        text: The text.
+        escape: The escape character.
 
     Attributes:
-        start: The number of the first line of the present instruction.
+        start: The number of the first line of the instruction that was read last.
     """
 
     def __init__(self, text: str, escape: str) -> None:
@@ -164,7 +176,7 @@ class _InstructionReader:
             yield self._parse_instruction(line)
 
     def _read_line(self) -> str:
-        """Return the next line, with its end."""
+        """Return the next line, with its line feed."""
         line: str = self._lines[self._position]
         self._position += 1
         if len(line.encode("utf-8", "replace")) > _LONGEST_LINE:
@@ -172,7 +184,7 @@ class _InstructionReader:
         return line
 
     def _strip_continuation(self, line: str) -> tuple[str, bool]:
-        """Return a line without the escape at its end, and whether it had one."""
+        """Return a line without an escape character at its end, and whether the line had one."""
         match = self._continuation.search(line)
         return (line, False) if match is None else (line[: match.end(1)], True)
 
@@ -198,7 +210,11 @@ class _InstructionReader:
         )
 
     def _values(self, name: str, arguments: str) -> tuple[list[str], bool]:
-        """Return an instruction's values, and whether they are a JSON array.
+        """Return the values of an instruction, and whether they are a JSON array.
+
+        Args:
+            name: The instruction's name.
+            arguments: The text after the flags.
 
         Raises:
             ValueError: The array has values that are not texts, or a pair is malformed.
@@ -216,9 +232,12 @@ class _InstructionReader:
         return [arguments if name in _TEXTS else ""], False
 
     def _pairs(self, name: str, arguments: str) -> list[str]:
-        """Return names and values, alternating, of ``NAME=VALUE …``, or of old ``NAME VALUE``."""
+        """Return the names and values of ``ENV`` or ``LABEL``, alternating in one list.
+
+        The arguments are ``NAME=VALUE …``, or in the old form ``NAME VALUE``.
+        """
         words = self._words(arguments)
-        if not words:  # an escape alone
+        if not words:  # the arguments are only an escape character
             return []
         if "=" not in words[0]:
             pair = _BLANK.split(arguments, maxsplit=1)
@@ -231,15 +250,15 @@ class _InstructionReader:
                 raise ValueError(
                     f"Syntax error - can't find = in {quoted_word}. Must be of the form: name=value"
                 )
-        return [part for word in words for part in word.split("=", 1)]
+        return [side for word in words for side in word.split("=", 1)]
 
     def _words(self, arguments: str) -> list[str]:
-        """Return the words of arguments, with quotes; drop an escape at their very end."""
+        """Split arguments into words, with their quotes; drop an escape character at the end."""
         matches = self._word.finditer(arguments)
         return [match[0][: -1 if match["dangling"] else None] for match in matches]
 
     def _heredocs(self, line: str) -> Iterator[tuple[str, str]]:
-        """Yield name and content of the heredocs of an instruction."""
+        """Read the bodies of an instruction's heredocs; yield the name and the content of each."""
         for word in _shell_words(line):
             match = _HEREDOC.fullmatch(word)
             if match is None or not (name := _QUOTES.sub(_unquote, match[2])):
@@ -261,7 +280,10 @@ def _strip_comment(line: str) -> str:
 
 
 def _flags(arguments: str) -> tuple[list[str], str]:
-    """Return the flags at the beginning of arguments, without quotes, and the remaining text."""
+    """Split arguments into the flags at their beginning, and the remaining text.
+
+    The flags have neither the leading ``--`` nor quotes.
+    """
     flags = []
     remaining_text = arguments
     while match := _FLAG.match(remaining_text.lstrip(_ASCII_BLANKS)):
@@ -273,9 +295,9 @@ def _flags(arguments: str) -> tuple[list[str], str]:
     return flags, remaining_text.strip(_BLANKS)
 
 
-def _unescape(part: re.Match[str]) -> str:
-    """Return an escaped character, or the text between quotes."""
-    return part[1] or _ESCAPED_CHARACTER.sub(r"\1", part[3] or "")
+def _unescape(match: re.Match[str]) -> str:
+    """Return the replacement for a part of a flag: an escaped character, or a quoted text."""
+    return match[1] or _ESCAPED_CHARACTER.sub(r"\1", match[3] or "")
 
 
 def _array(arguments: str) -> list[str] | None:
@@ -301,7 +323,10 @@ _SHELL_WORD = re.compile(
 
 
 def _shell_words(line: str) -> list[str]:
-    """Split a line into words like a shell, with quotes; return none if a quote is not closed."""
+    """Split a line into words, with their quotes, as a shell does.
+
+    The list is empty if a quote is not closed.
+    """
     matches = list(_SHELL_WORD.finditer(line))
     return [] if any(match["open"] for match in matches) else [match[0] for match in matches]
 

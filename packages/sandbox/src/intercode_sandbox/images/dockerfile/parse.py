@@ -1,4 +1,4 @@
-"""Words and stages of a Dockerfile, and the checks for unsupported instructions."""
+"""The stages of a Dockerfile, checks for unsupported instructions, and the expansion of words."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from intercode_sandbox.errors import DockerfileError, ImageError
-from intercode_sandbox.files import open_regular
+from intercode_sandbox.host_files import open_regular
 from intercode_sandbox.images.dockerfile.instructions import (
     Instruction,
     directives,
@@ -18,20 +18,28 @@ from intercode_sandbox.images.dockerfile.instructions import (
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A parsed Dockerfile."""
+    """The parsed text of a Dockerfile."""
 
     name: str
     """Display name."""
     path: Path
     escape: str
+    """The escape character."""
     instructions: tuple[Instruction, ...]
 
     def error(self, line: int, reason: str) -> ImageError:
-        """Return an error that names a line and its fault."""
+        """Return an error whose message begins with the name of the file and the line."""
         return DockerfileError(f"{self.name}:{line}: {reason}")
 
     def locate_error(self, line: int, error: Exception) -> ImageError:
-        """Return an error with the line that caused it, unless it names a line itself."""
+        """Return an error whose message names the line that caused it.
+
+        An error that already names a line is returned unchanged.
+
+        Args:
+            line: The line of the instruction during which the error was raised.
+            error: The error.
+        """
         if isinstance(error, ImageError) and str(error).startswith(f"{self.name}:"):
             return error
         is_written = isinstance(error, (DockerfileError, ValueError, LookupError))
@@ -52,7 +60,7 @@ def read(path: Path) -> Source:
     except OSError as error:
         raise ImageError(f"cannot read the Dockerfile {path}: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise DockerfileError(f"the Dockerfile {path} is no UTF-8 text") from None
+        raise DockerfileError(f"the Dockerfile {path} is not UTF-8 text") from None
     escape = directives(text, name).get("escape", "\\")
     return Source(name, path, escape, tuple(instructions(text, escape, name)))
 
@@ -63,6 +71,7 @@ _FLAGS = {
     "COPY": ("from", "chown", "chmod", "link"),
     "ADD": ("chown", "chmod", "link"),
 }
+"""Instruction → its supported flags."""
 _IGNORED_REASONS = {
     "VOLUME": "a sandbox has no volumes, all of its files are its own",
     "HEALTHCHECK": "nothing checks a sandbox's health",
@@ -70,7 +79,7 @@ _IGNORED_REASONS = {
     "MAINTAINER": "it changes no file",
     "--mount": "it is an empty folder, and what the command writes there stays in the image",
 }
-"""Instructions without effect in a sandbox, and mounts that a command finds empty."""
+"""Ignored instruction, or ``--mount`` for an empty mount → the reason why it has no effect."""
 _EMPTY_MOUNTS = ("cache", "tmpfs")
 _OTHER_MOUNTS = {
     "bind": "COPY what the command reads, before it",
@@ -79,7 +88,7 @@ _OTHER_MOUNTS = {
 }
 _REASONS = {
     "ONBUILD": "write the instruction where it is to take effect",
-    "--security": "no build has more rights than others",
+    "--security": "no build has more privileges than others",
     "--checksum": "it is for addresses, which are not fetched",
     "--keep-git-dir": "it is for repositories, which are not fetched",
     "--exclude": "use .dockerignore",
@@ -93,33 +102,41 @@ _OCTAL_MODE = re.compile(r"[0-7]{3,4}|.*\$.*")
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """The instructions from one ``FROM`` to the next."""
+    """One stage of a Dockerfile: the instructions from one ``FROM`` to the next."""
 
     index: int
+    """The number of the stage, from 0."""
     name: str
-    """The name after ``AS``, in lower case; else empty."""
+    """The name after ``AS``, in lower case; without ``AS``, empty."""
     start: Instruction
+    """The instruction ``FROM``."""
     instructions: tuple[Instruction, ...]
+    """The instructions after ``FROM``."""
 
     @property
     def base(self) -> str:
-        """The name of the base image, unexpanded."""
+        """The name of the base image, with variables not yet expanded."""
         return self.start.values[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A whole Dockerfile with supported instructions only."""
+    """The stages of a whole Dockerfile, with supported instructions only."""
 
     source: Source
     arguments: tuple[Instruction, ...]
-    """The arguments before the first stage."""
+    """The instructions ``ARG`` before the first stage."""
     stages: tuple[Stage, ...]
     warnings: tuple[str, ...]
-    """The ignored instructions, each with its line and the reason."""
+    """A message for each ignored instruction, with its line and the reason."""
 
     def stage(self, name: str, end_index: int | None = None) -> Stage | None:
-        """Return a stage by its name or number, among the stages before `end_index`."""
+        """Return a stage by its name or number; None: no such stage.
+
+        Args:
+            name: The name or number.
+            end_index: The number of the first stage that is not searched; None: all are searched.
+        """
         candidates = self.stages[:end_index]
         if name.isdigit():
             return candidates[int(name)] if int(name) < len(candidates) else None
@@ -128,7 +145,7 @@ class Plan:
 
 
 def plan(source: Source) -> Plan:
-    """Return the stages of a Dockerfile.
+    """Divide a Dockerfile into stages, and check all instructions.
 
     Raises:
         ImageError: An instruction is not supported; the message names the line and the reason.
@@ -183,14 +200,17 @@ def _check_from(source: Source, stages: tuple[Stage, ...]) -> None:
 
 
 def _ignored_keys(instruction: Instruction) -> list[str]:
-    """List the keys of `_IGNORED_REASONS` that apply to an instruction."""
+    """Return the keys of `_IGNORED_REASONS` that apply to an instruction."""
     if instruction.name in _IGNORED_REASONS:
         return [instruction.name]
     return ["--mount"] if list(empty_mounts(instruction)) else []
 
 
 def empty_mounts(instruction: Instruction) -> Iterator[str]:
-    """Yield the targets of a ``RUN``'s mounts that start empty."""
+    """Yield the target folders of a ``RUN``'s mounts of the types cache and tmpfs.
+
+    Such a mount is an empty folder for the command. A missing target is an empty text.
+    """
     for options in _mounts(instruction):
         if options.get("type") in _EMPTY_MOUNTS:
             yield options.get("target") or options.get("dst") or options.get("destination") or ""
@@ -204,7 +224,7 @@ def _mounts(instruction: Instruction) -> Iterator[dict[str, str]]:
 
 
 def _instruction_problem(instruction: Instruction) -> str:
-    """Return the reason why an instruction is not supported; empty if it is."""
+    """Return the reason why an instruction is not supported; empty: it is supported."""
     name = instruction.name
     if name in _REASONS:
         return f"{name} is not supported: {_REASONS[name]}"
@@ -297,9 +317,10 @@ _CHECKS: dict[str, Callable[[Instruction], str]] = {
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9]+|[@*#]")
 _LONGEST_WORD = 128 * 1024
-"""The longest argument and variable that Linux gives a program: ``ENV X=$X$X`` doubles a word."""
+"""Maximum of characters of an expanded word: Linux gives a program no longer argument or variable.
+Without a maximum, repetitions of ``ENV X=$X$X``, which doubles a word, would use up the memory."""
 _DEEPEST_WORD = 100
-"""Maximum levels of ``${X:-…}``."""
+"""Maximum number of nested levels of ``${X:-…}``."""
 
 
 def expand(text: str, variables: Mapping[str, str], escape: str = "\\") -> str:
@@ -311,7 +332,7 @@ def expand(text: str, variables: Mapping[str, str], escape: str = "\\") -> str:
     Args:
         text: The word as written.
         variables: The variables that are set.
-        escape: The escape character: ``\`` or the Dockerfile's own choice.
+        escape: The escape character: ``\``, or the character that the Dockerfile's directive sets.
 
     Raises:
         ValueError: The word is malformed, too long or too deep, or has an unknown operation.
@@ -330,37 +351,45 @@ class _WordReader:
         self.remaining_length = _LONGEST_WORD
 
     def read(self, stop: str) -> str:
-        """Read up to an unquoted character of `stop`, or to the end."""
+        """Expand the text from the present position up to the end, or up to a stop character.
+
+        Args:
+            stop: The characters at which the reading stops, if they are not quoted.
+        """
         self.depth += 1
         if self.depth > _DEEPEST_WORD:
             raise ValueError(f"${{…}} nests deeper than {_DEEPEST_WORD} levels")
-        parts: list[str] = []
+        fragments: list[str] = []
         while self.position < len(self.text) and self.text[self.position] not in (stop or "\0"):
-            parts.append(self._read_part())
+            fragments.append(self._read_fragment())
         self.depth -= 1
-        return "".join(parts)
+        return "".join(fragments)
 
-    def _value(self, name: str) -> str | None:
-        """Return a variable's value; refuse values that make the word too long."""
+    def _variable_value(self, name: str) -> str | None:
+        """Return the value of a variable, or None.
+
+        Raises:
+            ValueError: The value makes the expanded word too long.
+        """
         value = self.variables.get(name)
         self.remaining_length -= len(value or "")
         if self.remaining_length < 0:
             raise ValueError(f"a word is longer than {_LONGEST_WORD} characters")
         return value
 
-    def _read_part(self) -> str:
-        char = self.text[self.position]
-        if char == "$":
+    def _read_fragment(self) -> str:
+        character = self.text[self.position]
+        if character == "$":
             return self._read_variable()
         self.position += 1
-        if char == "'":
+        if character == "'":
             return self._read_single_quoted()
-        if char == '"':
+        if character == '"':
             return self._read_double_quoted()
-        if char == self.escape:
-            char = self.text[self.position : self.position + 1]
+        if character == self.escape:
+            character = self.text[self.position : self.position + 1]
             self.position += 1
-        return char
+        return character
 
     def _read_single_quoted(self) -> str:
         end = self.text.find("'", self.position)
@@ -371,21 +400,21 @@ class _WordReader:
         return text
 
     def _read_double_quoted(self) -> str:
-        parts: list[str] = []
-        while (char := self.text[self.position : self.position + 1]) != '"':
-            if not char:
+        fragments: list[str] = []
+        while (character := self.text[self.position : self.position + 1]) != '"':
+            if not character:
                 raise ValueError(f"a double quote is not closed: {self.text}")
-            if char == "$":
-                parts.append(self._read_variable())
+            if character == "$":
+                fragments.append(self._read_variable())
                 continue
             next_character = self.text[self.position + 1 : self.position + 2]
-            if char == self.escape and next_character and next_character in f'"${self.escape}':
-                char = next_character
+            if character == self.escape and next_character and next_character in f'"${self.escape}':
+                character = next_character
                 self.position += 1
-            parts.append(char)
+            fragments.append(character)
             self.position += 1
         self.position += 1
-        return "".join(parts)
+        return "".join(fragments)
 
     def _read_variable(self) -> str:
         self.position += 1
@@ -396,7 +425,7 @@ class _WordReader:
         if match is None:
             return "$"
         self.position = match.end()
-        return self._value(match[0]) or ""
+        return self._variable_value(match[0]) or ""
 
     def _read_braced(self) -> str:
         match = _NAME.match(self.text, self.position)
@@ -406,11 +435,11 @@ class _WordReader:
         operation = re.compile(r":?[-+?]|\}|").match(self.text, self.position)
         assert operation is not None  # the pattern also matches an empty text
         self.position = operation.end()
-        value = self._value(match[0])
+        value = self._variable_value(match[0])
         if operation[0] == "}":
             return value or ""
         if not operation[0]:
-            raise ValueError(f"'${{{match[0]}' is followed by what is not supported: {self.text}")
+            raise ValueError(f"'${{{match[0]}' is followed by an unsupported operator: {self.text}")
         word = self.read("}")
         if self.position >= len(self.text):
             raise ValueError(f"'${{{match[0]}' is not closed: {self.text}")

@@ -1,92 +1,102 @@
 #include "archive.h"
 
 enum {
-    LONGEST = 3072, /* bytes of a path: no longer one can be named where layers are kept */
-    SLOTS = 1 << 20, /* more than the paths that a walk finds */
+    MAX_ARCHIVE_PATH = 3072, /* bytes; stored layers have no room for a longer path */
+    NAME_SLOTS = 1 << 20,    /* more than the paths of a walk */
 };
 
-static struct walk *now;
-static char buffer[1 << 16], path_bytes[LONGEST + 512];
-static size_t used; /* bytes of `buffer` that are still to be written */
-static int target;
-static struct text path;
+/* The first name of a file with several names; its bytes follow. */
+struct first_name {
+    uint64_t device, inode;
+    uint32_t bytes;
+    char name[];
+};
+
+/* The state of a stream under construction. */
+struct writer {
+    struct walk *walk;
+    int target;
+    struct text path;
+    uint32_t *slots; /* offsets of first names in `names`, plus 1; 0: free */
+    char *names;
+    size_t names_used;
+    struct { /* a folder of the engine's, written only before changes in it */
+        struct statx status;
+        size_t path_bytes; /* 0: none */
+    } waiting;
+    size_t used; /* unwritten bytes of `buffer` */
+    char buffer[1 << 16], path_bytes[MAX_ARCHIVE_PATH + 512];
+};
 
 /* -- writing --------------------------------------------------------------------------------- */
 
-static void flush(void) {
-    if (now->error) return;
-    long failed = write_all(target, buffer, used);
-    if (failed) fail(now, failed, NULL);
-    used = 0;
+static void flush(struct writer *writer) {
+    if (writer->walk->error) return;
+    long error = sys_write_all(writer->target, writer->buffer, writer->used);
+    if (error) walk_fail(writer->walk, error, NULL);
+    writer->used = 0;
 }
 
-static void write_bytes(const void *bytes, size_t count) {
-    const char *at = bytes;
-    while (count && !now->error) {
-        if (used == sizeof buffer) flush();
-        size_t room = sizeof buffer - used, part = count < room ? count : room;
-        if (now->error) return;
-        memcpy(buffer + used, at, part);
-        used += part;
-        at += part;
+static void write_bytes(struct writer *writer, const void *bytes, size_t count) {
+    const char *cursor = bytes;
+    while (count && !writer->walk->error) {
+        if (writer->used == sizeof writer->buffer) flush(writer);
+        size_t room = sizeof writer->buffer - writer->used, part = count < room ? count : room;
+        if (writer->walk->error) return;
+        memcpy(writer->buffer + writer->used, cursor, part);
+        writer->used += part;
+        cursor += part;
         count -= part;
     }
 }
 
 /* -- files of several names ------------------------------------------------------------------ */
 
-struct first_name { /* followed by the name */
-    uint64_t device, inode;
-    uint32_t bytes;
-    char name[];
-};
-
-static uint32_t *slots; /* where a file's first name is in `names`, and 1 more; 0: free */
-static char *names;
-static size_t names_used;
-
-static void *reserve(size_t bytes) {
-    long at = map_shared(bytes);
-    if (at < 0) {
-        fail(now, at, NULL);
+static void *reserve(struct writer *writer, size_t bytes) {
+    long address = sys_map_shared(bytes);
+    if (address < 0) {
+        walk_fail(writer->walk, address, NULL);
         return NULL;
     }
-    return (void *)at;
+    return (void *)address;
 }
 
-/* The first name of a file of several; NULL: it is this one. `status` is of its layer: where a name
- * was given to a file of the image, the merged tree may show two files. */
-static const struct first_name *first_name(const struct statx *status) {
-    if (!slots) slots = reserve(SLOTS * sizeof *slots);
-    if (!names) names = reserve(MOST_BYTES);
-    if (!slots || !names) return NULL;
-    uint64_t device = device_of(status);
+/* Returns the first name of a file with several names; NULL: the present path is the first.
+ * `status` is of the file's layer: a new name for a file of the image may show as two files in
+ * the merged tree. */
+static const struct first_name *first_name(struct writer *writer, const struct statx *status) {
+    if (!writer->slots) writer->slots = reserve(writer, NAME_SLOTS * sizeof *writer->slots);
+    if (!writer->names) writer->names = reserve(writer, MAX_PATH_BYTES);
+    if (!writer->slots || !writer->names) return NULL;
+    uint64_t device = sys_device_number(status);
     uint64_t slot = (status->stx_ino * 0x9e3779b97f4a7c15u + device) >> 44;
-    for (;; slot = (slot + 1) % SLOTS) {
-        if (!slots[slot % SLOTS]) break;
-        const struct first_name *known = (void *)(names + slots[slot % SLOTS] - 1);
-        if (known->inode == status->stx_ino && known->device == device) return known;
+    for (;; slot = (slot + 1) % NAME_SLOTS) {
+        if (!writer->slots[slot % NAME_SLOTS]) break;
+        const struct first_name *entry =
+            (void *)(writer->names + writer->slots[slot % NAME_SLOTS] - 1);
+        if (entry->inode == status->stx_ino && entry->device == device) return entry;
     }
-    size_t bytes = (sizeof(struct first_name) + path.used + 7) & ~(size_t)7;
-    if (bytes > MOST_BYTES - names_used) {
-        fail(now, -EOVERFLOW, "too many files have several names");
+    size_t bytes = (sizeof(struct first_name) + writer->path.used + 7) & ~(size_t)7;
+    if (bytes > MAX_PATH_BYTES - writer->names_used) {
+        walk_fail(writer->walk, -EOVERFLOW, "too many files have several names");
         return NULL;
     }
-    struct first_name *added = (struct first_name *)(names + names_used);
-    *added = (struct first_name){device, status->stx_ino, (uint32_t)path.used};
-    memcpy(added->name, path.at, path.used);
-    slots[slot % SLOTS] = (uint32_t)names_used + 1;
-    names_used += bytes;
+    struct first_name *addition = (struct first_name *)(writer->names + writer->names_used);
+    *addition = (struct first_name){device, status->stx_ino, (uint32_t)writer->path.used};
+    memcpy(addition->name, writer->path.start, writer->path.used);
+    writer->slots[slot % NAME_SLOTS] = (uint32_t)writer->names_used + 1;
+    writer->names_used += bytes;
     return NULL;
 }
 
-static void forget_names(void) {
-    /* What cannot be given back is memory of this sandbox's. */
-    if (slots) ignore(CALL2(__NR_munmap, slots, SLOTS * sizeof *slots));
-    if (names) ignore(CALL2(__NR_munmap, names, MOST_BYTES));
-    slots = NULL;
-    names = NULL;
-    names_used = 0;
+static void forget_names(struct writer *writer) {
+    const size_t slot_bytes = NAME_SLOTS * sizeof *writer->slots;
+    /* A failed unmap costs only the sandbox's memory. */
+    if (writer->slots) ignore(CALL2(__NR_munmap, writer->slots, slot_bytes));
+    if (writer->names) ignore(CALL2(__NR_munmap, writer->names, MAX_PATH_BYTES));
+    writer->slots = NULL;
+    writer->names = NULL;
+    writer->names_used = 0;
 }
 
 /* -- entries --------------------------------------------------------------------------------- */
@@ -97,13 +107,8 @@ struct entry {
     size_t target_bytes;
 };
 
-/* A folder that is as its engine has made it for this container: it is written before what is in it. */
-static struct {
-    struct statx status;
-    size_t path_bytes; /* 0: there is none */
-} waiting;
-
-static void write_head(const struct entry *entry, const struct statx *status, size_t bytes) {
+static void write_head(struct writer *writer, const struct entry *entry, const struct statx *status,
+                       size_t bytes) {
     bool file = entry->mark == PLAIN && (status->stx_mode & S_IFMT) == S_IFREG;
     struct head head = {
         .mark = (uint32_t)entry->mark,
@@ -116,159 +121,168 @@ static void write_head(const struct entry *entry, const struct statx *status, si
         .path_bytes = (uint32_t)bytes,
         .target_bytes = (uint32_t)entry->target_bytes,
     };
-    write_bytes(&head, sizeof head);
-    write_bytes(path.at, bytes);
-    write_bytes(entry->target, entry->target_bytes);
+    write_bytes(writer, &head, sizeof head);
+    write_bytes(writer, writer->path.start, bytes);
+    write_bytes(writer, entry->target, entry->target_bytes);
 }
 
-static void write_entry(const struct entry *entry, const struct statx *status) {
+static void write_entry(struct writer *writer, const struct entry *entry,
+                        const struct statx *status) {
     static const struct statx nothing;
-    if (waiting.path_bytes) {
-        size_t bytes = waiting.path_bytes;
-        waiting.path_bytes = 0;
-        write_head(&(struct entry){.mark = PLAIN}, &waiting.status, bytes);
+    if (writer->waiting.path_bytes) {
+        size_t bytes = writer->waiting.path_bytes;
+        writer->waiting.path_bytes = 0;
+        write_head(writer, &(struct entry){.mark = PLAIN}, &writer->waiting.status, bytes);
     }
-    write_head(entry, status ? status : &nothing, path.used);
+    write_head(writer, entry, status ? status : &nothing, writer->path.used);
 }
 
 static bool all_zero(const unsigned char *bytes, size_t count) {
     return !bytes[0] && memcmp(bytes, bytes + 1, count - 1) == 0;
 }
 
-static void write_piece(int64_t from, int64_t count) {
-    write_bytes(&from, sizeof from);
-    write_bytes(&count, sizeof count);
+static void write_piece(struct writer *writer, int64_t offset, int64_t count) {
+    write_bytes(writer, &offset, sizeof offset);
+    write_bytes(writer, &count, sizeof count);
 }
 
-static void write_content(int folder, const char *name) {
+static void write_content(struct writer *writer, int folder, const char *name) {
     struct content content;
-    int64_t from;
-    long got = open_content(&content, folder, name);
-    if (got) {
-        fail(now, got, NULL);
+    int64_t offset;
+    long nread = walk_open_content(&content, folder, name);
+    if (nread) {
+        walk_fail(writer->walk, nread, NULL);
         return;
     }
-    while ((got = next_block(now, &content, &from)) > 0) {
-        if (all_zero(block, (size_t)got)) continue; /* it may as well be a hole */
-        write_piece(from, got);
-        write_bytes(block, (size_t)got);
+    while ((nread = walk_next_block(writer->walk, &content, &offset)) > 0) {
+        if (all_zero(walk_block, (size_t)nread)) continue; /* a hole has the same content */
+        write_piece(writer, offset, nread);
+        write_bytes(writer, walk_block, (size_t)nread);
     }
-    if (got < 0) fail(now, got, NULL);
-    close_fd(content.fd);
-    write_piece(0, 0);
+    if (nread < 0) walk_fail(writer->walk, nread, NULL);
+    sys_close(content.fd);
+    write_piece(writer, 0, 0);
 }
 
-/* Writes the file of the path, which is `name` in `folder`; of a folder not what is in it. `own` is
- * its status in its layer, NULL of a folder. */
-static void write_file(int folder, const char *name, const struct statx *status,
-                       const struct statx *own, bool opaque) {
+/* Writes the entry of the present path, which is `name` in `folder`, and a regular file's
+ * content. `layer_status` is its status in its layer; NULL for a folder. */
+static void write_file(struct writer *writer, int folder, const char *name,
+                       const struct statx *status, const struct statx *layer_status, bool opaque) {
     char link[PATH_MAX];
     struct entry entry = {.mark = opaque ? OPAQUE : PLAIN};
     const struct first_name *first = NULL;
-    const char *type = type_of(status);
-    if (!has_time(now)) return;
-    if (same(type, "device")) /* only where programs have rights that ours have not */
-        fail(now, -EOVERFLOW, "a device cannot be saved");
-    bool linked = own && own->stx_nlink > 1;
-    if (linked) first = first_name(own);
-    if (now->error) return;
+    const char *type = walk_type(status);
+    if (!walk_has_time(writer->walk)) return;
+    if (text_equal(type, "device")) /* possible only for programs with more privileges than ours */
+        walk_fail(writer->walk, -EOVERFLOW, "a device cannot be saved");
+    bool linked = layer_status && layer_status->stx_nlink > 1;
+    if (linked) first = first_name(writer, layer_status);
+    if (writer->walk->error) return;
     if (first) {
         entry.mark = LINK;
         entry.target = first->name;
         entry.target_bytes = first->bytes;
-    } else if (same(type, "symlink")) {
-        long got = CALL4(__NR_readlinkat, folder, name, link, sizeof link);
-        if (got < 0) fail(now, got, NULL);
+    } else if (text_equal(type, "symlink")) {
+        long nread = CALL4(__NR_readlinkat, folder, name, link, sizeof link);
+        if (nread < 0) walk_fail(writer->walk, nread, NULL);
         entry.target = link;
-        entry.target_bytes = got > 0 ? (size_t)got : 0;
+        entry.target_bytes = nread > 0 ? (size_t)nread : 0;
     }
-    write_entry(&entry, status);
-    if (!first && same(type, "file")) write_content(folder, name);
+    write_entry(writer, &entry, status);
+    if (!first && text_equal(type, "file")) write_content(writer, folder, name);
 }
 
-static void write_folder(const struct trees *trees, int depth);
+static void write_folder(struct writer *writer, const struct trees *trees, int depth);
 
-/* `upper`: the first layer that has the name. */
-static void write_name(const struct trees *trees, int upper, const char *name, int depth) {
-    struct statx status, own, old;
-    bool is = look_at(now, trees->merged, name, &status);
-    bool was = look_at(now, trees->lower, name, &old);
-    if (!is && !was) return;
-    if (is && visit_of(now, trees, path.at, name, &status) == PASS_BY) return;
-    if (path.used > LONGEST)
-        fail(now, -EOVERFLOW, "what was changed has a path of more than 3072 bytes");
-    if (now->error || !count_path(now, path.used)) return;
-    if (!is) {
-        write_entry(&(struct entry){.mark = DELETED}, NULL);
-    } else if (!is_folder(&status)) {
-        if (look_at(now, trees->uppers[upper], name, &own))
-            write_file(trees->merged, name, &status, &own, false);
+/* `upper`: the first layer with the name. */
+static void write_name(struct writer *writer, const struct trees *trees, int upper,
+                       const char *name, int depth) {
+    struct statx status, layer_status, lower_status;
+    bool is_present = walk_stat(writer->walk, trees->merged, name, &status);
+    bool was_present = walk_stat(writer->walk, trees->lower, name, &lower_status);
+    if (!is_present && !was_present) return;
+    if (is_present && cont_visit(writer->walk, trees, writer->path.start, name, &status) == SKIP)
+        return;
+    if (writer->path.used > MAX_ARCHIVE_PATH)
+        walk_fail(writer->walk, -EOVERFLOW, "what was changed has a path of more than 3072 bytes");
+    if (writer->walk->error || !walk_count_path(writer->walk, writer->path.used)) return;
+    if (!is_present) {
+        write_entry(writer, &(struct entry){.mark = DELETED}, NULL);
+    } else if (!walk_is_folder(&status)) {
+        if (walk_stat(writer->walk, trees->uppers[upper], name, &layer_status))
+            write_file(writer, trees->merged, name, &status, &layer_status, false);
     } else {
-        int fds[MOST_UPPERS];
+        int fds[MAX_UPPERS];
         struct trees below;
-        open_below_all(now, trees, was && is_folder(&old), name, fds, &below);
-        if (below.merged >= 0) write_folder(&below, depth + 1);
-        close_trees(&below);
+        walk_open_below(writer->walk, trees, was_present && walk_is_folder(&lower_status), name,
+                        fds, &below);
+        if (below.merged >= 0) write_folder(writer, &below, depth + 1);
+        walk_close_trees(&below);
     }
 }
 
-static void write_named(const struct trees *trees, int upper, const char *name, int depth) {
-    if (depth > MAX_DEPTH) fail(now, -EOVERFLOW, "folders are nested more than 300 deep");
-    size_t before = path.used;
-    if (before) add(&path, "/");
-    add(&path, name);
-    write_name(trees, upper, name, depth);
-    path.used = before;
-    path.at[before] = 0;
+static void write_named(struct writer *writer, const struct trees *trees, int upper,
+                        const char *name, int depth) {
+    if (depth > MAX_DEPTH)
+        walk_fail(writer->walk, -EOVERFLOW, "folders are nested more than 300 deep");
+    size_t path_length = writer->path.used;
+    if (path_length) text_add(&writer->path, "/");
+    text_add(&writer->path, name);
+    write_name(writer, trees, upper, name, depth);
+    writer->path.used = path_length;
+    writer->path.start[path_length] = 0;
 }
 
-static void write_each(const struct trees *trees, int upper, int depth) {
+static void write_each(struct writer *writer, const struct trees *trees, int upper, int depth) {
     struct listing listing;
     const char *name;
-    restart(&listing, trees->uppers[upper]);
-    while (!now->error && (name = next_name(&listing)))
-        if (!has_name(now, trees->uppers, upper, name)) write_named(trees, upper, name, depth);
-    if (listing.got < 0) fail(now, listing.got, NULL);
+    walk_rewind(&listing, trees->uppers[upper]);
+    while (!writer->walk->error && (name = sys_next_name(&listing)))
+        if (!walk_has_name(writer->walk, trees->uppers, upper, name))
+            write_named(writer, trees, upper, name, depth);
+    if (listing.result < 0) walk_fail(writer->walk, listing.result, NULL);
 }
 
-/* Writes what is deleted, where no layer marks it. */
-static void write_deleted(const struct trees *trees, int depth) {
+/* Writes deletions, where no layer marks them. */
+static void write_deleted(struct writer *writer, const struct trees *trees, int depth) {
     struct listing listing;
     const char *name;
-    if (now->error || trees->lower < 0) return;
-    restart(&listing, trees->lower);
-    while (!now->error && (name = next_name(&listing)))
-        if (!has_name(now, trees->uppers, trees->count, name)) write_named(trees, 0, name, depth);
-    if (listing.got < 0) fail(now, listing.got, NULL);
+    if (writer->walk->error || trees->lower < 0) return;
+    walk_rewind(&listing, trees->lower);
+    while (!writer->walk->error && (name = sys_next_name(&listing)))
+        if (!walk_has_name(writer->walk, trees->uppers, trees->count, name))
+            write_named(writer, trees, 0, name, depth);
+    if (listing.result < 0) walk_fail(writer->walk, listing.result, NULL);
 }
 
-/* Writes a folder that the path names, `depth` - 1 names below the root, and what is in it. */
-static void write_folder(const struct trees *trees, int depth) {
+/* Writes the folder at the present path, `depth` - 1 names below the root, and its contents. */
+static void write_folder(struct writer *writer, const struct trees *trees, int depth) {
     struct statx status;
-    bool layers = trees->since == SINCE_LAYERS;
-    long failed = status_of_fd(trees->merged, &status);
-    if (failed) fail(now, failed, NULL);
-    bool opaque = layers && is_opaque(now, trees);
-    if (now->error) return;
-    if (!layers && depth == 2 && has_begun_so(&status)) {
-        waiting.status = status;
-        waiting.path_bytes = path.used;
+    bool layers = trees->baseline == SINCE_LAYERS;
+    long error = sys_stat_fd(trees->merged, &status);
+    if (error) walk_fail(writer->walk, error, NULL);
+    bool opaque = layers && walk_is_opaque(writer->walk, trees);
+    if (writer->walk->error) return;
+    if (!layers && depth == 2 && cont_is_initial(&status)) {
+        writer->waiting.status = status;
+        writer->waiting.path_bytes = writer->path.used;
     } else {
-        write_file(trees->merged, ".", &status, NULL, opaque);
+        write_file(writer, trees->merged, ".", &status, NULL, opaque);
     }
-    for (int upper = 0; upper < trees->count; upper++) write_each(trees, upper, depth);
-    if (!layers) write_deleted(trees, depth);
-    if (depth == 2) waiting.path_bytes = 0;
+    for (int upper = 0; upper < trees->count; upper++) write_each(writer, trees, upper, depth);
+    if (!layers) write_deleted(writer, trees, depth);
+    if (depth == 2) writer->waiting.path_bytes = 0;
 }
 
-void write_archive(const struct trees *trees, int out, struct walk *walk) {
-    now = walk;
-    target = out;
-    used = 0;
-    path = text_in(path_bytes, sizeof path_bytes);
-    waiting.path_bytes = 0;
-    if (has_room(walk, trees)) write_folder(trees, 1);
-    write_bytes(&(struct head){.mark = END}, sizeof(struct head));
-    flush();
-    forget_names();
+void archive_write(const struct trees *trees, int output, struct walk *walk) {
+    static struct writer writer; /* static: a stack has no room for it */
+    writer.walk = walk;
+    writer.target = output;
+    writer.used = 0;
+    writer.path = text_init(writer.path_bytes, sizeof writer.path_bytes);
+    writer.waiting.path_bytes = 0;
+    if (walk_has_room(walk, trees)) write_folder(&writer, trees, 1);
+    write_bytes(&writer, &(struct head){.mark = END}, sizeof(struct head));
+    flush(&writer);
+    forget_names(&writer);
 }

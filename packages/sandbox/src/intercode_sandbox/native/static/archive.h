@@ -1,4 +1,5 @@
-/* A sandbox's changes as a stream: the one that archive.py and apply.c read; archive.py describes it. */
+/* A sandbox's changes as a stream (`archive_`), which archive.py and apply.c read; archive.py
+ * describes it. */
 #ifndef ARCHIVE_H
 #define ARCHIVE_H
 
@@ -6,20 +7,20 @@
 
 enum mark { PLAIN, OPAQUE, LINK, DELETED, END };
 
-/* An entry of a stream begins with this; its path and its target follow, and a file's pieces. */
+/* The head of each entry; its path, its target and a file's pieces follow. */
 struct head {
     uint32_t mark, mode, uid, gid;
-    int64_t seconds; /* the time of its last change */
+    int64_t seconds; /* of its last modification */
     uint64_t size;
     uint32_t nanoseconds, path_bytes, target_bytes, unused;
 };
 
-/* Before each piece of a file: where it is, and how many bytes it has. After the last: 0 and 0. */
+/* The head of each piece of a file: its position and its bytes. 0 and 0 end the pieces. */
 struct piece {
-    int64_t from, count;
+    int64_t offset, count;
 };
 
-/* Streams what differs from the image into `out`. */
-void write_archive(const struct trees *trees, int out, struct walk *walk);
+/* Writes all differences from the image to `output`. */
+void archive_write(const struct trees *trees, int output, struct walk *walk);
 
 #endif

@@ -17,17 +17,17 @@ static const unsigned char order[10][16] = {
     {10, 2, 8, 4, 7, 6, 1, 5, 15, 11, 9, 14, 3, 12, 13, 0},
 };
 
-static uint64_t turned(uint64_t word, int bits) { return word >> bits | word << (64 - bits); }
+static uint64_t rotate_right(uint64_t word, int bits) { return word >> bits | word << (64 - bits); }
 
 static void mix(uint64_t v[16], int a, int b, int c, int d, uint64_t x, uint64_t y) {
     v[a] += v[b] + x;
-    v[d] = turned(v[d] ^ v[a], 32);
+    v[d] = rotate_right(v[d] ^ v[a], 32);
     v[c] += v[d];
-    v[b] = turned(v[b] ^ v[c], 24);
+    v[b] = rotate_right(v[b] ^ v[c], 24);
     v[a] += v[b] + y;
-    v[d] = turned(v[d] ^ v[a], 16);
+    v[d] = rotate_right(v[d] ^ v[a], 16);
     v[c] += v[d];
-    v[b] = turned(v[b] ^ v[c], 63);
+    v[b] = rotate_right(v[b] ^ v[c], 63);
 }
 
 static void compress(struct blake2b *hash, const unsigned char *block, bool last) {
@@ -61,17 +61,17 @@ void blake2b_begin(struct blake2b *hash) {
 }
 
 void blake2b_add(struct blake2b *hash, const void *bytes, size_t count) {
-    const unsigned char *at = bytes;
+    const unsigned char *cursor = bytes;
     while (count) {
-        if (hash->used == BLAKE_BLOCK) { /* it was not the last */
+        if (hash->used == BLAKE_BLOCK) { /* more bytes follow this block */
             hash->count += BLAKE_BLOCK;
             compress(hash, hash->block, false);
             hash->used = 0;
         }
         size_t room = BLAKE_BLOCK - hash->used, part = count < room ? count : room;
-        memcpy(hash->block + hash->used, at, part);
+        memcpy(hash->block + hash->used, cursor, part);
         hash->used += part;
-        at += part;
+        cursor += part;
         count -= part;
     }
 }

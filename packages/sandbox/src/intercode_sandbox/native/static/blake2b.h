@@ -1,4 +1,4 @@
-/* BLAKE2b with digests of 16 bytes and no key: RFC 7693. */
+/* BLAKE2b (`blake2b_`) with digests of 16 bytes and no key: RFC 7693. */
 #ifndef BLAKE2B_H
 #define BLAKE2B_H
 

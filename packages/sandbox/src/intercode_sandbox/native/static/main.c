@@ -1,13 +1,16 @@
-/* The zygote: a process of the spawner's that is forked for each sandbox.
+/* The zygote: the process that the spawner forks sandboxes from, and the program's entry points
+ * (`main_`).
  *
- * Its children are the spawner's, which hears of their ends. Each one first makes what needs no
- * request, waits for one, and becomes process 1 of a sandbox, or says why it cannot.
+ * Children of the zygote are the spawner's (CLONE_PARENT), which reaps them. Each child makes
+ * the mounts that need no request, waits for a request, and becomes process 1 of a sandbox or
+ * reports its failure.
  *
- * This file is a program and a library. Where sandboxes have workers, the zygote is a process of
- * Python which has loaded their modules and calls `zygote`; a worker is a fork of its process 1.
+ * This file builds a program and a library. With workers, the zygote is a Python process that
+ * has loaded the workers' modules and calls `zygote`; a worker is a fork of its process 1.
+ * worker.py knows the two library functions by their names, which have no prefix.
  *
- * In a container there is no zygote: the program that its engine starts becomes its process 1. */
-#include "inside.h"
+ * A container has no zygote: the program that the engine starts becomes its process 1. */
+#include "sandbox.h"
 #include "walk.h"
 
 #include <linux/elf.h>
@@ -16,268 +19,292 @@
 #include <linux/sched.h>
 #include <linux/signal.h>
 #include <linux/time.h>
+#include <linux/wait.h>
 
 enum { NAMESPACES = CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS };
 
-static struct machine machine;
-static struct inside inside;
-static struct message hello, request;
+/* The state of a zygote, which each of its forks inherits. */
+struct state {
+    struct machine machine;
+    struct sandbox sandbox;
+    struct message request;
+    long startup_error; /* of a step before the first fork; the answer to each request */
+};
 
-/* The zygote's copies of what the spawner said of the machine: a message's place is used again. */
-static char said[PACKET];
-
-static bool learn(void) {
-    if (receive(SOCKET, &hello) <= 0) return false;
-    size_t count = (size_t)(hello.body.end - hello.body.at);
-    if (count > sizeof said) return false;
-    memcpy(said, hello.body.at, count);
-    struct value body = {(unsigned char *)said, (unsigned char *)said + count};
-    forget(&hello);
-    char root = kind_of(find(body, "root"));
-    machine.root = root == 't';
-    machine.masks = find(body, "masks");
-    struct value each = first_of(find(body, "filters"));
-    for (int i = 0; i < 4; i++, each = after(each))
-        machine.filters[i].bytes = bytes_of(each, &machine.filters[i].count);
-    return machine.filters[3].bytes && kind_of(machine.masks) == 'L' && (root == 't' || root == 'f');
+static bool read_machine(struct machine *machine) {
+    static struct message hello;
+    /* The zygote's copy of the machine's properties: the next message overwrites the packet. */
+    static char machine_text[PACKET];
+    if (msg_receive(CONTROL_FD, &hello) <= 0) return false;
+    size_t count = (size_t)(hello.body.end - hello.body.start);
+    if (count > sizeof machine_text) return false;
+    memcpy(machine_text, hello.body.start, count);
+    struct value body = {(unsigned char *)machine_text, (unsigned char *)machine_text + count};
+    msg_release(&hello);
+    char root = msg_kind(msg_find(body, "root"));
+    machine->root = root == 't';
+    machine->masks = msg_find(body, "masks");
+    struct value item = msg_first(msg_find(body, "filters"));
+    for (int i = 0; i < 4; i++, item = msg_next(item))
+        machine->filters[i].bytes = msg_bytes(item, &machine->filters[i].count);
+    return machine->filters[3].bytes && msg_kind(machine->masks) == 'L' &&
+           (root == 't' || root == 'f');
 }
 
 /* -- in a child ------------------------------------------------------------------------------ */
 
 static long report(int control, long error) {
     struct reply reply;
-    begin(&reply);
-    put_open(&reply, 'M');
-    put_text(&reply, "call");
-    put_text(&reply, failed_call ? failed_call : "start");
-    put_text(&reply, "errno");
-    put_number(&reply, -error);
-    put_close(&reply);
-    return finish(&reply, control);
+    msg_begin(&reply);
+    msg_put_open(&reply, 'M');
+    msg_put_text(&reply, "call");
+    msg_put_text(&reply, enter_failed_call ? enter_failed_call : "start");
+    msg_put_text(&reply, "errno");
+    msg_put_number(&reply, -error);
+    msg_put_close(&reply);
+    return msg_send(&reply, control);
 }
 
-/* Opens a file that tells of the most memory, and has it begin now: others may have used the cgroup. */
+/* Opens a file with the peak of memory use, and resets the peak: the cgroup may have had other
+ * processes. */
 static long open_peak(const char *path) {
-    long fd = open_at(AT_FDCWD, path, O_RDWR | O_CLOEXEC, 0);
-    if (fd >= 0 && write_fd((int)fd, "0", 1) < 0) { /* before Linux 6.12, where it is a new one */
-        close_fd((int)fd);
+    long fd = sys_open(AT_FDCWD, path, O_RDWR | O_CLOEXEC, 0);
+    if (fd >= 0 && sys_write((int)fd, "0", 1) <
+                       0) { /* before Linux 6.12 it is read-only, and each cgroup is new */
+        sys_close((int)fd);
         fd = -EACCES;
     }
-    return fd == -EACCES ? open_at(AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0) : fd;
+    return fd == -EACCES ? sys_open(AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0) : fd;
 }
 
-/* Enters the cgroups of the request, and opens the file that tells of the most memory. */
-static long join(struct value folders) {
-    inside.peak = -1;
-    for (struct value each = first_of(folders); each.at; each = after(each)) {
+/* Enters the cgroups of the request, and opens the file with the peak of memory use. */
+static long join_cgroups(struct sandbox *sandbox, struct value folders) {
+    sandbox->peak_fd = -1;
+    for (struct value item = msg_first(folders); item.start; item = msg_next(item)) {
         TEXT(path, PATH_MAX);
-        add(&path, text_of(each));
-        add(&path, "/cgroup.procs");
-        long failed = path.cut ? -ENAMETOOLONG : write_text(AT_FDCWD, path.at, "0");
-        if (failed) {
-            failed_call = "cgroup";
-            return failed;
+        text_add(&path, msg_text(item));
+        text_add(&path, "/cgroup.procs");
+        long error = path.cut ? -ENAMETOOLONG : sys_write_text(AT_FDCWD, path.start, "0");
+        if (error) {
+            enter_failed_call = "cgroup";
+            return error;
         }
     }
     static const char *const names[] = {"/memory.max_usage_in_bytes", "/memory.peak"};
-    for (struct value each = first_of(folders); each.at; each = after(each)) {
-        for (int i = 0; i < 2 && inside.peak < 0; i++) {
+    for (struct value item = msg_first(folders); item.start; item = msg_next(item)) {
+        for (int i = 0; i < 2 && sandbox->peak_fd < 0; i++) {
             TEXT(path, PATH_MAX);
-            add(&path, text_of(each));
-            add(&path, names[i]);
-            long fd = open_peak(path.at);
-            if (fd >= 0) inside.peak = (int)fd;
+            text_add(&path, msg_text(item));
+            text_add(&path, names[i]);
+            long fd = open_peak(path.start);
+            if (fd >= 0) sandbox->peak_fd = (int)fd;
         }
     }
     return 0;
 }
 
-/* Keeps the socket of its own, as `SOCKET`, and nothing of the zygote's. */
+/* Moves this child's socket to `CONTROL_FD`, and closes all descriptors of the zygote. */
 static long keep_only(int *link) {
-    long failed = *link == SOCKET ? 0 : noted("dup3", CALL3(__NR_dup3, *link, SOCKET, O_CLOEXEC));
-    if (failed < 0) return failed;
-    *link = SOCKET;
-    return noted("close_range", close_from(SOCKET + 1));
+    long error = *link == CONTROL_FD
+                     ? 0
+                     : enter_note("dup3", CALL3(__NR_dup3, *link, CONTROL_FD, O_CLOEXEC));
+    if (error < 0) return error;
+    *link = CONTROL_FD;
+    return enter_note("close_range", sys_close_from(CONTROL_FD + 1));
 }
 
-/* Makes the calls that can fail later only, when nobody would hear the reason. */
+/* Makes the calls that would otherwise fail first in `serve_requests`, where no caller would
+ * hear the reason. */
 static long try_calls(void) {
-    struct __kernel_timespec now = {0};
-    long failed = noted("ppoll", CALL5(__NR_ppoll, 0, 0, &now, 0, 8));
-    if (!failed) failed = noted("clock_gettime", CALL2(__NR_clock_gettime, 1, &now));
-    if (!failed) failed = noted("kill", CALL2(__NR_kill, 1, 0));
-    if (failed) return failed;
-    long ended = CALL4(__NR_wait4, -1, 0, 1 /* WNOHANG */, 0);
-    return ended >= 0 || ended == -ECHILD ? 0 : noted("wait4", ended);
+    struct __kernel_timespec zero = {0};
+    long error = enter_note("ppoll", CALL5(__NR_ppoll, 0, 0, &zero, 0, SIGSET_BYTES));
+    if (!error)
+        error = enter_note("clock_gettime", CALL2(__NR_clock_gettime, CLOCK_MONOTONIC, &zero));
+    if (!error) error = enter_note("kill", CALL2(__NR_kill, 1, 0));
+    if (error) return error;
+    long pid = CALL4(__NR_wait4, -1, 0, WNOHANG, 0);
+    return pid >= 0 || pid == -ECHILD ? 0 : enter_note("wait4", pid);
 }
 
-/* Opens what `serve` needs. */
-static long ready(int *children) {
-    inside.null = (int)noted("open", open_at(AT_FDCWD, "/dev/null", O_RDWR | O_CLOEXEC, 0));
-    *children = (int)noted("signalfd", child_signals());
-    return inside.null < 0 ? inside.null : *children < 0 ? *children : try_calls();
+/* Opens the descriptors of `serve_requests`. */
+static long open_descriptors(struct sandbox *sandbox, int *children) {
+    sandbox->null_fd =
+        (int)enter_note("open", sys_open(AT_FDCWD, "/dev/null", O_RDWR | O_CLOEXEC, 0));
+    *children = (int)enter_note("signalfd", serve_open_signals());
+    return sandbox->null_fd < 0 ? sandbox->null_fd : *children < 0 ? *children : try_calls();
 }
 
-static int take_control(int link) {
-    if (receive(link, &request) <= 0) leave(1); /* it is not needed */
-    int control = take_fd(&request, 0);
-    forget(&request);
+static int take_control(struct message *request, int link) {
+    if (msg_receive(link, request) <= 0) sys_exit(1); /* the sandbox was not used */
+    int control = msg_take_fd(request, 0);
+    msg_release(request);
     return control;
 }
 
-/* Returns in a worker alone: the name of its module. */
-static const char *become_sandbox(int link, bool network, struct value cgroups) {
-    long failed = keep_only(&link);
-    if (!failed) failed = noted("prctl", CALL2(__NR_prctl, PR_SET_PDEATHSIG, SIGKILL));
-    if (!failed) failed = join(cgroups);
-    memset((void *)(uintptr_t)cgroups.at, 0, (size_t)(cgroups.end - cgroups.at));
-    if (!failed) failed = prepare(network, &machine, &inside);
-    if (receive(link, &request) <= 0) leave(1);
-    struct value plan = request.body;
-    bool ahead = is_true(find(plan, "ahead"));
-    int own = number_of(find(plan, "own_id"), 0) ? 2 : 1;
-    int next = own + (int)number_of(find(plan, "frozen"), 0);
-    int control = ahead ? -1 : take_fd(&request, next);
+/* Returns only in a worker: the name of its module.
+ *
+ * Order: descriptors and the death signal come first, so that nothing of the zygote outlives it.
+ * The cgroup comes before any mount, whose memory counts for it. `enter_prepare` runs before the
+ * request arrives, to save its time. */
+static const char *become_sandbox(struct state *state, int link, bool network,
+                                  struct value cgroups) {
+    long error = keep_only(&link);
+    if (!error) error = enter_note("prctl", CALL2(__NR_prctl, PR_SET_PDEATHSIG, SIGKILL));
+    if (!error) error = join_cgroups(&state->sandbox, cgroups);
+    memset((void *)(uintptr_t)cgroups.start, 0, (size_t)(cgroups.end - cgroups.start));
+    if (!error) error = enter_prepare(network, &state->machine, &state->sandbox);
+    if (msg_receive(link, &state->request) <= 0) sys_exit(1);
+    struct value plan = state->request.body;
+    bool ahead = msg_is_true(msg_find(plan, "ahead"));
+    int first_layer = msg_number(msg_find(plan, "own_id"), 0) ? 2 : 1;
+    int next = first_layer + (int)msg_number(msg_find(plan, "frozen"), 0);
+    int control = ahead ? -1 : msg_take_fd(&state->request, next);
     int children = -1;
     long first = 0;
-    if (!failed) failed = enter(&request, plan, link, &machine, &inside);
-    if (!failed) failed = ready(&children);
-    if (!failed && ahead && kind_of(find(plan, "program")) == 'M') {
+    if (!error)
+        error = enter_sandbox(&state->request, plan, link, &state->machine, &state->sandbox);
+    if (!error) error = open_descriptors(&state->sandbox, &children);
+    if (!error && ahead && msg_kind(msg_find(plan, "program")) == 'M') {
         struct failure failure = {0};
-        first = start_program(&inside, &request, find(plan, "program"), next, &failure);
-        failed = first < 0 ? first : 0;
+        first =
+            prog_start(&state->sandbox, &state->request, msg_find(plan, "program"), next, &failure);
+        error = first < 0 ? first : 0;
     }
-    forget(&request);
-    if (!failed && ahead) control = take_control(link);
-    if (failed && control >= 0) ignore(report(control, failed)); /* the caller may have gone */
-    if (failed || control < 0) leave(1);
-    close_fd(link);
-    return serve(control, children, -1, &inside, first);
+    msg_release(&state->request);
+    if (!error && ahead) control = take_control(&state->request, link);
+    if (error && control >= 0)
+        ignore(report(control, error)); /* the caller may have closed its end */
+    if (error || control < 0) sys_exit(1);
+    sys_close(link);
+    return serve_requests(control, children, -1, &state->sandbox, first);
 }
 
 /* -- the zygote ------------------------------------------------------------------------------ */
 
-/* The error of what it should have done before any fork. */
-static long unfit;
-
-static long give_pid(long pid) {
+static long send_pid(long pid) {
     struct reply reply;
-    begin(&reply);
-    put_open(&reply, 'M');
-    put_text(&reply, "pid");
-    put_number(&reply, pid);
-    put_close(&reply);
-    return finish(&reply, SOCKET);
+    msg_begin(&reply);
+    msg_put_open(&reply, 'M');
+    msg_put_text(&reply, "pid");
+    msg_put_number(&reply, pid);
+    msg_put_close(&reply);
+    return msg_send(&reply, CONTROL_FD);
 }
 
-/* Forks. Returns in a worker, too: the name of its module. */
-static const char *answer(void) {
+/* Forks a sandbox. In a worker of it, returns the name of its module. */
+static const char *answer(struct state *state) {
     unsigned long flags = NAMESPACES | CLONE_PARENT;
-    bool network = is_true(find(request.body, "network"));
+    bool network = msg_is_true(msg_find(state->request.body, "network"));
     if (!network) flags |= CLONE_NEWNET;
-    int link = take_fd(&request, 0);
-    long pid = unfit ? unfit : noted("clone", CALL5(__NR_clone, flags, 0, 0, 0, 0));
+    int link = msg_take_fd(&state->request, 0);
+    long pid = state->startup_error ? state->startup_error
+                                    : enter_note("clone", CALL5(__NR_clone, flags, 0, 0, 0, 0));
     if (pid == 0) {
         static char cgroups[PACKET / 4];
-        struct value folders = find(request.body, "cgroups");
-        size_t count = (size_t)(folders.end - folders.at);
-        if (link < 0 || kind_of(folders) != 'L' || count > sizeof cgroups) leave(1);
-        memcpy(cgroups, folders.at, count);
+        struct value folders = msg_find(state->request.body, "cgroups");
+        size_t count = (size_t)(folders.end - folders.start);
+        if (link < 0 || msg_kind(folders) != 'L' || count > sizeof cgroups) sys_exit(1);
+        memcpy(cgroups, folders.start, count);
         folders = (struct value){(unsigned char *)cgroups, (unsigned char *)cgroups + count};
-        forget(&request);
-        return become_sandbox(link, network, folders);
+        msg_release(&state->request);
+        return become_sandbox(state, link, network, folders);
     }
-    close_fd(link);
-    long failed = pid < 0 ? report(SOCKET, pid) : give_pid(pid);
-    if (failed) leave(1); /* or its requests and replies would no longer fit */
-    failed_call = unfit ? failed_call : NULL;
-    forget(&request);
+    sys_close(link);
+    long error = pid < 0 ? report(CONTROL_FD, pid) : send_pid(pid);
+    if (error) sys_exit(1); /* otherwise requests and replies would no longer match */
+    enter_failed_call = state->startup_error ? enter_failed_call : NULL;
+    msg_release(&state->request);
     return NULL;
 }
 
-/* What the spawner ignores or blocks, a sandbox's programs would ignore or block. */
+/* Resets signals: programs inherit each signal that the spawner ignores or blocks. */
 static long reset_signals(void) {
-    uint64_t nothing[4] = {0}; /* struct sigaction of the kernel's: the default */
-    for (int signal = 1; signal <= 64; signal++) {
+    const struct abi_sigaction default_action = {0};
+    const uint64_t no_signals = 0;
+    for (int signal = 1; signal <= SIGNALS; signal++) {
         if (signal == SIGKILL || signal == SIGSTOP) continue;
-        long failed = noted("rt_sigaction", CALL4(__NR_rt_sigaction, signal, nothing, 0, 8));
-        if (failed) return failed;
+        long error = enter_note("rt_sigaction",
+                                CALL4(__NR_rt_sigaction, signal, &default_action, 0, SIGSET_BYTES));
+        if (error) return error;
     }
-    return noted("rt_sigprocmask", CALL4(__NR_rt_sigprocmask, SIG_SETMASK, nothing, 0, 8));
+    return enter_note("rt_sigprocmask",
+                      CALL4(__NR_rt_sigprocmask, SIG_SETMASK, &no_signals, 0, SIGSET_BYTES));
 }
 
-/* Forks for each request, until the spawner goes away. */
+/* Forks a sandbox for each request, until the spawner closes its socket. */
 static const char *fork_for_all(void) {
+    static struct state state; /* static, because a worker returns through this function */
     const char *module = NULL;
-    unfit = reset_signals();
-    if (!unfit) unfit = noted("prctl", CALL2(__NR_prctl, PR_SET_PDEATHSIG, SIGKILL));
-    if (!unfit) unfit = noted("prctl", CALL2(__NR_prctl, PR_SET_NAME, "init"));
-    if (!unfit) unfit = noted("prctl", CALL2(__NR_prctl, PR_SET_DUMPABLE, 0));
-    if (!learn()) leave(1);
-    while (!module && receive(SOCKET, &request) > 0) module = answer();
-    if (!module) leave(0);
+    long error = reset_signals();
+    if (!error) error = enter_note("prctl", CALL2(__NR_prctl, PR_SET_PDEATHSIG, SIGKILL));
+    if (!error) error = enter_note("prctl", CALL2(__NR_prctl, PR_SET_NAME, "init"));
+    if (!error) error = enter_note("prctl", CALL2(__NR_prctl, PR_SET_DUMPABLE, 0));
+    state.startup_error = error;
+    if (!read_machine(&state.machine)) sys_exit(1);
+    while (!module && msg_receive(CONTROL_FD, &state.request) > 0) module = answer(&state);
+    if (!module) sys_exit(0);
     return module;
 }
 
-/* -- in a container ------------------------------------------------------------------------------ */
+/* -- in a container --------------------------------------------------------------------------- */
 
-/* Calls the caller, at the socket of that path, as `SOCKET`. */
+/* Connects to the caller's socket at that path, as `CONTROL_FD`. */
 static long call_caller(const char *path) {
-    struct {
-        uint16_t family;
-        char path[108];
-    } address = {.family = 1 /* AF_UNIX */};
-    size_t count = length(path);
+    struct abi_sockaddr_un address = {.family = AF_UNIX};
+    size_t count = text_length(path);
     if (count >= sizeof address.path) return -ENAMETOOLONG;
     memcpy(address.path, path, count);
-    int link = (int)CALL3(__NR_socket, 1, 5 | O_CLOEXEC /* SEQPACKET */, 0);
+    int link = (int)CALL3(__NR_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     if (link < 0) return link;
-    long failed = CALL3(__NR_connect, link, &address, sizeof address);
-    return failed ? failed : keep_only(&link);
+    long error = CALL3(__NR_connect, link, &address, sizeof address);
+    return error ? error : keep_only(&link);
 }
 
-/* Opens a table of users or groups, by which the caller knows the image's; nothing if there is none. */
+/* Sends a table of users or groups, by which the caller knows the image's; /dev/null if the
+ * image has none. */
 static void put_table(struct reply *reply, const char *path) {
     int flags = O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
-    long table = open_at(AT_FDCWD, path, flags, 0);
-    if (table < 0) table = open_at(AT_FDCWD, "/dev/null", flags, 0);
-    if (table >= 0) put_fd(reply, (int)table);
+    long table = sys_open(AT_FDCWD, path, flags, 0);
+    if (table < 0) table = sys_open(AT_FDCWD, "/dev/null", flags, 0);
+    if (table >= 0) msg_put_fd(reply, (int)table);
 }
 
 static long introduce(void) {
     struct reply reply;
-    long ids = count_ids();
+    long ids = enter_count_ids();
     if (ids < 0) return ids;
-    begin(&reply);
-    put_open(&reply, 'M');
-    put_text(&reply, "ids");
-    put_number(&reply, ids);
-    put_close(&reply);
+    msg_begin(&reply);
+    msg_put_open(&reply, 'M');
+    msg_put_text(&reply, "ids");
+    msg_put_number(&reply, ids);
+    msg_put_close(&reply);
     put_table(&reply, "/etc/passwd");
     put_table(&reply, "/etc/group");
-    return noted("send", finish(&reply, SOCKET));
+    return enter_note("send", msg_send(&reply, CONTROL_FD));
 }
 
-/* Returns in a worker alone: the name of its module. */
+/* Returns only in a worker: the name of its module. */
 static const char *become_container(void) {
+    static struct sandbox sandbox;
+    static struct message request;
     int children = -1;
-    inside.contained = true;
-    long failed = reset_signals();
-    if (!failed) failed = noted("prctl", CALL2(__NR_prctl, PR_SET_NAME, "init"));
-    if (!failed) failed = noted("prctl", stay_private(&inside));
-    if (!failed) failed = introduce();
-    if (!failed && receive(SOCKET, &request) <= 0) leave(1);
-    int owner = take_fd(&request, 0);
-    if (!failed && owner < 0) failed = noted("plan", -EINVAL);
-    if (!failed) failed = noted("look", begin_container(request.body));
-    if (!failed) failed = enter_container(request.body, &inside);
-    if (!failed) failed = ready(&children);
-    forget(&request);
-    if (failed) {
-        ignore(report(SOCKET, failed)); /* the caller may have gone */
-        leave(1);
+    sandbox.contained = true;
+    long error = reset_signals();
+    if (!error) error = enter_note("prctl", CALL2(__NR_prctl, PR_SET_NAME, "init"));
+    if (!error) error = enter_note("prctl", user_protect_process(&sandbox));
+    if (!error) error = introduce();
+    if (!error && msg_receive(CONTROL_FD, &request) <= 0) sys_exit(1);
+    int owner = msg_take_fd(&request, 0);
+    if (!error && owner < 0) error = enter_note("plan", -EINVAL);
+    if (!error) error = enter_note("look", cont_begin(request.body));
+    if (!error) error = enter_container(request.body, &sandbox);
+    if (!error) error = open_descriptors(&sandbox, &children);
+    msg_release(&request);
+    if (error) {
+        ignore(report(CONTROL_FD, error)); /* the caller may have closed its end */
+        sys_exit(1);
     }
-    return serve(SOCKET, children, owner, &inside, 0);
+    return serve_requests(CONTROL_FD, children, owner, &sandbox, 0);
 }
 
 /* -- as a library ------------------------------------------------------------------------------ */
@@ -285,56 +312,57 @@ static const char *become_container(void) {
 __attribute__((visibility("default"))) const char *zygote(int (*fork)(void));
 __attribute__((visibility("default"))) const char *contained(int (*fork)(void));
 
-/* Returns in workers alone, each with the name of its module. The socket is descriptor 3. A worker
- * is forked by `fork`, which leaves its C library, and maybe its Python, fit for use. */
+/* Returns only in workers, each with the name of its module. The control socket is descriptor 3.
+ * `fork` forks a worker, and leaves its C library, and perhaps its Python, fit for use. */
 const char *zygote(int (*fork)(void)) {
-    fork_worker = fork;
+    serve_fork_worker = fork;
     return fork_for_all();
 }
 
-/* The same, in a container. */
+/* The same in a container. */
 const char *contained(int (*fork)(void)) {
-    fork_worker = fork;
+    serve_fork_worker = fork;
     return become_container();
 }
 
 /* -- as a program ------------------------------------------------------------------------------ */
 
-/* Pointers in tables are written for a program that lies at 0: adds where it does lie. */
+/* Relocates the program: tables hold pointers as if it lay at address 0; adds its real address
+ * to each. */
 static void relocate(void) {
     extern const Elf64_Dyn _DYNAMIC[] __attribute__((visibility("hidden")));
     extern const char __ehdr_start[] __attribute__((visibility("hidden")));
     uintptr_t base = (uintptr_t)__ehdr_start, table = 0;
     size_t bytes = 0;
-    for (const Elf64_Dyn *each = _DYNAMIC; each->d_tag != DT_NULL; each++) {
-        if (each->d_tag == DT_RELA) table = base + each->d_un.d_ptr;
-        if (each->d_tag == DT_RELASZ) bytes = each->d_un.d_val;
+    for (const Elf64_Dyn *entry = _DYNAMIC; entry->d_tag != DT_NULL; entry++) {
+        if (entry->d_tag == DT_RELA) table = base + entry->d_un.d_ptr;
+        if (entry->d_tag == DT_RELASZ) bytes = entry->d_un.d_val;
     }
     for (size_t i = 0; table && i < bytes / sizeof(Elf64_Rela); i++) {
-        const Elf64_Rela *each = (const Elf64_Rela *)table + i;
-        *(uintptr_t *)(base + each->r_offset) = base + (uintptr_t)each->r_addend;
+        const Elf64_Rela *entry = (const Elf64_Rela *)table + i;
+        *(uintptr_t *)(base + entry->r_offset) = base + (uintptr_t)entry->r_addend;
     }
 }
 
-/* `stack`: how many words the program was called with, and these. With a second one, the path of a
- * socket, it is in a container. */
-_Noreturn __attribute__((used)) void begin_process(const long *stack) {
+/* The first C function. `stack` holds the number of arguments, then the arguments. A second
+ * argument, the path of a socket, means a container. */
+_Noreturn __attribute__((used)) void main_begin_process(const long *stack) {
     relocate();
     char *path = stack[0] == 2 ? (char *)stack[2] : NULL;
     if (!path) {
         fork_for_all();
     } else if (!call_caller(path)) {
-        memset(path, 0, length(path)); /* programs see what it was called */
+        memset(path, 0, text_length(path)); /* programs can read the command line */
         become_container();
     }
-    leave(1);
+    sys_exit(1);
 }
 
-/* Where the kernel begins. */
+/* The entry point, where the kernel starts the program. */
 __asm__(".text\n.global _start\n.type _start, %function\n_start:\n"
 #if defined(__x86_64__)
-        "xor %ebp, %ebp\nmov %rsp, %rdi\nand $-16, %rsp\ncall begin_process\n"
+        "xor %ebp, %ebp\nmov %rsp, %rdi\nand $-16, %rsp\ncall main_begin_process\n"
 #else
-        "mov x29, xzr\nmov x30, xzr\nmov x0, sp\nbl begin_process\n"
+        "mov x29, xzr\nmov x30, xzr\nmov x0, sp\nbl main_begin_process\n"
 #endif
 );

@@ -1,4 +1,4 @@
-#include "inside.h"
+#include "sandbox.h"
 
 #include <linux/prctl.h>
 #include <linux/ptrace.h>
@@ -12,123 +12,122 @@ enum {
     KILL_MS = 5000,
     STILL_MS = 15000,
     STUCK_MS = 200,
-    FEW = 8,
-    FEW_MS = 20, /* for the end of each of a few */
-    PIDS = 32768,
-    LONGEST_STAT = 512,
-    LONGEST_STATUS = 4096,
-    END_OF_STATUS = 1024, /* its last lines: a list of groups before them may be of any length */
-    TURNS = 16384,
-    SHOWN_DESCRIPTORS = 256, /* of a program */
-    SHOWN_BYTES = 4 << 20,   /* of what descriptors of all programs lead to */
+    FEW_PROCESSES = 8,
+    FEW_MS = 20, /* per process, for its end */
+    STAT_BYTES = 512,
+    STATUS_BYTES = 4096,
+    /* The last lines of a status file; the list of groups before them has any length. */
+    STATUS_TAIL_BYTES = 1024,
+    MAX_MARKS = 16384,
+    MAX_DESCRIPTORS = 256,          /* of a program */
+    MAX_DESCRIPTOR_BYTES = 4 << 20, /* of the targets of all programs' descriptors */
 };
-
-static int found[PIDS], others[PIDS];
 
 /* -- what runs ------------------------------------------------------------------------------- */
 
-/* The number of a name that is nothing but one; -1: it is not. */
+/* Parses a name that is a number; -1: another name. */
 static int pid_of(const char *name) {
-    const char *at = name;
-    long pid = number_at(&at);
-    return *at || pid > INT32_MAX ? -1 : (int)pid;
+    const char *cursor = name;
+    long pid = text_read_number(&cursor);
+    return *cursor || pid > INT32_MAX ? -1 : (int)pid;
 }
 
-/* Reads a stat file of /proc, from the state on; NULL: it has just ended. */
+/* Reads a stat file of /proc, from the state on; NULL: the process has ended. */
 static const char *stat_of(int pid, int thread, char *line) {
     TEXT(path, 64);
-    add(&path, "/proc/");
-    add_number(&path, pid);
+    text_add(&path, "/proc/");
+    text_add_number(&path, pid);
     if (thread) {
-        add(&path, "/task/");
-        add_number(&path, thread);
+        text_add(&path, "/task/");
+        text_add_number(&path, thread);
     }
-    add(&path, "/stat");
-    long got = read_text(AT_FDCWD, path.at, line, LONGEST_STAT);
-    for (; got > 1; got--) /* a name may have brackets in it */
-        if (line[got - 2] == ')' && line[got - 1] == ' ') return line + got;
+    text_add(&path, "/stat");
+    long nread = sys_read_text(AT_FDCWD, path.start, line, STAT_BYTES);
+    for (; nread > 1; nread--) /* the name before it may contain brackets */
+        if (line[nread - 2] == ')' && line[nread - 1] == ' ') return line + nread;
     return NULL;
 }
 
 /* Opens the list of a process's threads. */
 static int threads_of(int pid) {
     TEXT(path, 64);
-    add(&path, "/proc/");
-    add_number(&path, pid);
-    add(&path, "/task");
-    return (int)open_at(AT_FDCWD, path.at, FOLDER, 0);
+    text_add(&path, "/proc/");
+    text_add_number(&path, pid);
+    text_add(&path, "/task");
+    return (int)sys_open(AT_FDCWD, path.start, FOLDER_FLAGS, 0);
 }
 
 static bool runs(int pid) {
-    char line[LONGEST_STAT];
+    char line[STAT_BYTES];
     const char *stat = stat_of(pid, 0, line);
     if (!stat || *stat == 'X') return false;
     if (*stat != 'Z') return true;
-    /* Where only the first thread has ended, the process looks like a zombie, too. */
+    /* A process whose first thread alone has ended also looks like a zombie. */
     struct listing threads = {.fd = threads_of(pid)};
     if (threads.fd < 0) return false;
-    bool several = next_name(&threads) && next_name(&threads);
-    close_fd(threads.fd);
-    return several;
+    bool has_threads = sys_next_name(&threads) && sys_next_name(&threads);
+    sys_close(threads.fd);
+    return has_threads;
 }
 
-int alive(int *pids, int room) {
-    struct listing all = {.fd = (int)open_at(AT_FDCWD, "/proc", FOLDER, 0)};
+int proc_list(int *pids, int room) {
+    struct listing all = {.fd = (int)sys_open(AT_FDCWD, "/proc", FOLDER_FLAGS, 0)};
     int count = 0;
     const char *name;
     if (all.fd < 0) return all.fd;
-    while (count < room && (name = next_name(&all))) {
+    while (count < room && (name = sys_next_name(&all))) {
         int pid = pid_of(name);
         if (pid > 1 && runs(pid)) pids[count++] = pid;
     }
-    close_fd(all.fd);
-    return all.got < 0 ? (int)all.got : count;
+    sys_close(all.fd);
+    return all.result < 0 ? (int)all.result : count;
 }
 
-bool is_stopped(int pid) {
-    char line[LONGEST_STAT];
+bool proc_is_stopped(int pid) {
+    char line[STAT_BYTES];
     const char *stat = stat_of(pid, 0, line);
     return stat && (*stat == 'T' || *stat == 't');
 }
 
 /* -- ends ------------------------------------------------------------------------------------ */
 
-void kill_pid(int pid, int number) {
-    if (pid > 1) ignore(CALL2(__NR_kill, pid, number)); /* it may have ended */
+void proc_signal(int pid, int number) {
+    if (pid > 1) ignore(CALL2(__NR_kill, pid, number)); /* an ended process is no failure */
 }
 
-/* Whether anything else may be there, also what has ended and was not waited for: orphans become
- * children of this process, so that without a child it is alone. */
+/* Whether another process may exist, or has ended unreaped. Orphans become children of process
+ * 1: without a child, it is alone. */
 static bool has_children(void) {
-    long failed = CALL5(__NR_waitid, P_ALL, 0, NULL, WEXITED | WNOHANG | WNOWAIT | __WALL, NULL);
-    return failed != -ECHILD;
+    long error = CALL5(__NR_waitid, P_ALL, 0, NULL, WEXITED | WNOHANG | WNOWAIT | __WALL, NULL);
+    return error != -ECHILD;
 }
 
-/* Sends all others a signal, at once. For that the kernel looks at each process of the machine, whose
- * other sandboxes may have thousands. */
+/* Signals all other processes at once. For that, the kernel visits each process of the machine,
+ * whose other sandboxes may have thousands. */
 static long signal_all(int number) {
-    long failed = has_children() ? CALL2(__NR_kill, -1, number) : 0;
-    return failed == -ESRCH ? 0 : failed;
+    long error = has_children() ? CALL2(__NR_kill, -1, number) : 0;
+    return error == -ESRCH ? 0 : error;
 }
 
-/* Lets go of a program that has asked to be traced by its parent, as one with a debugger's capability
- * may: its stop is no end, and nobody here would let it continue. */
+/* Detaches a program that has asked its parent to trace it, which a debugger's capability
+ * permits. Its stop is no end, and nobody else would continue it. */
 static void let_go(int pid, int status) {
-    int number = status >> 8 & 0xff;
-    /* The kernel stops a traced program by SIGTRAP where it executes another one. */
-    ignore(CALL4(__NR_ptrace, PTRACE_DETACH, pid, 0, number == SIGTRAP ? 0 : number)); /* it may have ended */
+    int number = STATUS_CODE(status);
+    /* SIGTRAP is the kernel's own stop at execve, no signal of the program. A failure means: the
+     * program has ended. */
+    ignore(CALL4(__NR_ptrace, PTRACE_DETACH, pid, 0, number == SIGTRAP ? 0 : number));
 }
 
-void reap(bool wait) {
+void proc_reap(bool wait) {
     int status;
     for (;;) {
         long pid = CALL4(__NR_wait4, -1, &status, wait ? 0 : WNOHANG, 0);
         if (pid == -EINTR) continue;
         if (pid <= 0) return;
-        if ((status & 0xff) == 0x7f)
+        if (STATUS_STOPPED(status))
             let_go((int)pid, status);
         else
-            ended((int)pid, status);
+            prog_note_exit((int)pid, status);
     }
 }
 
@@ -138,69 +137,76 @@ static bool is_among(int pid, const int *pids, int count) {
     return false;
 }
 
-/* Kills the processes that were found, of which there are few, and waits for their ends: but for what
- * was not found, nothing is left for a signal to all. */
-static void kill_few(int count) {
-    const struct __kernel_timespec most = {.tv_nsec = FEW_MS * 1000000L};
+/* Kills the listed processes, if they are few, and waits for their ends. Then only an unlisted
+ * process is left for a signal to all. */
+static void kill_few(const int *pids, int count) {
+    const struct __kernel_timespec timeout = {.tv_nsec = FEW_MS * 1000000L};
     const uint64_t child = (uint64_t)1 << (SIGCHLD - 1);
-    for (int i = 0; i < count; i++) kill_pid(found[i], SIGKILL);
+    for (int i = 0; i < count; i++) proc_signal(pids[i], SIGKILL);
     for (int i = 0; i <= count; i++) {
-        reap(false);
-        if (!has_children() || CALL4(__NR_rt_sigtimedwait, &child, NULL, &most, sizeof child) < 0) return;
+        proc_reap(false);
+        if (!has_children() ||
+            CALL4(__NR_rt_sigtimedwait, &child, NULL, &timeout, sizeof child) < 0)
+            return;
     }
 }
 
-long kill_except(const int *keep, int count) {
-    int running = alive(found, PIDS), kept = 0, killed = 0;
-    for (int i = 0; i < running; i++) kept += is_among(found[i], keep, count);
+long proc_kill_except(const int *keep, int count) {
+    static int pids[MAX_PIDS];
+    int running = proc_list(pids, MAX_PIDS), keep_count = 0, killed = 0;
+    for (int i = 0; i < running; i++) keep_count += is_among(pids[i], keep, count);
     if (running < 0) return running;
-    if (!kept) {
-        if (running <= FEW) kill_few(running);
-        long failed = signal_all(SIGKILL); /* not even a fork bomb outruns it */
-        if (!failed) reap(true);
-        return failed ? failed : running;
+    if (!keep_count) {
+        if (running <= FEW_PROCESSES) kill_few(pids, running);
+        long error = signal_all(SIGKILL); /* faster than any fork bomb */
+        if (!error) proc_reap(true);
+        return error ? error : running;
     }
-    int64_t deadline = milliseconds() + KILL_MS;
+    int64_t deadline = sys_milliseconds() + KILL_MS;
     int highest = 0;
     for (int attempt = 0;; attempt++) {
-        int doomed = 0;
+        int kill_count = 0;
         for (int i = 0; i < running; i++) {
-            if (is_among(found[i], keep, count)) continue;
-            /* What forks faster than it is killed is stopped first. Not at once: a shell reports
-             * children that stop. */
-            kill_pid(found[i], attempt > 5 && attempt < 50 ? SIGSTOP : SIGKILL);
-            doomed++;
-            if (found[i] > highest || !attempt) killed++;
-            if (found[i] > highest) highest = found[i];
+            if (is_among(pids[i], keep, count)) continue;
+            /* Attempts 6 to 49 stop processes before they are killed: these fork faster than
+             * kills arrive. Earlier attempts do not: a shell reports stopped children. */
+            proc_signal(pids[i], attempt > 5 && attempt < 50 ? SIGSTOP : SIGKILL);
+            kill_count++;
+            if (pids[i] > highest || !attempt) killed++;
+            if (pids[i] > highest) highest = pids[i];
         }
-        if (!doomed || milliseconds() > deadline) return killed;
-        reap(false);
-        pause_us(200);
-        running = alive(found, PIDS);
+        if (!kill_count || sys_milliseconds() > deadline) return killed;
+        proc_reap(false);
+        sys_sleep_us(200);
+        running = proc_list(pids, MAX_PIDS);
         if (running < 0) return running;
     }
 }
 
 /* -- standing still -------------------------------------------------------------------------- */
 
-struct turn { /* how often a thread has waited, or was made to wait */
+struct thread_mark { /* the context switches of a thread */
     int pid, thread;
-    uint64_t times;
+    uint64_t mark;
 };
-static struct turn before[TURNS]; /* more threads than these will seem to have moved */
-static int before_count;
-static struct rlimit64 files;
 
-/* Does something for each thread of all others, until it says that this is enough. */
-CHECKED static long each_thread(bool (*visit)(int pid, int thread, void *with), void *with) {
-    int count = alive(others, PIDS);
+/* The state between `proc_freeze` and `proc_thaw`. It belongs to the process: either all
+ * programs stand still or none. */
+static struct thread_mark marks[MAX_MARKS]; /* further threads count as moved */
+static int mark_count;
+static struct rlimit64 descriptor_limit;
+
+/* Visits each thread of all other processes, until `visit` returns false for a process. */
+CHECKED static long each_thread(bool (*visit)(int pid, int thread, void *context), void *context) {
+    static int pids[MAX_PIDS];
+    int count = proc_list(pids, MAX_PIDS);
     for (int i = 0; i < count; i++) {
-        struct listing threads = {.fd = threads_of(others[i])};
+        struct listing threads = {.fd = threads_of(pids[i])};
         const char *name;
-        if (threads.fd < 0) continue; /* it has just ended */
-        while ((name = next_name(&threads)))
-            if (!visit(others[i], pid_of(name), with)) break;
-        close_fd(threads.fd);
+        if (threads.fd < 0) continue; /* the process has ended */
+        while ((name = sys_next_name(&threads)))
+            if (!visit(pids[i], pid_of(name), context)) break;
+        sys_close(threads.fd);
     }
     return count < 0 ? count : 0;
 }
@@ -208,210 +214,219 @@ CHECKED static long each_thread(bool (*visit)(int pid, int thread, void *with), 
 struct waiting {
     bool running;
     int count;
-    uint64_t mark; /* of what their stat files say */
+    uint64_t mark; /* over their stat files */
 };
 
-static bool note_waiting(int pid, int thread, void *with) {
-    struct waiting *waiting = with;
-    char line[LONGEST_STAT];
+static bool note_waiting(int pid, int thread, void *context) {
+    struct waiting *waiting = context;
+    char line[STAT_BYTES];
     const char *stat = stat_of(pid, thread, line);
     if (!stat || (*stat != 'R' && *stat != 'D')) return true;
     waiting->running |= *stat == 'R';
     waiting->count++;
-    for (; *stat; stat++) waiting->mark = (waiting->mark << 7 | waiting->mark >> 57) ^ (uint8_t)*stat;
+    for (; *stat; stat++)
+        waiting->mark = (waiting->mark << 7 | waiting->mark >> 57) ^ (uint8_t)*stat;
     return true;
 }
 
-/* Waits until what was told to stop has: a write that had begun is done to its end first.
+/* Waits until all signalled processes have stopped: each finishes a write that has begun.
  *
- * A thread that waits for a child with which it shares its memory (vfork) cannot stop before that
- * goes on, and does nothing meanwhile: where nothing has come of waiting, that is what it is. */
+ * A thread in vfork waits for its child, and cannot stop before the child continues. It does
+ * nothing meanwhile: 200 ms without any change mean that only such threads remain. */
 static long await_still(void) {
-    int64_t began = milliseconds(), since = began;
+    int64_t start = sys_milliseconds(), unchanged_since = start;
     struct waiting last = {0};
     for (;;) {
-        int64_t now = milliseconds();
+        int64_t time = sys_milliseconds();
         struct waiting waiting = {0};
-        long failed = each_thread(note_waiting, &waiting);
-        if (failed || !waiting.count || now > began + STILL_MS) return failed;
+        long error = each_thread(note_waiting, &waiting);
+        if (error || !waiting.count || time > start + STILL_MS) return error;
         if (waiting.running || waiting.count != last.count || waiting.mark != last.mark) {
             last = waiting;
-            since = now;
-        } else if (now > since + STUCK_MS) {
+            unchanged_since = time;
+        } else if (time > unchanged_since + STUCK_MS) {
             return 0;
         }
-        pause_us(200);
+        sys_sleep_us(200);
     }
 }
 
-/* Reads the end of a text of any length, with a NUL behind it: how many bytes. */
-static size_t read_end(const char *path, char *to, size_t size) {
+/* Reads the end of a text of any length, with a NUL behind it. Returns its bytes. */
+static size_t read_end(const char *path, char *buffer, size_t size) {
     size_t used = 0;
-    long got, fd = open_at(AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0);
-    while (fd >= 0 && (got = read_fd((int)fd, to + used, size - used - 1)) > 0) {
-        used += (size_t)got;
+    long nread, fd = sys_open(AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0);
+    while (fd >= 0 && (nread = sys_read((int)fd, buffer + used, size - used - 1)) > 0) {
+        used += (size_t)nread;
         if (used < size - 1) continue;
-        memmove(to, to + used - END_OF_STATUS, END_OF_STATUS);
-        used = END_OF_STATUS;
+        memmove(buffer, buffer + used - STATUS_TAIL_BYTES, STATUS_TAIL_BYTES);
+        used = STATUS_TAIL_BYTES;
     }
-    close_fd((int)fd);
-    to[used] = 0;
+    sys_close((int)fd);
+    buffer[used] = 0;
     return used;
 }
 
-uint64_t turns_in(const char *status, size_t count) {
+uint64_t proc_status_mark(const char *status, size_t count) {
     static const char line[] = "\nvoluntary_ctxt_switches:";
-    uint64_t times = 0;
-    size_t at = count;
-    /* From that line on: the next one tells of those that were not, and some kernels have more. */
-    while (at && !starts(status + at, line)) at--;
-    for (; at < count; at++) times = times * 31 + (uint8_t)status[at];
-    return times;
+    uint64_t mark = 0;
+    size_t position = count;
+    /* The mark covers all lines from this one on: the next counts involuntary switches, and some
+     * kernels add more. */
+    while (position && !text_starts_with(status + position, line)) position--;
+    for (; position < count; position++) mark = mark * 31 + (uint8_t)status[position];
+    return mark;
 }
 
-static uint64_t turns_of(int pid, int thread) {
-    static char status[LONGEST_STATUS];
+static uint64_t read_mark(int pid, int thread) {
+    static char status[STATUS_BYTES];
     TEXT(path, 64);
-    add(&path, "/proc/");
-    add_number(&path, pid);
-    add(&path, "/task/");
-    add_number(&path, thread);
-    add(&path, "/status");
-    return turns_in(status, read_end(path.at, status, sizeof status));
+    text_add(&path, "/proc/");
+    text_add_number(&path, pid);
+    text_add(&path, "/task/");
+    text_add_number(&path, thread);
+    text_add(&path, "/status");
+    return proc_status_mark(status, read_end(path.start, status, sizeof status));
 }
 
-static bool note_turn(int pid, int thread, void *with) {
-    (void)with;
-    if (before_count == TURNS) return false;
-    before[before_count++] = (struct turn){pid, thread, turns_of(pid, thread)};
+static bool note_mark(int pid, int thread, void *context) {
+    (void)context;
+    if (mark_count == MAX_MARKS) return false;
+    marks[mark_count++] = (struct thread_mark){pid, thread, read_mark(pid, thread)};
     return true;
 }
 
-static bool same_turn(struct turn turn) {
-    for (int i = 0; i < before_count; i++)
-        if (before[i].thread == turn.thread && before[i].pid == turn.pid)
-            return before[i].times == turn.times;
+static bool is_same_mark(struct thread_mark thread_mark) {
+    for (int i = 0; i < mark_count; i++)
+        if (marks[i].thread == thread_mark.thread && marks[i].pid == thread_mark.pid)
+            return marks[i].mark == thread_mark.mark;
     return false;
 }
 
-struct moved {
-    int seen;
-    bool any;
+struct movement {
+    int unchanged;
+    bool exists;
 };
 
-static bool kill_moved(int pid, int thread, void *with) {
-    struct moved *moved = with;
-    if (same_turn((struct turn){pid, thread, turns_of(pid, thread)})) {
-        moved->seen++;
+static bool kill_if_moved(int pid, int thread, void *context) {
+    struct movement *movement = context;
+    if (is_same_mark((struct thread_mark){pid, thread, read_mark(pid, thread)})) {
+        movement->unchanged++;
         return true;
     }
-    moved->any = true;
-    kill_pid(pid, SIGKILL);
+    movement->exists = true;
+    proc_signal(pid, SIGKILL);
     return false;
 }
 
-long freeze(void) {
+long proc_freeze(void) {
     struct rlimit64 high;
-    before_count = 0;
-    long failed = CALL4(__NR_prlimit64, 0, RLIMIT_NOFILE, 0, &files);
-    high.rlim_cur = high.rlim_max = files.rlim_max; /* for this process's walk */
-    if (!failed) failed = CALL4(__NR_prlimit64, 0, RLIMIT_NOFILE, &high, 0);
-    if (failed || !has_children()) return failed; /* nothing runs */
-    failed = signal_all(SIGSTOP);
-    if (!failed) failed = await_still();
-    return failed ? failed : each_thread(note_turn, NULL);
+    mark_count = 0;
+    long error = CALL4(__NR_prlimit64, 0, RLIMIT_NOFILE, 0, &descriptor_limit);
+    high.rlim_cur = high.rlim_max = descriptor_limit.rlim_max; /* for this process's own walk */
+    if (!error) error = CALL4(__NR_prlimit64, 0, RLIMIT_NOFILE, &high, 0);
+    if (error || !has_children()) return error; /* no process runs */
+    error = signal_all(SIGSTOP);
+    if (!error) error = await_still();
+    return error ? error : each_thread(note_mark, NULL);
 }
 
-/* A thread that was there and has gone: what it was of is killed as well. */
-static void kill_gone(void) {
-    for (int i = 0; i < before_count; i++) {
-        char line[LONGEST_STAT];
-        if (!stat_of(before[i].pid, before[i].thread, line)) kill_pid(before[i].pid, SIGKILL);
+/* Kills the process of each thread that existed at the freeze and is missing now. */
+static void kill_missing(void) {
+    for (int i = 0; i < mark_count; i++) {
+        char line[STAT_BYTES];
+        if (!stat_of(marks[i].pid, marks[i].thread, line)) proc_signal(marks[i].pid, SIGKILL);
     }
 }
 
-long thaw(void) {
-    struct moved moved = {0};
-    /* Where nothing ran, nothing comes of it. */
-    long failed = before_count ? each_thread(kill_moved, &moved) : 0;
-    if (moved.seen != before_count) {
-        moved.any = true;
-        kill_gone();
+long proc_thaw(void) {
+    struct movement movement = {0};
+    /* Without marks no process ran, and none can have moved. */
+    long error = mark_count ? each_thread(kill_if_moved, &movement) : 0;
+    if (movement.unchanged != mark_count) {
+        movement.exists = true;
+        kill_missing();
     }
-    before_count = 0;
-    long on = signal_all(SIGCONT), limited = CALL4(__NR_prlimit64, 0, RLIMIT_NOFILE, &files, 0);
-    if (!failed) failed = on ? on : limited;
-    return failed ? failed : moved.any ? -EAGAIN : 0;
+    mark_count = 0;
+    long cont_error = signal_all(SIGCONT),
+         limit_error = CALL4(__NR_prlimit64, 0, RLIMIT_NOFILE, &descriptor_limit, 0);
+    if (!error) error = cont_error ? cont_error : limit_error;
+    return error ? error : movement.exists ? -EAGAIN : 0;
 }
 
 /* -- what outlives programs ------------------------------------------------------------------ */
 
-/* Removes an object with its owner's rights: process 1's are of no use in a namespace for them that
- * its spawner owns. */
-static void remove_as(const struct inside *inside, const struct user *owner, long which, long number) {
-    uint64_t rights = owner->uid ? 0 : inside->kept;
-    long failed = 0;
-    if (inside->many_ids) {
-        failed = CALL3(__NR_setresgid, owner->gid, owner->gid, owner->gid);
-        if (!failed) failed = CALL3(__NR_setresuid, owner->uid, owner->uid, owner->uid);
+/* Removes an object as its owner: process 1's capabilities do not apply in an IPC namespace that
+ * its spawner's user namespace owns. */
+static void remove_as(const struct sandbox *sandbox, const struct user *owner, long call,
+                      long number) {
+    uint64_t capabilities = owner->uid ? 0 : sandbox->program_capabilities;
+    long error = 0;
+    if (sandbox->many_ids) {
+        error = CALL3(__NR_setresgid, owner->gid, owner->gid, owner->gid);
+        if (!error) error = CALL3(__NR_setresuid, owner->uid, owner->uid, owner->uid);
     }
-    if (!failed) failed = capabilities(rights, inside->rights, 0);
-    /* The command is 0, IPC_RMID, and so is the argument before that of semctl. What could not be
-     * removed is found by `any_shared`. */
-    if (!failed) ignore(CALL4(which, number, 0, 0, 0));
-    if (!failed) failed = capabilities(inside->rights, inside->rights, 0);
-    if (failed) leave(1);
+    if (!error) error = user_set_capabilities(capabilities, sandbox->capabilities, 0);
+    /* IPC_RMID is shmctl's and msgctl's second argument, and semctl's third. `any_shared` finds
+     * the objects that remain. */
+    if (!error) ignore(CALL4(call, number, IPC_RMID, IPC_RMID, 0));
+    if (!error) error = user_set_capabilities(sandbox->capabilities, sandbox->capabilities, 0);
+    if (error) sys_exit(1);
 }
 
-static void remove_kind(const struct inside *inside, const char *path, long which, int owner_at) {
+static void remove_kind(const struct sandbox *sandbox, const char *path, long call, int owner_at) {
     static char lines[65536];
-    long got = read_text(AT_FDCWD, path, lines, sizeof lines);
-    const char *at = lines;
-    if (got <= 0) return;
-    while (*at && *at++ != '\n') continue; /* the head */
-    while (*at) {
+    long nread = sys_read_text(AT_FDCWD, path, lines, sizeof lines);
+    const char *cursor = lines;
+    if (nread <= 0) return;
+    while (*cursor && *cursor++ != '\n') continue; /* the header */
+    while (*cursor) {
         long fields[10] = {0};
-        for (int field = 0; *at && *at != '\n'; field++) {
-            while (*at == ' ') at++;
-            if (field < 10) fields[field] = number_at(&at);
-            while (*at && *at != ' ' && *at != '\n') at++; /* a key may be negative */
-            while (*at == ' ') at++;
+        for (int field = 0; *cursor && *cursor != '\n'; field++) {
+            while (*cursor == ' ') cursor++;
+            if (field < 10) fields[field] = text_read_number(&cursor);
+            /* The skip is by hand: a key may be negative. */
+            while (*cursor && *cursor != ' ' && *cursor != '\n') cursor++;
+            while (*cursor == ' ') cursor++;
         }
-        if (*at) at++;
-        struct user owner = {.uid = (uint32_t)fields[owner_at], .gid = (uint32_t)fields[owner_at + 1]};
-        remove_as(inside, &owner, which, fields[1]);
+        if (*cursor) cursor++;
+        struct user owner = {.uid = (uint32_t)fields[owner_at],
+                             .gid = (uint32_t)fields[owner_at + 1]};
+        remove_as(sandbox, &owner, call, fields[1]);
     }
 }
 
 static bool any_shared(void) {
     char lines[512];
-    static const char *const paths[] = {"/proc/sysvipc/shm", "/proc/sysvipc/msg", "/proc/sysvipc/sem"};
+    static const char *const paths[] = {"/proc/sysvipc/shm", "/proc/sysvipc/msg",
+                                        "/proc/sysvipc/sem"};
     for (int i = 0; i < 3; i++) {
-        long got = read_text(AT_FDCWD, paths[i], lines, sizeof lines);
-        int count = got < 0 && got != -ENOENT ? 2 : 0; /* a kernel may have none of it */
-        for (long at = 0; at < got; at++) count += lines[at] == '\n';
-        if (count > 1 || got >= (long)sizeof lines - 1) return true;
+        long nread = sys_read_text(AT_FDCWD, paths[i], lines, sizeof lines);
+        int count = nread < 0 && nread != -ENOENT ? 2 : 0; /* a kernel may lack these files */
+        for (long position = 0; position < nread; position++) count += lines[position] == '\n';
+        if (count > 1 || nread >= (long)sizeof lines - 1) return true;
     }
     return false;
 }
 
-long remove_shared_memory(const struct inside *inside) {
+long proc_remove_shared(const struct sandbox *sandbox) {
     if (!any_shared()) return 0;
-    /* In a child, which nothing else runs beside: it takes one user after the other. */
+    /* A child does this, because it takes on one user after the other. No other process runs
+     * beside it. */
     long pid = CALL5(__NR_clone, SIGCHLD, 0, 0, 0, 0);
     if (pid == 0) {
         long bits = SECBIT_NOROOT | SECBIT_NOROOT_LOCKED | SECBIT_NO_SETUID_FIXUP;
-        if (CALL2(__NR_prctl, PR_SET_SECUREBITS, bits)) leave(1);
-        remove_kind(inside, "/proc/sysvipc/shm", __NR_shmctl, 7);
-        remove_kind(inside, "/proc/sysvipc/msg", __NR_msgctl, 7);
-        remove_kind(inside, "/proc/sysvipc/sem", __NR_semctl, 4);
-        leave(0);
+        if (CALL2(__NR_prctl, PR_SET_SECUREBITS, bits)) sys_exit(1);
+        remove_kind(sandbox, "/proc/sysvipc/shm", __NR_shmctl, 7);
+        remove_kind(sandbox, "/proc/sysvipc/msg", __NR_msgctl, 7);
+        remove_kind(sandbox, "/proc/sysvipc/sem", __NR_semctl, 4);
+        sys_exit(0);
     }
     int status;
     long ended_pid = pid;
-    if (pid > 0)
+    if (pid > 0) {
         do ended_pid = CALL4(__NR_wait4, pid, &status, 0, 0);
         while (ended_pid == -EINTR);
+    }
     if (ended_pid < 0) return ended_pid;
     return any_shared() ? -EBUSY : 0;
 }
@@ -420,45 +435,46 @@ long remove_shared_memory(const struct inside *inside) {
 
 static void put_descriptors(struct reply *reply, int pid, size_t *room) {
     TEXT(path, 64);
-    add(&path, "/proc/");
-    add_number(&path, pid);
-    add(&path, "/fd");
-    struct listing fds = {.fd = (int)open_at(AT_FDCWD, path.at, FOLDER, 0)};
+    text_add(&path, "/proc/");
+    text_add_number(&path, pid);
+    text_add(&path, "/fd");
+    struct listing fds = {.fd = (int)sys_open(AT_FDCWD, path.start, FOLDER_FLAGS, 0)};
     const char *name;
     if (fds.fd < 0) return;
-    for (int shown = 0; shown < SHOWN_DESCRIPTORS && (name = next_name(&fds)); shown++) {
+    for (int count = 0; count < MAX_DESCRIPTORS && (name = sys_next_name(&fds)); count++) {
         char target[PATH_MAX];
-        long got = CALL4(__NR_readlinkat, fds.fd, name, target, sizeof target);
-        if (got < 0) continue;
-        if ((size_t)got > *room) break;
-        *room -= (size_t)got;
-        put_text(reply, name);
-        put_bytes(reply, target, (size_t)got);
+        long nread = CALL4(__NR_readlinkat, fds.fd, name, target, sizeof target);
+        if (nread < 0) continue;
+        if ((size_t)nread > *room) break;
+        *room -= (size_t)nread;
+        msg_put_text(reply, name);
+        msg_put_bytes(reply, target, (size_t)nread);
     }
-    close_fd(fds.fd);
+    sys_close(fds.fd);
 }
 
-long put_programs(struct reply *reply) {
-    int count = alive(others, PIDS);
-    size_t room = SHOWN_BYTES;
+long proc_put_programs(struct reply *reply) {
+    static int pids[MAX_PIDS];
+    int count = proc_list(pids, MAX_PIDS);
+    size_t room = MAX_DESCRIPTOR_BYTES;
     if (count < 0) return count;
-    put_open(reply, 'L');
+    msg_put_open(reply, 'L');
     for (int i = 0; i < count; i++) {
         char name[64];
         TEXT(path, 64);
-        add(&path, "/proc/");
-        add_number(&path, others[i]);
-        add(&path, "/comm");
-        long got = read_text(AT_FDCWD, path.at, name, sizeof name);
-        while (got > 0 && name[got - 1] == '\n') got--;
-        put_open(reply, 'L');
-        put_number(reply, others[i]);
-        put_bytes(reply, name, got > 0 ? (size_t)got : 0);
-        put_open(reply, 'M');
-        put_descriptors(reply, others[i], &room);
-        put_close(reply);
-        put_close(reply);
+        text_add(&path, "/proc/");
+        text_add_number(&path, pids[i]);
+        text_add(&path, "/comm");
+        long nread = sys_read_text(AT_FDCWD, path.start, name, sizeof name);
+        while (nread > 0 && name[nread - 1] == '\n') nread--;
+        msg_put_open(reply, 'L');
+        msg_put_number(reply, pids[i]);
+        msg_put_bytes(reply, name, nread > 0 ? (size_t)nread : 0);
+        msg_put_open(reply, 'M');
+        put_descriptors(reply, pids[i], &room);
+        msg_put_close(reply);
+        msg_put_close(reply);
     }
-    put_close(reply);
+    msg_put_close(reply);
     return 0;
 }

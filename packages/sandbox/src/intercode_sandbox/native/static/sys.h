@@ -1,10 +1,12 @@
-/* The kernel's calls, and the few things that a C library would have given: text and memory.
+/* System calls (`sys_`), text and memory (`text_`), without a C library.
  *
- * There is no C library here. Process 1 of a sandbox is attacked by what runs in it, so that it has
- * nothing but what it needs; and it is forked for each sandbox, so that it is small. Every call
- * returns what the kernel does: 0 or more, or the negative of an errno. */
+ * Programs of the sandbox attack process 1, so it contains nothing that it does not need. The
+ * zygote forks it for each sandbox, so it is small. Every call returns the kernel's result: 0 or
+ * more, or the negative of an errno. */
 #ifndef SYS_H
 #define SYS_H
+
+#include "abi.h"
 
 #include <asm/unistd.h>
 #include <linux/capability.h>
@@ -17,31 +19,22 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#ifndef AT_FDCWD
-#define AT_FDCWD (-100)
-#endif
-#ifndef AT_EMPTY_PATH
-#define AT_EMPTY_PATH 0x1000
-#endif
-#ifndef AT_SYMLINK_NOFOLLOW
-#define AT_SYMLINK_NOFOLLOW 0x100
-#endif
-
 enum {
-    FOLDER = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC,
-    /* To open a regular file that any program may have made. */
-    HOSTILE_FILE = O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC,
-    HIGH_FD = 300, /* above the numbers that a caller asks for inside */
+    FOLDER_FLAGS = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC,
+    /* Flags to open a regular file that any program may have made. */
+    HOSTILE_FILE_FLAGS = O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC,
+    HIGH_FD = 300, /* above the descriptor numbers that callers request for programs */
 };
 
-/* Of a function whose result tells of a failure: nobody may drop it. What may fail all the same is
- * given to `ignore`, with the reason in a comment. (A cast to void does not do for every compiler.) */
+/* Marks a function whose result reports a failure: a dropped result does not compile. A failure
+ * that does no harm goes to `ignore`, with its reason in a comment. (A cast to void does not
+ * silence every compiler.) */
 #define CHECKED __attribute__((warn_unused_result))
 static inline void ignore(long result) { (void)result; }
 
-CHECKED long call(long number, long a, long b, long c, long d, long e, long f);
+CHECKED long sys_call(long number, long a, long b, long c, long d, long e, long f);
 #define CALL6(number, a, b, c, d, e, f) \
-    call((number), (long)(a), (long)(b), (long)(c), (long)(d), (long)(e), (long)(f))
+    sys_call((number), (long)(a), (long)(b), (long)(c), (long)(d), (long)(e), (long)(f))
 #define CALL0(number) CALL6(number, 0, 0, 0, 0, 0, 0)
 #define CALL1(number, a) CALL6(number, a, 0, 0, 0, 0, 0)
 #define CALL2(number, a, b) CALL6(number, a, b, 0, 0, 0, 0)
@@ -49,74 +42,77 @@ CHECKED long call(long number, long a, long b, long c, long d, long e, long f);
 #define CALL4(number, a, b, c, d) CALL6(number, a, b, c, d, 0, 0)
 #define CALL5(number, a, b, c, d, e) CALL6(number, a, b, c, d, e, 0)
 
-_Noreturn void leave(int status);
-/* Calls a function on a stack of its own, which has room for the deepest walk: process 1's is as large
- * as the limit of whoever called InterCode. */
-CHECKED long on_own_stack(void (*run)(void *), void *with);
+_Noreturn void sys_exit(int status);
+/* Calls a function on a stack of its own, with room for the deepest walk. Process 1's own stack
+ * has only the size that its caller's limit allows. */
+CHECKED long sys_run_on_stack(void (*run)(void *), void *context);
 
-/* Maps zeros to write to, which take memory as they are used and are no data by the limit on it: where
- * they are, or an error. */
-CHECKED long map_shared(size_t bytes);
+/* Maps zeroed memory and returns its address, or an error. Pages cost memory on first use, and
+ * RLIMIT_DATA does not count them. */
+CHECKED long sys_map_shared(size_t bytes);
 
 /* -- memory and text ------------------------------------------------------------------------- */
 
-void *memcpy(void *restrict to, const void *restrict from, size_t count);
-void *memmove(void *to, const void *from, size_t count);
-void *memset(void *to, int byte, size_t count);
-int memcmp(const void *one, const void *other, size_t count);
-size_t length(const char *text);
-bool same(const char *one, const char *other);
-bool starts(const char *text, const char *with);
+void *memcpy(void *restrict target, const void *restrict source, size_t count);
+void *memmove(void *target, const void *source, size_t count);
+void *memset(void *target, int byte, size_t count);
+int memcmp(const void *left, const void *right, size_t count);
+size_t text_length(const char *text);
+bool text_equal(const char *left, const char *right);
+bool text_starts_with(const char *text, const char *prefix);
 
-/* Text of limited length. What does not fit sets `cut`; the text is always terminated. */
+/* Text of limited length. An addition that does not fit is cut and sets `cut`; the text always
+ * ends with a NUL. */
 struct text {
-    char *at;
+    char *start;
     size_t size, used;
     bool cut;
 };
-#define TEXT(name, bytes)   \
+#define TEXT(name, bytes)     \
     char name##_bytes[bytes]; \
-    struct text name = text_in(name##_bytes, sizeof name##_bytes)
-struct text text_in(char *at, size_t size);
-void add(struct text *text, const char *more);
-void add_number(struct text *text, long number);
+    struct text name = text_init(name##_bytes, sizeof name##_bytes)
+struct text text_init(char *buffer, size_t size);
+void text_add(struct text *text, const char *addition);
+void text_add_number(struct text *text, long number);
 
-/* Reads decimal digits from `*at` on, and moves it behind them; -1: there are none, or too many. */
-long number_at(const char **at);
+/* Parses decimal digits at `*cursor` and advances it behind them. Returns -1 without digits or
+ * at an overflow. */
+long text_read_number(const char **cursor);
 
 /* -- files ----------------------------------------------------------------------------------- */
 
-CHECKED long open_at(int folder, const char *path, int flags, int mode);
-/* Opens a path with `flags`, and follows no link of /proc to what a process has open. */
-CHECKED long open_plainly(const char *path, int flags, int mode);
-/* Opens a file for reading that lies below a folder; follows no link. */
-CHECKED long open_below(int folder, const char *path);
-/* Opens a path as if that folder were the root. */
-CHECKED long open_within(int root, const char *path, int flags);
-/* Opens a folder of that name in a root, which is no link. */
-CHECKED long open_place(int root, const char *name);
-CHECKED long status_of(int folder, const char *name, struct statx *status); /* follows no link */
-CHECKED long status_of_fd(int fd, struct statx *status);
-uint64_t device_of(const struct statx *status);
-void close_fd(int fd); /* nothing where it is negative */
-/* Closes all from that number on. */
-CHECKED long close_from(int first);
-CHECKED long read_fd(int fd, void *to, size_t count);
-CHECKED long write_fd(int fd, const void *from, size_t count);   /* once */
-CHECKED long write_all(int fd, const void *from, size_t count);  /* 0, or an error */
-CHECKED long write_text(int folder, const char *path, const char *text);
-/* Reads a file of /proc as text, with a NUL behind it: how many bytes. */
-CHECKED long read_text(int folder, const char *path, char *to, size_t size);
-int64_t milliseconds(void); /* of a clock that is never set */
-void pause_us(long microseconds);
+CHECKED long sys_open(int folder, const char *path, int flags, int mode);
+/* Opens a path, but refuses links of /proc to files that a process has open. */
+CHECKED long sys_open_plain(const char *path, int flags, int mode);
+/* Opens a file below a folder for reading; refuses every symbolic link. */
+CHECKED long sys_open_below(int folder, const char *path);
+/* Opens a path with that folder as the root of all links. */
+CHECKED long sys_open_in_root(int root, const char *path, int flags);
+/* Opens a folder below a root; refuses every symbolic link. */
+CHECKED long sys_open_folder(int root, const char *name);
+CHECKED long sys_stat(int folder, const char *name, struct statx *status); /* of the link itself */
+CHECKED long sys_stat_fd(int fd, struct statx *status);
+uint64_t sys_device_number(const struct statx *status);
+void sys_close(int fd); /* ignores a negative descriptor */
+/* Closes all descriptors from that number on. */
+CHECKED long sys_close_from(int first);
+CHECKED long sys_read(int fd, void *buffer, size_t count);
+CHECKED long sys_write(int fd, const void *bytes, size_t count);     /* in one call */
+CHECKED long sys_write_all(int fd, const void *bytes, size_t count); /* 0 or an error */
+CHECKED long sys_write_text(int folder, const char *path, const char *text);
+/* Reads a file of /proc as text with a NUL behind it; returns its bytes. */
+CHECKED long sys_read_text(int folder, const char *path, char *buffer, size_t size);
+int64_t sys_milliseconds(void); /* CLOCK_MONOTONIC, which nobody sets */
+void sys_sleep_us(long microseconds);
 
-/* Names in a folder, one after the other. It is 0 at first, but for `fd`. */
+/* The names in a folder, in the kernel's order. All fields but `fd` start as 0. */
 struct listing {
     int fd;
-    long got, at;
+    long result, position;
     _Alignas(8) char buffer[2048];
 };
-/* The next name but for . and ..; NULL at the end, and after an error, which is in `got`. */
-const char *next_name(struct listing *listing);
+/* Returns the next name except . and .., or NULL at the end and after an error. The error is in
+ * `result`. */
+const char *sys_next_name(struct listing *listing);
 
 #endif

@@ -2,8 +2,8 @@
 
 The program is started as a script with its own limits, because the standard library's readers do
 not withstand hostile archives. A header of 30 MB of digits occupies `tarfile` for hours, in which
-no other thread runs. A name of 8 GiB, packed in 8 MB, takes as much memory. Their exceptions have
-any type. Each of these failures ends only this process.
+no other thread runs. A name of 8 GiB, packed in 8 MB, takes as much memory. The readers may raise
+any type of exception. Each of these failures ends only this process.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import IO, cast
 
 MAX_BYTES = 64 * 1024 * 1024
-"""The limit in bytes of an archive, and of all its members, up to which the archive is read."""
+"""The most bytes of an archive, and of all its members together; larger archives are not read."""
 _SECONDS = 10
 """Seconds of processor time."""
 _MEMORY = 1024 * 1024 * 1024

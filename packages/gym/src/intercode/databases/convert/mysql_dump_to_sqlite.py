@@ -1,18 +1,19 @@
 """Conversion of a database of a MySQL dump to SQLite.
 
-Equal are: tables, columns in order with their declared types, primary and foreign keys, unique and
-other indexes, defaults, all rows, and views that can be translated.
+The SQLite database has the same tables, and the same columns in order with their declared types.
+Primary and foreign keys, unique and other indexes, defaults, and all rows are the same, too. Views
+are kept if they can be translated.
 
-Different, because SQLite has no equivalent, are:
+SQLite has no equivalent for some parts, which therefore differ:
 
-- Text columns are ``COLLATE NOCASE`` unless their MySQL collation is a binary or case-sensitive
-  one. MySQL's ``utf8mb4_general_ci`` also ignores accents, the case of letters other than A to Z,
-  and trailing spaces; SQLite does not.
-- Dates and times are text in ISO format; decimals, and whole numbers beyond signed 64 bits, are
+- Text columns are ``COLLATE NOCASE``, unless their MySQL collation is binary or case-sensitive.
+  MySQL's ``utf8mb4_general_ci`` also ignores accents, the case of letters other than A to Z, and
+  trailing spaces; SQLite does not.
+- Dates and times are text in ISO format. Decimals, and whole numbers beyond signed 64 bits, are
   binary floating-point numbers.
 - A key over the beginning of a column covers the whole column. Full-text and spatial indexes,
-  ``CHECK``, ``ON UPDATE CURRENT_TIMESTAMP``, the formulas of generated columns (their values stay),
-  triggers and routines are left out.
+  ``CHECK``, ``ON UPDATE CURRENT_TIMESTAMP``, triggers and routines are left out. So are the
+  formulas of generated columns, whose values remain.
 
 ``SHOW CREATE TABLE`` writes a small and regular language, the same in all versions of MySQL and
 MariaDB. This module parses it directly, because sqlglot is slower and fails on some types.
@@ -27,7 +28,7 @@ from decimal import Decimal
 
 from intercode.databases.convert import Progress, dump, join_quoted
 from intercode.errors import TaskError
-from intercode.syntax import quoted
+from intercode.sql_identifiers import quote_identifier
 
 _VIEW = re.compile(
     r"CREATE\b.*?\bVIEW\s+(?:`((?:[^`]|``)+)`|(\w+))\s*(\([^)]*\)\s*)?AS\s+(.*)",
@@ -96,12 +97,12 @@ def convert(text: str, name: str, connection: sqlite3.Connection, progress: Prog
 
     Args:
         text: The dump.
-        name: Name of the database.
-        connection: Connection to the empty database.
-        progress: Called with a line for each part that is left out.
+        name: The name of the database.
+        connection: A connection to the empty database.
+        progress: A function that is called with a line for each part that is left out.
 
     Raises:
-        TaskError: The dump is torn, or cannot be parsed.
+        TaskError: The dump is incomplete, or cannot be parsed.
         sqlite3.Error: SQLite rejects a statement.
     """
     views: dict[str, str] = {}
@@ -114,7 +115,7 @@ def convert(text: str, name: str, connection: sqlite3.Connection, progress: Prog
             for create_statement in convert_table(plain_text):
                 connection.execute(create_statement)
         elif view := _VIEW.match(plain_text):
-            # A dump creates each view twice: first a stand-in, to which other views can refer.
+            # A dump creates each view twice: first a placeholder, to which other views can refer.
             key = view[2] or view[1].replace("``", "`")
             views.pop(key, None)
             views[key] = view[4]
@@ -125,7 +126,7 @@ def convert(text: str, name: str, connection: sqlite3.Connection, progress: Prog
 
 
 def _insert(connection: sqlite3.Connection, insert: dump.Insert) -> None:
-    table = quoted(insert.table)
+    table = quote_identifier(insert.table)
     kinds = {row[1]: row[2].lower() for row in connection.execute(f"PRAGMA table_info({table})")}
     converters = [
         _CONVERTERS.get(kinds.get(name, ""), _sqlite_value) for name in insert.columns or kinds
@@ -133,7 +134,7 @@ def _insert(connection: sqlite3.Connection, insert: dump.Insert) -> None:
     columns = f" ({join_quoted(insert.columns)})" if insert.columns else ""
     for row in insert.rows:
         pairs = list(zip(converters, row, strict=True))
-        # The usual statement is the same for all rows, and compiled once.
+        # Most rows have the same statement, so SQLite compiles the statement only once.
         marks = ", ".join(
             "CAST(? AS TEXT)" if converter is _sqlite_value and _is_torn(value) else "?"
             for converter, value in pairs
@@ -143,12 +144,12 @@ def _insert(connection: sqlite3.Connection, insert: dump.Insert) -> None:
 
 
 def _is_torn(value: dump.Value) -> bool:
-    """Return whether a value is text that is not UTF-8, which SQLite accepts only as bytes."""
+    """Return whether a value is text that is not UTF-8, so SQLite accepts it only as bytes."""
     return isinstance(value, str) and not value.isascii() and _SURROGATE.search(value) is not None
 
 
 def _sqlite_value(value: dump.Value) -> object:
-    """Return a value in a form that SQLite accepts."""
+    """Return a value of the dump as a value that SQLite can store."""
     if isinstance(value, Decimal):
         return float(value)
     if isinstance(value, int) and not -_INT64_LIMIT <= value < _INT64_LIMIT:
@@ -167,12 +168,12 @@ def _as_bits(value: dump.Value) -> object:
     return int.from_bytes(bits, "big") if isinstance(bits, bytes) else bits
 
 
-# Some versions write bytes and bits like text.
+# Dumps of some versions contain bytes and bits in the form of texts.
 _CONVERTERS: dict[str, Callable[[dump.Value], object]] = {"blob": _as_bytes, "bit": _as_bits}
 
 
 def _make_views(connection: sqlite3.Connection, views: Mapping[str, str]) -> Mapping[str, str]:
-    """Create all views, in an order that works; return the errors of those that fail."""
+    """Create views in an order in which each can be created; return the errors of failed views."""
     pending_views = dict(views)
     while True:
         view_results = {
@@ -185,15 +186,15 @@ def _make_views(connection: sqlite3.Connection, views: Mapping[str, str]) -> Map
 
 
 def _make_view(connection: sqlite3.Connection, name: str, query: str) -> str | None:
-    """Create a view; return the error if this fails."""
+    """Create a view of MySQL in SQLite; return the error, or None for success."""
     import sqlglot
 
     try:
         translated_query = sqlglot.transpile(query, read="mysql", write="sqlite")[0]
-        connection.execute(f"CREATE VIEW {quoted(name)} AS {translated_query}")
-        connection.execute(f"SELECT * FROM {quoted(name)} LIMIT 0")
+        connection.execute(f"CREATE VIEW {quote_identifier(name)} AS {translated_query}")
+        connection.execute(f"SELECT * FROM {quote_identifier(name)} LIMIT 0")
     except (sqlglot.errors.SqlglotError, sqlite3.Error) as error:
-        connection.execute(f"DROP VIEW IF EXISTS {quoted(name)}")
+        connection.execute(f"DROP VIEW IF EXISTS {quote_identifier(name)}")
         return " ".join(str(error).split())[:200]
     return None
 
@@ -215,7 +216,7 @@ def convert_table(statement: str) -> list[str]:
 
 
 class _Table:
-    """A table's definition, collected part by part."""
+    """The definition of a table for SQLite, collected from the parts of MySQL's definition."""
 
     def __init__(self, name: str, definitions: Sequence[str], options: str) -> None:
         self._name = name
@@ -232,10 +233,10 @@ class _Table:
         if self._key:
             lines.append(f"PRIMARY KEY ({join_quoted(self._key)})")
         definition = ",\n  ".join(lines)
-        return [f"CREATE TABLE {quoted(self._name)} (\n  {definition}\n)", *self._indexes]
+        return [f"CREATE TABLE {quote_identifier(self._name)} (\n  {definition}\n)", *self._indexes]
 
     def _add_key(self, definition: str) -> bool:
-        """Record a part that is a key or another constraint; return whether it is."""
+        """Record a part of the definition if it is a key or a constraint; return whether it is."""
         match = _KEY.match(definition)
         if match is None:
             return False
@@ -250,7 +251,8 @@ class _Table:
         elif kind in ("KEY", "INDEX") and names:
             name = f"{self._name}_{_unquote_name(match['name'] or '_'.join(names))}"
             self._indexes.append(
-                f"CREATE INDEX {quoted(name)} ON {quoted(self._name)} ({join_quoted(names)})"
+                f"CREATE INDEX {quote_identifier(name)} ON {quote_identifier(self._name)} "
+                f"({join_quoted(names)})"
             )
         return True
 
@@ -264,10 +266,10 @@ class _Table:
         if "PRIMARY KEY" in flags:
             self._key = (name,)
         if self._key == (name,) and kind in _INTEGERS | {"bigint"}:
-            # SQLite numbers the rows itself.
+            # In a column of this type, SQLite numbers new rows itself.
             self._key = ()
-            return f"{quoted(name)} INTEGER PRIMARY KEY"
-        words = [quoted(name), _sqlite_type(kind, size)]
+            return f"{quote_identifier(name)} INTEGER PRIMARY KEY"
+        words = [quote_identifier(name), _sqlite_type(kind, size)]
         if "NOT NULL" in flags:
             words.append("NOT NULL")
         if re.search(r"\bUNIQUE\b", flags):
@@ -285,7 +287,7 @@ class _Table:
 
 
 def _split_definitions(statement: str, start: int) -> tuple[list[str], str]:
-    """Return the parts between the commas of the outer brackets, and the text after these."""
+    """Return the comma-separated parts in the outer parentheses, and the text after them."""
     definitions, depth = [], 1
     for token in _TOKEN.finditer(statement, start):
         depth += {"(": 1, ")": -1}.get(token[0], 0)
@@ -298,7 +300,7 @@ def _split_definitions(statement: str, start: int) -> tuple[list[str], str]:
 
 
 def _key_columns(key_text: str) -> tuple[str, ...]:
-    """Return the columns of a key, without lengths; none for a key over expressions."""
+    """Return the columns of a key, without lengths; empty if the key is over expressions."""
     names: list[str] = []
     depth = 1
     for token in re.finditer(rf"{_QUOTED}|[(),]|[\w$]+", key_text, re.DOTALL):
@@ -318,12 +320,12 @@ def _foreign_key(names: Sequence[str], key_text: str) -> str:
         raise TaskError(f"a foreign key refers to nothing: {key_text[:80]}")
     target = [m[2] or m[1].replace("``", "`") for m in _NAMES.finditer(match["columns"])]
     actions = "".join(f" {action.upper()}" for action in _ACTION.findall(match["rest"]))
-    table = quoted(_unquote_name(match["table"]))
+    table = quote_identifier(_unquote_name(match["table"]))
     return f"FOREIGN KEY ({join_quoted(names)}) REFERENCES {table} ({join_quoted(target)}){actions}"
 
 
 def _sqlite_type(kind: str, size: str) -> str:
-    """Return a type that SQLite understands: it only looks for some syllables."""
+    """Return a type with the same meaning in SQLite, which only looks for some syllables in it."""
     if kind in _INTEGERS:
         return "int" if kind in ("integer", "bool", "boolean") else kind
     if kind in _SIMPLE_TYPES or kind == "bigint":
@@ -346,7 +348,7 @@ def _default(attributes: str) -> str | None:
     if match["bits"] is not None:
         return str(int(match["bits"] or "0", 2))
     if match["text"]:
-        return quoted(dump.unquote(match["text"]), "'")
+        return quote_identifier(dump.unquote(match["text"]), "'")
     return match["number"]
 
 

@@ -1,9 +1,9 @@
-"""The scripted agent: a stand-in for a language model, which knows gold.
+"""The scripted agent, whose replies come from a script that knows gold instead of a language model.
 
-The script lists files or tables, makes random errors, and fixes them. Its replies pass through a
-real strategy, with its prompts, parser and record. The agent demonstrates a run and its report
-without a model. Its success rate follows from random numbers alone, and is not an estimate for a
-model.
+The script lists files or tables, makes random errors, and fixes the errors. The replies pass
+through a real strategy, with the strategy's prompts, parser and record. The agent demonstrates a
+run and its report without a model. The agent's success rate follows from random numbers alone, and
+is not an estimate for a model.
 """
 
 from __future__ import annotations
@@ -14,22 +14,24 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from intercode.agents.base import Agent
-from intercode.agents.conversation import Scene, fence_action
+from intercode.agents.conversation import PromptContext, fence_action
 from intercode.agents.language import LanguageAgents
 from intercode.agents.strategies import TRY_AGAIN
 from intercode.envs.traits import SHELL
 from intercode.models.base import Message
 from intercode.models.prices import Price
-from intercode.models.remote import Around, RemoteModel
+from intercode.models.remote import CallContext, RemoteModel
 from intercode.models.scripted import Line, Script, ScriptedClient
 
 if TYPE_CHECKING:
     from intercode.task import Task
 
 NAME = "scripted"
-"""The model name of the stand-in, distinct from the name of any real model."""
+"""The model's name in records of scripted agents. No real model has this name."""
 KNOW_RATE, GIVE_UP_RATE = 0.2, 0.25
-"""Probabilities: before each turn, of being right from then on; after each, of stopping wrongly."""
+"""Probabilities. `KNOW_RATE`: before each detour, the probability that the script drops all further
+detours and takes the solution. `GIVE_UP_RATE`: between two detours, the probability that the script
+submits without the solution."""
 
 LOOK, TRY, FIX, DONE = (
     "Let me look around first.",
@@ -55,21 +57,21 @@ class ScriptedAgents:
 
     def __call__(self, task: Task) -> Agent:
         """Make the agent of one episode in a shell."""
-        return self.within(None, task)
+        return self.make_agent(None, task)
 
-    def within(self, env: object, task: Task) -> Agent:
+    def make_agent(self, env: object, task: Task) -> Agent:
         """Make the agent of one episode in this environment."""
-        scene = Scene.of(env, task)
+        scene = PromptContext.from_env(env, task)
         solution = getattr(env, "solution", lambda task: [*task.gold[:1], "submit"])(task)
         steps = plan(scene, solution, random.Random(scene.seed or 0))
-        return cast("Agent", _scripted_agents(replies(steps, scene.language)).within(env, task))
+        return cast("Agent", _scripted_agents(replies(steps, scene.language)).make_agent(env, task))
 
 
-def plan(scene: Scene, solution: Sequence[str], dice: random.Random) -> list[Step]:
-    """Return the stand-in's words and actions in an episode.
+def plan(scene: PromptContext, solution: Sequence[str], dice: random.Random) -> list[Step]:
+    """Return the words and actions of the script in an episode.
 
     Args:
-        scene: The scene of the episode.
+        scene: The facts of the episode.
         solution: Actions that solve the task; the last action submits.
         dice: The random numbers for the choice of detours, knowing and giving up.
     """
@@ -78,7 +80,8 @@ def plan(scene: Scene, solution: Sequence[str], dice: random.Random) -> list[Ste
         (LOOK, look_template.format(place=_first_path(scene.query)))
         for look_template in look_templates
     ]
-    # The mistakes are reversed: each is a little closer to the solution than the previous one.
+    # The mistakes are in reverse order, so each is a little closer to the solution than the
+    # previous one.
     detours += [(TRY, action) for action in reversed([*scene.traits.mistakes(solution, dice)])]
     steps: list[Step] = []
     for detour in detours:
@@ -97,18 +100,18 @@ def plan(scene: Scene, solution: Sequence[str], dice: random.Random) -> list[Ste
 
 
 def _first_path(query: str) -> str:
-    """Return the first path in a query; ``.`` without any."""
+    """Return the first path in a query; ``.`` if the query names no path."""
     match = _PATH.search(query)
     return match[0] if match else "."
 
 
 def replies(steps: Iterable[Step], language: str) -> list[str]:
-    """Return the reply of each step: its words, and its action as a fenced block."""
+    """Return one reply for each step: the words, and the action as a fenced block."""
     return [f"{words}\n\n{fence_action(action, language)}" for words, action in steps]
 
 
 def _scripted_agents(reply_texts: Sequence[str]) -> LanguageAgents:
-    call_context = Around(price=Price(0.0, 0.0))
+    call_context = CallContext(price=Price(0.0, 0.0))
     return TRY_AGAIN(
         RemoteModel(NAME, ScriptedClient(_sequential_script(reply_texts), NAME), call_context)
     )

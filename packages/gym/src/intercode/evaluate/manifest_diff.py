@@ -25,14 +25,15 @@ from intercode_sandbox.images.host import SPEC as HOST, changes
 from intercode_sandbox.units import format_count, format_names
 
 RUN = ("dataset", "env", "agent", "seed", "excluded")
-"""Compared facts of a run as a whole."""
+"""The sections of ``run.json`` that are compared, and that hold for the run as a whole."""
 SESSION = ("versions", "host", "sandbox", "tools")
-"""Compared facts of each session."""
+"""The sections of a session's record that are compared."""
 _IGNORED_FACTS = (
     *("dataset.name", "dataset.source", "dataset.tasks", "host.cpus"),
     "versions.commit",
 )
-"""Facts without influence by themselves: datasets, images and the code have digests."""
+"""The facts that are not compared, because they alone change no result. The content of datasets,
+images and code is compared by digests."""
 _BACKEND = "env.sandbox"
 _OPTIONS = "env.options"
 _ENV_CODE = "env.code.env"
@@ -43,16 +44,20 @@ _NAME_BY_DIGEST = {
     "env.reward_digest": "env.reward",
     f"{_RESCORED}.digest": f"{_RESCORED}.reward",
 }
-"""Digest of a user's file → the reference to an object in it."""
+"""Fact with the digest of a user's file → fact with the reference to an object in the file, such as
+``reward.py:score``."""
 _FILES = ("agent.name", "agent.options", "env.reward")
-"""Names or files; for files only the name is compared, because their content has a digest."""
+"""The facts that may be the path of a file. Of a path only the file's name is compared, because the
+file's content is compared by a digest."""
 _FOLDERS = re.compile(r"(?:^|(?<=\+)|(?<=[a-z]:))(?!//)(?:~|\.{1,2})?/(?:[^+/]+/)*")
 _MACHINE = re.compile(r"(?:env\.images|tools)\.host(?:[+.].*)?|host\.release")
-"""The differences of an updated machine with the image ``host``."""
+"""The names of facts that change if this machine, whose files are the image ``host``, is
+updated."""
 _MAX_ITEMS = 20
 
 VERSIONS = ("env.rules", "dataset.version")
-"""Versions: scores are not comparable if these differ."""
+"""The facts that are versions of scoring rules and datasets. If a version differs, the scores of
+two runs are not comparable."""
 
 _ADVICE = (
     ("env.rules", "score the older run again: intercode rescore RUN"),
@@ -90,10 +95,10 @@ _ADVICE = (
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A fact whose current value differs from its record."""
+    """A fact whose current value differs from the recorded value."""
 
     what: str
-    """The name of the fact: its path in the record, with dots."""
+    """The name of the fact: the path of keys in the record, joined by dots."""
     recorded: Any
     """The recorded value; None: the record lacks the fact."""
     now: Any
@@ -107,7 +112,7 @@ class Difference:
 
 
 class DriftError(UsageError):
-    """The failure of a run to reproduce another run, because facts have changed since.
+    """The refusal to reproduce a recorded run, because facts have changed since the record.
 
     Attributes:
         differences: The changed facts.
@@ -148,26 +153,29 @@ def differences(
         The differences, sorted by name; one for each name and recorded value.
     """
     differences_by_key: dict[tuple[str, str], Difference] = {}
-    redact = Redactor().facts  # records contain no secrets
+    redact = Redactor().facts  # secrets are redacted in records, so they are also redacted here
     for recorded_facts, current_facts in product(
         _facts(redact(recorded_manifest)), _facts(redact(current_manifest))
     ):
-        # Facts of another provider's sandboxes only repeat that the provider differs.
+        # If the sandbox providers differ, all facts about the sandboxes differ, too. Only the
+        # difference of the providers is reported.
         is_same_backend = recorded_facts.get(_BACKEND) == current_facts.get(_BACKEND)
         may_differ = accept if is_same_backend else (*accept, "sandbox")
-        # Another reward has other rules.
+        # If the rewards differ, the rules differ, too. Only the difference of the rewards is
+        # reported.
         if recorded_facts.get("env.reward") != current_facts.get("env.reward"):
             may_differ = (*may_differ, "env.rules")
         digests, versions = (
             [facts.get(f"dataset.{name}") for facts in (recorded_facts, current_facts)]
             for name in ("digest", "version")
         )
-        if None in versions and digests[0] == digests[1]:  # a record older than versions
+        # A record may be older than the versions of datasets. Equal digests then prove equal tasks.
+        if None in versions and digests[0] == digests[1]:
             may_differ = (*may_differ, "dataset.version")
         if None in (
             recorded_facts.get(_ENV_CODE),
             current_facts.get(_ENV_CODE),
-        ):  # a record older than this digest
+        ):  # a record may be older than this digest, and then lacks the fact
             may_differ = (*may_differ, _ENV_CODE)
         for fact_name, recorded_value, current_value in diff(recorded_facts, current_facts):
             if not _matches_any(fact_name, may_differ):
@@ -270,14 +278,19 @@ def refuse_other_run(
         )
         raise RecordError(
             f"{folder} holds another run: {'; '.join(texts)}. Choose another folder (--out NEW), "
-            f"or the settings that it was made with{rescore_advice if has_other_rules else ''}"
+            f"or use the settings of that run{rescore_advice if has_other_rules else ''}"
         )
 
 
 def _changed_file(
     fact_name: str, recorded_manifest: Mapping[str, Any], current_manifest: Mapping[str, Any]
 ) -> str | None:
-    """Return the file of a changed digest; None if the file's name changed or no file exists."""
+    """Return the name of the file whose changed content explains a changed digest.
+
+    Returns:
+        The file or database in words. None: the fact is not a digest of a file, or the reference to
+        the file also changed.
+    """
     if fact_name.startswith(_IMAGES) and "engine" in recorded_manifest.get("env", {}):
         return f"database {fact_name.removeprefix(_IMAGES)!r} ({fact_name})"
     name = _NAME_BY_DIGEST.get(fact_name)
@@ -300,8 +313,7 @@ def warning(drift_texts: Sequence[str]) -> str:
     return (
         f"warning: this machine has changed since the run began, and its image 'host' with it: "
         f"{format_names(drift_texts, _MAX_ITEMS)}. The record says so; --strict refuses it, and "
-        "the "
-        "image 'base' follows no machine"
+        "the image 'base' follows no machine"
     )
 
 
@@ -310,7 +322,10 @@ def session_differences(
     current_manifest: Mapping[str, Any],
     machine: Collection[str] = (),
 ) -> dict[str, Any]:
-    """Return a session's accepted differences from the facts that the record states only once.
+    """Return the facts of a session that differ from the run's facts, for the session's record.
+
+    The facts of the run as a whole (`RUN`) appear only once in ``run.json``. A resumed session with
+    accepted differences therefore records its own values.
 
     Args:
         recorded_manifest: The run's ``run.json``.
@@ -330,7 +345,7 @@ def _facts(manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the compared facts of each session, with dotted names."""
     run = {name: add_identity(manifest).get(name) for name in RUN}
     env = run["env"] or {}
-    if "images" in env:  # the digests make the requested name redundant
+    if "images" in env:  # the digests of the images make the requested image's name redundant
         env_facts = {name: fact for name, fact in env.items() if name != "image"}
         run["env"] = {**env_facts, "images": _without_folders(env["images"])}
     sessions = manifest.get("sessions") or [{}]
@@ -362,7 +377,7 @@ def _canonical_name(image: str) -> str:
     """Return the canonical form of an image's name."""
     try:
         return str(parse(image))
-    except ImageError:  # another provider's name
+    except ImageError:  # the name is valid only for another sandbox provider
         return image
 
 

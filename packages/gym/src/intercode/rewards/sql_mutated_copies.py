@@ -2,14 +2,14 @@
 
 Some results of gold can be guessed: no rows, one row of NULL, 0, 1 and empty text, or a single
 small number. Many wrong answers give the same result, among them an empty select or a constant. A
-guessable gold runs again on mutated copies of the database on which its result differs; a right
-answer follows, a guess does not. If gold's results on the copies are only 0, 1 or nothing (an
-existence question), one copy with the original's result is added. An answer that only distinguishes
-copies from the original fails on that copy.
+guessable gold therefore runs again on mutated copies of the database on which its result differs. A
+right answer gives gold's result on the copy, too, but a guess does not. If gold's results on the
+copies are only 0, 1 or nothing (an existence question), one copy with the original's result is
+added. An answer that only distinguishes copies from the original fails on that copy.
 
-Gentle mutations are tried first (`intercode.rewards.sql_mutate`): rough ones change names that were
-unique in the data, on which an answer may have relied. No mutation duplicates a value that gold
-looks up.
+Gentle mutations are tried before rough ones (`intercode.rewards.database_mutator`). Rough mutations
+change names that were unique in the data, on which an answer may have relied. No mutation
+duplicates a value that gold looks up.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from contextlib import suppress
 from decimal import Decimal
 from itertools import product
 
-from intercode.databases.base import Result, Value
+from intercode.databases.base import StatementResult, Value
 from intercode.databases.convert.build import as_sqlite, get_cached_file
 from intercode.databases.source import Source
 from intercode.errors import RewardError, TaskError
+from intercode.rewards.database_mutator import VERSION, mutate
 from intercode.rewards.sql_compare import compare
 from intercode.rewards.sql_conditions import QueryConditions, collect_conditions
-from intercode.rewards.sql_mutate import VERSION, mutate
-from intercode.rewards.sql_run import GoldAnswer, Grader
+from intercode.rewards.sql_run import GoldAnswer, SqlGrader
 from intercode.task import Task
 
 COPIES = 2
-"""The number of copies on which an answer must agree."""
+"""The number of copies with another result of gold on which an answer must agree with gold."""
 TRIES = 10
-"""The number of copies of each kind that are tried to find them."""
+"""The most copies that are created of each kind (gentle, rough) in search of such copies."""
 _GUESSABLE_LIMIT = 100
-"""The absolute value from which a number cannot be guessed."""
+"""The absolute value from which a number counts as impossible to guess."""
 
 
-def is_guessable(result: Result) -> bool:
+def is_guessable(result: StatementResult) -> bool:
     """Return whether an agent could give this result without a look at the data."""
     return _is_nothing(result) or (
         len(result.rows) == 1 and len(result.columns) == 1 and _is_small(result.rows[0][0])
     )
 
 
-def _is_nothing(result: Result) -> bool:
+def _is_nothing(result: StatementResult) -> bool:
     empty_values = (None, 0, 1, "", b"")
     return not result.rows or (
         len(result.rows) == 1 and all(value in empty_values for value in result.rows[0])
@@ -59,11 +59,11 @@ def _is_small(value: Value) -> bool:
     return abs(number) < _GUESSABLE_LIMIT and number.is_integer()
 
 
-def copies(grader: Grader, task: Task, gold: str, source: Source) -> tuple[Source, ...]:
-    """Return mutated copies of a database on which a gold's result differs; possibly none.
+def copies(grader: SqlGrader, task: Task, gold: str, source: Source) -> tuple[Source, ...]:
+    """Return mutated copies of a database on which gold's result differs; possibly none.
 
-    Copies with a non-empty result come first. If too few exist, copies with no rows, or 0 or 1,
-    follow, and then one copy with the original's result.
+    Copies on which gold's result is not empty come first. If too few exist, copies with no rows, 0
+    or 1 follow, and then one copy with the original's result.
 
     Raises:
         RewardError: Gold failed on the database itself.
@@ -74,7 +74,7 @@ def copies(grader: Grader, task: Task, gold: str, source: Source) -> tuple[Sourc
     )
 
 
-def _find_copies(grader: Grader, task: Task, gold: str, source: Source) -> tuple[Source, ...]:
+def _find_copies(grader: SqlGrader, task: Task, gold: str, source: Source) -> tuple[Source, ...]:
     query = grader.facts(task, gold).query
     query_conditions = QueryConditions() if query is None else collect_conditions(query)
     strong_copies: list[Source] = []
@@ -92,13 +92,13 @@ def _find_copies(grader: Grader, task: Task, gold: str, source: Source) -> tuple
 
 
 def _try_copies(
-    grader: Grader, task: Task, gold: str, source: Source, query_conditions: QueryConditions
+    grader: SqlGrader, task: Task, gold: str, source: Source, query_conditions: QueryConditions
 ) -> Iterator[tuple[Source, bool, bool]]:
-    """Yield copies, each with whether gold's result differs, and whether the result is empty."""
+    """Yield copies: (copy, whether gold's result differs, whether the result is empty, 0 or 1)."""
     original = grader.gold(task, gold, source)
     for is_gentle, seed in product((True, False), range(TRIES)):
         copy = mutated_copy(source, query_conditions, seed, is_gentle)
-        # The copy lacks a fact that gold or the setup relies on.
+        # Gold fails on a copy that lacks a fact on which gold or the setup relies.
         with suppress(RewardError, TaskError):
             copy_answer = grader.gold(task, gold, copy)
             yield copy, _is_different(original, copy_answer), _is_nothing(copy_answer.result)
@@ -116,7 +116,7 @@ def _is_different(original_answer: GoldAnswer, copy_answer: GoldAnswer) -> bool:
 def mutated_copy(
     source: Source, query_conditions: QueryConditions, seed: int, is_gentle: bool
 ) -> Source:
-    """Return the copy of a seed, created if it does not exist yet."""
+    """Return the mutated copy for these arguments, from the cache if the copy exists already."""
     text = f"mutated {VERSION}\0{source.digest}\0{query_conditions!r}\0{seed}\0{is_gentle}"
     digest = hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
     path = get_cached_file(

@@ -1,7 +1,9 @@
 """Admission control: limits on connections whose client has not yet sent the server's token.
 
-Pending connections are few and short-lived, so clients without a token take no descriptors, threads
-or time from clients with a token. Servers enter their connections from threads and event loops.
+A server adds each new connection to an `Admission`, and removes the connection when its client has
+sent the token. Until then the connection is pending. The number and the age of pending connections
+are limited, so clients without a token cannot use up the descriptors and threads of the server.
+Any thread, also one that runs an event loop, may add a connection.
 """
 
 from __future__ import annotations
@@ -16,16 +18,17 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 SECONDS = 5.0
-"""Seconds until a first complete head with a token: a regular client sends it at once."""
+"""Seconds in which a client must send a complete request head with the token. A regular client
+sends the head at once."""
 MAX_PENDING = 256
 """The maximum number of pending connections."""
 _SHARE = 8
-"""Pending connections take at most one eighth of the process's descriptor limit."""
+"""Divisor of the process's descriptor limit: pending connections take at most one eighth of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class _PendingConnection:
-    """A pending connection, the deadline of its admission, and the function that ends it."""
+    """A pending connection, the deadline of its admission, and the function that closes it."""
 
     deadline: float
     connection: socket.socket
@@ -33,7 +36,10 @@ class _PendingConnection:
 
 
 class Admission:
-    """A bounded queue of pending connections: a new connection evicts the oldest silent one.
+    """A bounded queue of pending connections.
+
+    If the queue is full, a new connection evicts the oldest connection whose client has sent no
+    data. If all clients have sent data, the oldest connection is evicted.
 
     Args:
         max_pending: The maximum of pending connections; None: the lower of `MAX_PENDING` and one
@@ -57,11 +63,19 @@ class Admission:
 
     @contextmanager
     def pending_entry(self, connection: socket.socket) -> Iterator[Callable[[], None]]:
-        """Enter a connection that a thread serves within the block; yield the admit function."""
+        """Add a connection to the queue, and remove the connection at the end of the block.
+
+        Args:
+            connection: The socket that the calling thread serves within the block.
+
+        Yields:
+            A function that admits the connection: it removes the connection from the queue.
+        """
 
         def drop() -> None:
             with suppress(OSError):  # the connection has already ended
-                connection.shutdown(socket.SHUT_RDWR)  # wakes the thread that serves it
+                # `shutdown` wakes the thread that serves the connection; `close` would not.
+                connection.shutdown(socket.SHUT_RDWR)
 
         self.enter(connection, connection, drop)
         try:
@@ -75,7 +89,7 @@ class Admission:
         Args:
             key: The connection's key for `leave`.
             connection: The socket, or asyncio's transport socket.
-            drop: Ends the connection; called from any thread.
+            drop: A function that ends the connection. Any thread may call the function.
         """
         with self._condition:
             evicted_entry = self._pop_silent() if len(self._entries) >= self._max_pending else None
@@ -89,12 +103,15 @@ class Admission:
             evicted_entry.drop()
 
     def leave(self, key: Hashable) -> None:
-        """Remove a connection that was admitted, or has ended. Idempotent."""
+        """Remove a connection that was admitted or has ended. The method is idempotent."""
         with self._condition:
             self._entries.pop(key, None)
 
     def _pop_silent(self) -> _PendingConnection:
-        """Remove the oldest connection without readable data; else the oldest connection."""
+        """Remove and return the oldest connection without readable data.
+
+        If all connections have readable data, the oldest connection is removed.
+        """
         poll, keys = select.poll(), dict[int, Hashable]()
         for key, entry in self._entries.items():
             if (number := entry.connection.fileno()) >= 0:
@@ -105,7 +122,7 @@ class Admission:
         return self._entries.pop(next(silent_keys, next(iter(self._entries))))
 
     def _expire(self) -> None:
-        """Drop each connection at its deadline; the thread ends without pending connections."""
+        """Drop each connection at its deadline, in a thread that ends when the queue is empty."""
         while True:
             with self._condition:
                 oldest_key = next(iter(self._entries), None)

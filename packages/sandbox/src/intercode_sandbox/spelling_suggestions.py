@@ -1,4 +1,4 @@
-"""Suggestions for misspelt names: known words at a distance of one or two letters."""
+"""Suggestions for misspelt names: known words that differ by one or two letters."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ def nearest_word(word: str, words: Iterable[str]) -> str | None:
 
 
 def hint_text(word: str, names: Iterable[str], *, listed: bool = True) -> str:
-    """Return the end of a message: ``; did you mean 'bash'?``, or ``; known: bash, sql``.
+    """Return a suggestion to append to an error message on an unknown word.
+
+    Examples are ``; did you mean 'bash'?`` and ``; known: bash, sql``.
 
     Args:
         word: The unknown word.
@@ -36,7 +38,11 @@ def hint_text(word: str, names: Iterable[str], *, listed: bool = True) -> str:
 
 
 def distance(first_word: str, second_word: str) -> int:
-    """Return the number of letters to insert, delete, replace or swap with their neighbour."""
+    """Return the Damerau-Levenshtein distance of two words.
+
+    The distance is the least number of edits that turn one word into the other. An edit inserts,
+    deletes or replaces a letter, or swaps two neighbours.
+    """
     previous_row: list[int] = []
     row = list(range(len(second_word) + 1))
     for i, first_letter in enumerate(first_word, 1):

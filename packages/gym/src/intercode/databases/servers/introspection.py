@@ -1,4 +1,4 @@
-"""Schemas of tables on a server: constraints, definitions and triggers, from its catalogue."""
+"""Schemas of tables on a server, read from its catalogue: constraints, definitions, triggers."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from intercode.databases.base import Constraint, Row, Trigger
-from intercode.syntax import quoted
+from intercode.sql_identifiers import quote_identifier
 
 Query = Callable[..., list[Row]]
-"""The method `Connection.query` of a connection."""
+"""The type of a connection's method `Connection.query`, which runs statements."""
 
 _POSTGRESQL_CONSTRAINTS = r"""
 SELECT CASE contype WHEN 'p' THEN 'primary key' WHEN 'f' THEN 'foreign key' WHEN 'c' THEN 'check'
@@ -76,7 +76,7 @@ _DEFINER = re.compile(r"\bDEFINER\s*=\s*(`[^`]*`|\S+?)@(`[^`]*`|\S+)\s*", re.IGN
 
 @dataclass(frozen=True, slots=True)
 class RelationSchema:
-    """The schema of a table or view, except its columns."""
+    """The schema of a table or view, without its columns."""
 
     constraints: tuple[Constraint, ...] = ()
     definition: str = ""
@@ -84,10 +84,10 @@ class RelationSchema:
 
 
 def postgresql_schema(query: Query, relation_id: str) -> RelationSchema:
-    """Read a schema on PostgreSQL.
+    """Read the schema of a table or view on PostgreSQL.
 
     Args:
-        query: Runs statements, with only ``pg_catalog`` in its search path.
+        query: Runs statements. The search path of its session must be ``pg_catalog``.
         relation_id: The object id of the table or view.
     """
     constraints = [
@@ -100,20 +100,20 @@ def postgresql_schema(query: Query, relation_id: str) -> RelationSchema:
 
 
 def mysql_schema(query: Query, database: str, name: str, kind: str) -> RelationSchema:
-    """Read a schema on MySQL or MariaDB.
+    """Read the schema of a table or view on MySQL or MariaDB.
 
     Args:
         query: Runs statements.
-        database: The name of the clone, which is removed from all texts.
-        name: The table or view.
+        database: The name of the clone on the server. This name is removed from all texts.
+        name: The name of the table or view.
         kind: ``table`` or ``view``.
     """
-    qualified_name = f"{quoted(database, '`')}.{quoted(name, '`')}"
+    qualified_name = f"{quote_identifier(database, '`')}.{quote_identifier(name, '`')}"
     _, text, *_ = query(f"SHOW CREATE {kind.upper()} {qualified_name}")[0]
     triggers = []
     for trigger, timing, event, body in query(_MYSQL_TRIGGERS, database, name):
-        trigger_name = quoted(str(trigger), "`")
-        table_name = quoted(name, "`")
+        trigger_name = quote_identifier(str(trigger), "`")
+        table_name = quote_identifier(name, "`")
         definition = (
             f"CREATE TRIGGER {trigger_name} {timing} {event} ON {table_name} FOR EACH ROW {body}"
         )
@@ -129,12 +129,12 @@ def mysql_schema(query: Query, database: str, name: str, kind: str) -> RelationS
 
 
 def without_definer(text: str) -> str:
-    """Return a view's CREATE statement without the account that the view would run as."""
+    """Return a CREATE VIEW statement without the account with whose privileges the view runs."""
     return _DEFINER.sub("", text, count=1)
 
 
 def _remove_database(text: str, database: str) -> str:
-    return text.replace(f"{quoted(database, '`')}.", "")
+    return text.replace(f"{quote_identifier(database, '`')}.", "")
 
 
 def _mysql_constraints(query: Query, database: str, name: str) -> Iterator[Constraint]:

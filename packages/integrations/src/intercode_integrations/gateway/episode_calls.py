@@ -1,4 +1,4 @@
-"""Calls of an episode, and the retention of their dialogues until the episode is recorded."""
+"""Calls of an episode, and their dialogues, kept in memory until the episode is recorded."""
 
 from __future__ import annotations
 
@@ -11,38 +11,42 @@ from intercode.errors import ModelError
 from intercode.models.base import Message
 from intercode.models.limits import Budget
 from intercode_integrations.gateway.calls import Call
-from intercode_integrations.gateway.connections import UpstreamResponse
+from intercode_integrations.gateway.upstream_connections import UpstreamResponse
 
 MAX_CHARACTERS = 64 * 1024**2
-"""Characters of a session's distinct messages: each is held once, however often it is sent."""
+"""Characters of distinct messages that a session keeps. A repeated message counts only once."""
 MAX_FAILED_CHARACTERS = 1024**2
-"""Characters of an unanswered call's dialogue: agents can make such calls for free."""
+"""Characters that an unanswered call's dialogue may have to be kept. Unanswered calls cost nothing,
+so an agent could otherwise fill the memory."""
 
 
 class Dialogues:
-    """The messages of a session's calls."""
+    """The messages of a session's calls, each stored once."""
 
     def __init__(self) -> None:
         self._messages: dict[tuple[object, ...], Message] = {}
         self._characters = 0
         self._has_failed = False
-        """Whether the last call got no answer."""
+        """Whether the last call was unanswered."""
 
     @property
     def is_full(self) -> bool:
-        """Whether no further dialogue can be retained."""
+        """Whether the stored messages have reached `MAX_CHARACTERS`, the maximum of a session.
+
+        The session must then refuse further calls.
+        """
         return self._characters >= MAX_CHARACTERS
 
     def retain(self, call: Call, *, share: bool = True) -> Call:
-        """Return a call with its retained messages.
+        """Return a call whose messages are stored once, and share memory with equal messages.
 
-        If the session holds its calls, consecutive unanswered calls retain only the dialogue of the
-        first, which shows how the last action went. A call that is only passed on to a record keeps
-        its own dialogue: its messages take no memory afterwards.
+        Of consecutive unanswered calls, only the first keeps its dialogue. The dialogue of the
+        first already contains the result of the agent's last action.
 
         Args:
             call: The call.
-            share: Whether the session holds its calls, and equal messages should be one object.
+            share: Whether the session keeps its calls. False returns the call unchanged: it is only
+                passed to a record, and frees its memory afterwards.
         """
         if not share:
             return call
@@ -55,8 +59,8 @@ class Dialogues:
         return replace(call, messages=tuple(map(self._intern_message, call.messages)))
 
     def _intern_message(self, message: Message) -> Message:
-        ids = tuple(call.call_id for call in message.tool_calls)
-        key = message.role, message.content, message.call_id, ids
+        call_ids = tuple(call.call_id for call in message.tool_calls)
+        key = message.role, message.content, message.call_id, call_ids
         stored_message = self._messages.get(key)
         if stored_message == message:
             return stored_message
@@ -70,22 +74,22 @@ def _characters(message: Message) -> int:
 
 
 class PendingCall(Protocol):
-    """A call without a record yet."""
+    """A call that has no record yet."""
 
     is_answered: bool
-    """Whether the server's answer has started: the record follows soon."""
+    """Whether the server's answer has started. The call's record then follows soon."""
 
     def cut(self) -> None:
-        """Record the call as aborted unless it is already recorded."""
+        """Record the call as ended by the end of its episode, unless it is already recorded."""
 
 
 class EpisodeCalls:
-    """The calls of an episode: current and finished ones.
+    """The calls of an episode, running and finished.
 
     Args:
-        budget: Money and tokens of the episode.
-        record: Called with each finished call.
-        keep: Whether `calls` retains the calls.
+        budget: Limits of the episode's cost and tokens.
+        record: A function that receives each finished call.
+        keep: Whether `calls` keeps the finished calls.
 
     Attributes:
         failure: See `intercode_integrations.gateway.GatewaySession`.
@@ -107,23 +111,23 @@ class EpisodeCalls:
 
     @property
     def calls(self) -> Sequence[Call]:
-        """Finished calls."""
+        """The finished calls, in the order of their ends; empty unless the session keeps calls."""
         with self._condition:
             return tuple(self._calls)
 
     @property
     def is_closed(self) -> bool:
-        """Whether the episode has ended."""
+        """Whether the session has been closed, because the episode has ended."""
         return self._closed
 
     @property
     def pending_count(self) -> int:
-        """Number of current calls."""
+        """The number of calls that are running now."""
         with self._condition:
             return self._started_calls - self._ended_calls
 
     def drain(self, seconds: float) -> None:
-        """Start no further calls, and wait for the current ones.
+        """Refuse new calls, and wait for the running ones.
 
         Args:
             seconds: The maximum wait.
@@ -133,12 +137,15 @@ class EpisodeCalls:
             self._condition.wait_for(lambda: self._ended_calls >= self._started_calls, seconds)
 
     def note(self, call: Call, forwarded_call: PendingCall | None = None) -> None:
-        """Record a call, with its retained dialogue.
+        """Record a finished call.
 
         Args:
-            call: The call.
-            forwarded_call: The pending call that `call` completes; a call that `close` has already
-                recorded is not recorded again.
+            call: The finished call.
+            forwarded_call: The pending call that `call` completes. If the session's `close` has
+                already recorded the pending call, this method does nothing.
+
+        Raises:
+            OSError: The record cannot be written.
         """
         with self._condition:
             if forwarded_call is not None:
@@ -157,14 +164,14 @@ class EpisodeCalls:
                 self._condition.notify_all()
 
     def hold(self, answer: UpstreamResponse) -> None:
-        """Register an answer so `close` can abort it."""
+        """Register a running response of the server, which `GatewaySession.close` aborts."""
         with self._condition:
             self._open.add(answer)
             if self._closed:
                 answer.abort()
 
     def drop(self, answer: UpstreamResponse) -> None:
-        """Unregister an answer that `hold` registered."""
+        """Remove a response that `hold` registered."""
         with self._condition:
             self._open.discard(answer)
             self._condition.notify_all()

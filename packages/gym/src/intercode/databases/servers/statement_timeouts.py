@@ -1,7 +1,7 @@
-"""Interruption of statements at their time limit, by one thread for all sessions of an engine.
+"""Interruption of statements at their time limits, by one thread for all sessions of an engine.
 
-A separate timer for each statement would cost more than the statement. With one thread, a statement
-costs only the setting of a deadline; the thread wakes at the earliest known deadline.
+A separate timer for each statement would cost more time than the statement. With one thread, each
+statement only sets its deadline. The thread sleeps until the earliest known deadline.
 """
 
 from __future__ import annotations
@@ -15,17 +15,20 @@ from collections.abc import Callable
 _LOG = logging.getLogger(__name__)
 _AGAIN_SECONDS = 1.0
 Interrupt = Callable[[int], None]
-"""Called with the number of expired limits of this statement: 0 for an earlier interrupt, 1 at the
-time limit, and 2 a second later."""
+"""Function that interrupts a statement.
+
+The argument is the number of expired limits of this statement. The number is 0 before the time
+limit, 1 at the time limit, and 2 a second later.
+"""
 
 
 class StatementLimit:
-    """The time limit of one session's successive statements; `Watchdog.limit` makes it.
+    """The time limit of the statements of one session; `Watchdog.limit` creates it.
 
     Attributes:
-        strike_count: Number of interrupts of the last statement at its time limit.
+        strike_count: Number of interrupts of the last statement by its time limit: 0 to 2.
         deadline: Time of the next interrupt, by `time.monotonic`; infinite between statements.
-        cancelled: Whether the last statement was interrupted before its time limit.
+        cancelled: Whether a caller interrupted the last statement before its time limit.
     """
 
     def __init__(self, watchdog: Watchdog, interrupt: Interrupt) -> None:
@@ -45,7 +48,7 @@ class StatementLimit:
         self._watchdog.watch(self)
 
     def stop(self) -> int:
-        """End the time limit, which interrupts no more; return how often it did."""
+        """End the time limit of a statement; return how often the limit has interrupted it."""
         with self._lock:
             self.deadline = math.inf
             return self.strike_count
@@ -75,7 +78,7 @@ class StatementLimit:
 
 
 class Watchdog:
-    """The thread that enforces the limits, until it is closed."""
+    """The thread that interrupts statements at their deadlines, until the watchdog is closed."""
 
     def __init__(self) -> None:
         self._watched_limits: set[StatementLimit] = set()
@@ -86,11 +89,11 @@ class Watchdog:
         self._thread.start()
 
     def limit(self, interrupt: Interrupt) -> StatementLimit:
-        """Return a limit for a session."""
+        """Return a new time limit for the statements of a session."""
         return StatementLimit(self, interrupt)
 
     def watch(self, limit: StatementLimit) -> None:
-        """Add a limit, which is checked at its deadline."""
+        """Check a limit at its deadline."""
         with self._condition:
             self._watched_limits.add(limit)
             if limit.deadline < self._wake_time:
@@ -106,7 +109,7 @@ class Watchdog:
     def _watch(self) -> None:
         while True:
             with self._condition:
-                # A statement that starts now adds its limit again afterwards.
+                # The limit of a statement that starts after this line is added again by `watch`.
                 self._watched_limits = {
                     limit for limit in self._watched_limits if limit.deadline < math.inf
                 }

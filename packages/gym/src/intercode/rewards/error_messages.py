@@ -1,7 +1,7 @@
 """Messages of tools: the lines in which programs report errors or explain their usage.
 
 A message is never an answer, whatever numbers, paths or words it contains. Complaints about single
-unreadable files may stand beside a right answer, and are removed from the output. Any other message
+unreadable files may accompany a right answer, and are removed from the output. Any other message
 shows that the command failed. All functions are pure.
 """
 
@@ -36,8 +36,8 @@ _REASONS = (
 )
 _MESSAGES = re.compile(
     rf"(?!{_REPORT})(?:"
-    rf"{_TOOL}: +(?![\d.,]+[KMGTP]?i?B?$).*"  # a tool's name may be a folder's, followed by a count
-    rf"|.*: (?:line )?\d+: .*: {_REASONS}\.?"  # preceded by a script's name
+    rf"{_TOOL}: +(?![\d.,]+[KMGTP]?i?B?$).*"  # except a count for a folder with a tool's name
+    rf"|.*: (?:line )?\d+: .*: {_REASONS}\.?"  # the name of a script comes first
     rf"|\S.*: (?:line \d+: )?{_REASONS}\.?"
     r"|\S+: line \d+: .*"
     r"|.*: (?:syntax error|unexpected (?:EOF|end of)|division by).*"
@@ -59,7 +59,7 @@ _READ_COMPLAINT = re.compile(
     r"|.*/proc/.*: No such file or directory|.*: binary file matches)"
     r"|tar: Removing leading `/' from .*"
 )
-"""Complaints that may stand beside a right answer. A missing file counts only under ``/proc``."""
+"""Complaints that may accompany a right answer. A missing file is accepted only under ``/proc``."""
 
 
 def drop_complaints(lines: Sequence[str]) -> list[str]:

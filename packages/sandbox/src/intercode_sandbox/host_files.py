@@ -22,7 +22,7 @@ from intercode_sandbox.privileges import cache_folder, needs_stand_in, unsupport
 
 try:
     import fcntl
-except ImportError:  # on Windows: all users of sandboxes also need these functions
+except ImportError:  # Windows has no fcntl, and cannot run sandboxes either
     raise SandboxUnavailableError(unsupported_system()) from None
 
 _CHUNK = 1 << 20
@@ -40,10 +40,10 @@ class Descriptor(int):
 
 @contextlib.contextmanager
 def preserve_working_directory() -> Iterator[None]:
-    """Restore the working directory at the end, even if the user's code has changed it."""
+    """Restore the working directory at the end of a block that runs code of the user."""
     try:
         folder = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError:  # removed, or not permitted
+    except OSError:  # the working directory was removed, or must not be opened
         yield
         return
     try:
@@ -57,42 +57,45 @@ def preserve_working_directory() -> Iterator[None]:
 
 
 def cache_root() -> Path:
-    """Return the folder of InterCode's cache, whose content can be created again.
+    """Return the folder of InterCode's cache; all of its content can be created again.
 
     Raises:
-        UsageError: Another user could change its content: images, programs, databases.
+        UsageError: Another user of the machine could change the cached images, programs or
+            databases.
     """
-    place = cache_folder()
-    named = "INTERCODE_CACHE" in os.environ
-    if not named and place == Path("/root/.cache/intercode") and needs_stand_in():
-        place = Path("/var/cache/intercode")  # the sandboxes' user cannot enter root's home
+    folder = cache_folder()
+    is_configured = "INTERCODE_CACHE" in os.environ
+    if not is_configured and folder == Path("/root/.cache/intercode") and needs_stand_in():
+        # The stand-in user, under which sandboxes run, cannot enter the home of root.
+        folder = Path("/var/cache/intercode")
     with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
-        _check_owner(place, place.stat())
-    return place
+        _check_owner(folder, folder.stat())
+    return folder
 
 
-def _check_owner(place: Path, info: os.stat_result) -> None:
+def _check_owner(folder: Path, info: os.stat_result) -> None:
     if info.st_uid not in (os.geteuid(), 0):
         reason = f"belongs to another user ({info.st_uid}), who could change what is in it"
         fix = "set INTERCODE_CACHE to a folder of your own"
     elif info.st_mode & stat.S_IWOTH:
-        reason, fix = "can be written by all users", f"chmod o-w {place}"
+        reason, fix = "can be written by all users", f"chmod o-w {folder}"
     else:
         return
-    raise UsageError(f"the cache {place} {reason}: {fix}")
+    raise UsageError(f"the cache {folder} {reason}: {fix}")
 
 
 @contextlib.contextmanager
 def atomic_file(path: Path, *, parallel: bool = False, sync: bool = False) -> Iterator[Path]:
     """Write a file atomically: `path` has the complete file, or is unchanged.
 
-    Yields the path to write to, beside `path`. The new file is moved to `path` at the block's end,
-    and removed if the block fails.
+    Yields a temporary path in the same folder, to which the block writes. At the block's end the
+    temporary file is moved to `path`. If the block fails, the temporary file is removed.
 
     Args:
         path: The final path.
-        parallel: Whether several writers may write at once, each under a unique name. A killed
-            writer leaves its file behind; a single writer's file is overwritten by the next.
+        parallel: Whether several processes or threads may write the same file at once. Each then
+            gets a unique temporary path, so a killed process leaves a temporary file behind. If
+            False, the next writer overwrites the temporary file of a killed process.
         sync: Whether the file must survive a power cut after the block's end.
 
     Raises:
@@ -124,10 +127,10 @@ def write_atomically(path: Path, content: str | bytes, *, sync: bool = False) ->
 
 
 class DiskBudget:
-    """The share of a disk that data may fill: half of the free space at creation.
+    """The part of a disk that data may fill: half of the space that is free when the budget begins.
 
-    The expansion of data may be a thousand times as large as the data: from a compressed archive,
-    a file with holes, a script.
+    Some data is a thousand times as large after its expansion: a compressed archive, a file with
+    holes, a script's output. Without a budget such data could fill the disk.
 
     Args:
         folder: A folder on the disk.
@@ -154,21 +157,26 @@ class DiskBudget:
             raise OSError(errno.ENOSPC, f"more than half of what is free on its disk: {_LARGE}")
 
     def is_spent(self) -> bool:
-        """Whether less than the other half is free, used up by this budget or by other writers."""
+        """Return whether the disk has less free space than the half that the budget must leave.
+
+        Other programs that write to the disk use up the budget, too.
+        """
         return free_space(self._folder)[0] < self._min_free_bytes
 
 
-_LARGE = "it needs a larger disk, or holds what no data set needs"
+_LARGE = "it needs a larger disk, or contains more than any dataset needs"
 
 
 def free_space(folder: Path) -> tuple[int, int]:
-    """Return the free bytes and the free number of files of a folder's disk."""
+    """Return the free bytes of a folder's disk, and the number of files that can be created."""
     info = os.statvfs(folder)
     return info.f_bavail * info.f_frsize, info.f_favail if info.f_files else sys.maxsize
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a regular file of untrusted data: reading a FIFO or a device might never end.
+    """Open a file of untrusted data for reading, if the file is a regular one.
+
+    Reading a FIFO or a device might never end.
 
     Raises:
         OSError: The file cannot be opened, or is not a regular file.
@@ -181,7 +189,7 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush a folder's new names to disk, to survive a power cut."""
+    """Flush the names of a folder's files to disk: new names then survive a power cut."""
     _sync(folder, os.O_DIRECTORY)
 
 
@@ -209,13 +217,18 @@ def sha256(content: str | bytes | Path | BinaryIO) -> str:
     return hasher.hexdigest()
 
 
-def joint_digest(*parts: str | bytes) -> str:
-    """Return one digest (BLAKE2b-128) of several values: unequal lists have unequal digests."""
+def joint_digest(*values: str | bytes) -> str:
+    """Return one BLAKE2b-128 digest of several values, in hexadecimal.
+
+    Unequal lists of values have unequal digests, because the length of each value is hashed, too.
+    """
     hasher = hashlib.blake2b(digest_size=16)
-    for part in parts:
-        data = part.encode("utf-8", "surrogateescape") if isinstance(part, str) else part
-        hasher.update(b"%d:" % len(data))
-        hasher.update(data)
+    for value in values:
+        encoded_value = (
+            value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
+        )
+        hasher.update(b"%d:" % len(encoded_value))
+        hasher.update(encoded_value)
     return hasher.hexdigest()
 
 
@@ -235,7 +248,7 @@ def file_digest(content: Path | BinaryIO) -> str:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a folder of any depth, even with unreadable directories. Idempotent."""
+    """Remove a file, or a folder of any depth, even with unreadable directories. Idempotent."""
     with contextlib.suppress(FileNotFoundError):
         if not path.is_dir() or path.is_symlink():
             path.unlink()
@@ -252,9 +265,9 @@ def remove_tree(path: Path) -> None:
 
 
 def _flatten(path: Path) -> None:
-    """Move all directories of a tree to its top, and make them accessible to their owner.
+    """Move all directories of a tree directly below its root, and let their owner access them.
 
-    Agents create trees deeper than the maximal length of a path, or than a function can recurse.
+    Agents create trees that are deeper than a path can be long, or than a function can recurse.
     """
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     path.chmod(0o700)
@@ -269,7 +282,13 @@ def _flatten(path: Path) -> None:
 
 
 def _subfolders(folder: int) -> list[str]:
-    """List an open folder's subfolders, and let their owner list, empty and move each."""
+    """Return the names of an open folder's subfolders, after setting the mode of each to 0700.
+
+    The mode lets the owner list, empty and move the subfolders.
+
+    Args:
+        folder: A descriptor of the folder.
+    """
     with os.scandir(folder) as entries:
         names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
     for name in names:
@@ -278,7 +297,10 @@ def _subfolders(folder: int) -> list[str]:
 
 
 def tree_size(path: Path) -> int:
-    """Return the bytes of a folder on disk; a file with several names counts once."""
+    """Return the bytes that a folder's content takes on disk.
+
+    A file with several names (hard links) counts once.
+    """
     total = 0
     inodes: set[tuple[int, int]] = set()
     folders = [path]
@@ -312,14 +334,15 @@ def file_lock(
 ) -> Iterator[int | None]:
     """Hold a lock among processes and threads while the block runs.
 
-    Yields the lock's descriptor, or None if the lock is taken and `wait` is False. A child that
-    inherits the descriptor prolongs the lock. The last exclusive holder removes the file.
+    Yields the descriptor of the lock's file, or None if the lock is taken and `wait` is False. A
+    child process that inherits the descriptor holds the lock until the child's end. A holder that
+    is not `shared` removes the file at the block's end.
 
     Args:
         path: The lock's file.
-        shared: Whether other holders of a shared lock are admitted.
+        shared: Whether other holders with `shared` may hold the lock at the same time.
         wait: Whether to wait for a lock that is taken.
-        on_wait: Called once before a wait.
+        on_wait: A function that is called once before a wait.
     """
     descriptor = _acquire(path, shared, wait and on_wait is None)
     if descriptor is None and wait and on_wait is not None:
@@ -332,16 +355,20 @@ def file_lock(
         yield descriptor
     finally:
         if not shared:
-            path.unlink(missing_ok=True)  # before the lock is released: see _acquire
+            # The file is removed before the lock is released: `_acquire` detects the removal.
+            path.unlink(missing_ok=True)
         os.close(descriptor)
 
 
 _folder_locks: dict[str, int] = {}
-"""Folder in use by this process, or by the process that forked it → a descriptor."""
+"""Folder that this process holds by `hold_folder` → the descriptor with the lock.
+
+A fork inherits the entries and the locks of its parent.
+"""
 
 
 def hold_folder(folder: Path) -> None:
-    """Create a cache folder that `empty_folder` leaves alone until this process ends.
+    """Create a cache folder, and lock it: `empty_folder` leaves it alone until this process ends.
 
     Raises:
         OSError: The folder cannot be created.
@@ -351,7 +378,8 @@ def hold_folder(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     fcntl.flock(descriptor, fcntl.LOCK_SH)
-    if _folder_locks.setdefault(str(folder), descriptor) != descriptor:  # another thread was first
+    # Another thread may have locked the folder since the check above.
+    if _folder_locks.setdefault(str(folder), descriptor) != descriptor:
         os.close(descriptor)
 
 
@@ -383,8 +411,8 @@ def _acquire(path: Path, shared: bool, wait: bool) -> int | None:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(descriptor, operation)
-            # The last holder may have removed the file during the wait: then this lock has no
-            # effect.
+            # The previous holder may have removed the file during the wait. Then a lock on the
+            # removed file has no effect, and the loop opens the file again.
             if os.path.samestat(os.fstat(descriptor), path.stat()):
                 return descriptor
         except BlockingIOError:

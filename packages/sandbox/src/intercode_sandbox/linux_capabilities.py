@@ -1,7 +1,8 @@
-"""Capabilities that root of a sandbox may have: names, bits and meanings, one table for all.
+"""Linux capabilities that root of a sandbox may have: a table of names, bits and meanings.
 
-Capabilities hold over the sandbox's own files, users, processes and ports. No sandbox gets
-capabilities outside this table: over mounts, devices, the network or the kernel.
+A capability in a sandbox applies only to the sandbox's own files, users, processes and ports. No
+sandbox gets a capability that is not in this table, for instance over mounts, devices, the network
+or the kernel.
 
 This module imports the standard library only, because the spawner and containers load it.
 """
@@ -16,8 +17,9 @@ class Capability(NamedTuple):
     """A Linux capability."""
 
     bit: int
+    """Number of the capability's bit in the kernel's masks."""
     permits: str
-    """Privileges that root has inside, for messages."""
+    """Actions that the capability permits to root of the sandbox, in words for messages."""
 
 
 CAPABILITIES = {
@@ -31,10 +33,10 @@ CAPABILITIES = {
     "setuid": Capability(7, "become other users"),
     "sys_chroot": Capability(18, "change the root folder of a process"),
 }
-"""Name → capability."""
+"""The capability's name, without ``CAP_`` and in lower case → the capability."""
 
 MULTI_USER_CAPABILITIES = ("chown", "setgid", "setuid")
-"""The capabilities that need more than one user."""
+"""The capabilities that are useless in a sandbox with a single user id."""
 
 
 def parse_capabilities(value: object) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TextIO
 
-from intercode.cli.episodes import render
+from intercode.cli.episode_rendering import render
 from intercode.cli.terminal import (
     DelayedMessages,
     LiveLine,
@@ -44,20 +44,23 @@ if TYPE_CHECKING:
     from intercode.task import Task
 
 MAX_LISTED_ERRORS = 5
-"""Maximum number of listed episodes without a result."""
+"""The maximum number of episodes in the list of those without a result."""
 TURN_LIMITS = (1, 2, 4, 8)
-"""Numbers of turns for which the summary of a run gives the success rate."""
+"""Numbers of turns for which the summary of a run contains the success rate."""
 LOW_SUCCESS_RATE = 0.5
-"""Success rate below which the summary of a run lists the failure modes."""
+"""The success rate below which the summary of a run lists the failure modes."""
 MAX_CHART_WIDTH = 80
-"""Maximum width of a chart in characters."""
+"""The maximum width of a chart in characters."""
 
 
 # Progress
 
 
 class Watcher(Progress):
-    """Progress of a run: a live line on a terminal, occasional lines elsewhere."""
+    """Progress of a run, printed to standard error.
+
+    On a terminal, a live line is updated; elsewhere, a line is printed from time to time.
+    """
 
     def __init__(
         self, *, show: TextIO | None = None, quiet: bool = False, rate: str = "success"
@@ -65,7 +68,7 @@ class Watcher(Progress):
         """Start the clock of a run.
 
         Args:
-            show: The stream for each finished episode; None prints none.
+            show: The stream to which each finished episode is printed; None: no episode is printed.
             quiet: Whether to print no progress.
             rate: The label of the success rate.
         """
@@ -83,25 +86,30 @@ class Watcher(Progress):
         self._nodes = 0
         self._note = ""
         self._tenth = 0
-        """Completed tenths of the episodes at the last update."""
+        """The number of completed tenths of the episodes at the last update, 0 to 10."""
         self._delayed_messages = DelayedMessages(
             lambda text: None if quiet else print_message(text)
         )
 
     def warn(self, text: str) -> None:
-        """Print a warning, even if quiet."""
+        """Print a warning, even with the option ``quiet``."""
         print_message(f"intercode: {text}")
 
     def announce(self, text: str) -> None:
-        """Print the current build step if the build takes long."""
+        """Report a step of an image's build. The step is printed only if the build takes long."""
         self._delayed_messages(text)
 
-    def built(self) -> None:
-        """Discard pending messages, because the build has ended."""
+    def end_preparation(self) -> None:
+        """Discard the delayed messages about the build, which has ended."""
         self._delayed_messages.discard()
 
     def begin(self, total: int, finished_outcomes: Sequence[Outcome]) -> None:
-        """Count the finished episodes of earlier sessions, and start the clock."""
+        """Count the episodes that earlier sessions of the run have finished, and start the clock.
+
+        Args:
+            total: The number of requested episodes.
+            finished_outcomes: The summaries of the finished episodes.
+        """
         self._total, self._finished_count, self._resumed_count = (
             total,
             len(finished_outcomes),
@@ -117,7 +125,10 @@ class Watcher(Progress):
             )
 
     def action(self, task: Task, action: str) -> None:
-        """Store the current action for the live line. (One assignment: safe from any thread.)"""
+        """Store an agent's action for the live line.
+
+        Any thread may call the method, because a single assignment needs no lock.
+        """
         if action != "submit":
             self._current_action = f"{task.task_id}: {action[:200]}"
 
@@ -126,7 +137,7 @@ class Watcher(Progress):
         self._finished_count += 1
         self._successes += episode.success
         self._errors += episode.status == "error"
-        self._add(Outcome.of(episode))
+        self._add(Outcome.from_episode(episode))
         if self._show is not None:
             self._line.clear()
             print(render(episode), file=self._show, flush=True)
@@ -137,24 +148,29 @@ class Watcher(Progress):
             self._refresh()
 
     def tick(self) -> None:
-        """Update the remaining time if an update is due."""
+        """Update the live line, which shows the remaining time, if an update is due."""
         if self._line.is_due():
             self._refresh()
 
     def nodes(self, count: int, change: str) -> None:
-        """Print a change of the cluster's nodes, and include their number in the progress."""
+        """Print a change of the cluster's nodes. The progress shows their number from now on.
+
+        Args:
+            count: The number of nodes.
+            change: The text of the change.
+        """
         self._nodes = count
         if not self._quiet:
             self._line.announce(f"intercode: {safe(change)}")
 
-    def waiting(self, text: str) -> None:
-        """Print that the run waits for a model's server, even if quiet."""
+    def report_wait(self, text: str) -> None:
+        """Print a text about a wait for a model's server, even with the option ``quiet``."""
         self._line.announce(f"intercode: {safe(text)}")
 
-    def stopping(self, running_count: int) -> None:
-        """Acknowledge an interrupt, with the number of running episodes."""
+    def report_interrupt(self, running_count: int) -> None:
+        """Print that the run stops after Ctrl-C, with the number of episodes that still run."""
         self._note = "stopping"
-        self._line.stopping(running_count)
+        self._line.report_interrupt(running_count)
 
     def end(self) -> None:
         """Remove the live line; without a terminal, print the final state."""
@@ -164,11 +180,14 @@ class Watcher(Progress):
             self._line.announce(self.status())
 
     def status(self, width: int | None = None) -> str:
-        """Return the progress: counts, success, episodes a second, nodes, cost, errors, time left.
+        """Return the progress as a line of text.
+
+        The line contains the number of episodes, the success rate, episodes per second, nodes,
+        cost, errors and the remaining time.
 
         Args:
-            width: The maximum length in characters, for which less important parts are omitted;
-                None: no limit.
+            width: The maximum length in characters; None: no limit. To fit, the line omits less
+                important parts.
         """
         entries = self._progress_entries()
         line = "  ".join(text for text, _ in entries)
@@ -182,7 +201,11 @@ class Watcher(Progress):
         return line
 
     def _progress_entries(self) -> list[tuple[str, int]]:
-        """Return pairs of a text and its omission rank: the highest goes first, 0 never."""
+        """Return the parts of the progress line, each with its rank of omission.
+
+        If the line is too long, the part with the highest rank is omitted first. A part with rank 0
+        is never omitted.
+        """
         finished_count = self._finished_count - self._resumed_count
         elapsed_seconds = time.monotonic() - self._start
         rate = finished_count / elapsed_seconds if elapsed_seconds > 0 else 0.0
@@ -202,10 +225,10 @@ class Watcher(Progress):
         return entries
 
     def result(self) -> str:
-        """Return the success rate so far, with a 95 % Wilson interval for independent episodes.
+        """Return the success rate so far, with a 95 % Wilson interval if each task has one episode.
 
-        Attempts at the same task are not independent: only the final table gives their interval,
-        with the tasks as clusters.
+        Several episodes of the same task are not independent, as the Wilson interval requires. For
+        these, only the final table has an interval, with the tasks as clusters.
         """
         scored_count = self._finished_count - self._errors
         if not scored_count:
@@ -213,12 +236,12 @@ class Watcher(Progress):
         if self._clustered:
             return f"{self._rate} {percent(self._successes / scored_count)}"
         low, high = wilson(self._successes, scored_count)
-        # Rounded outwards, because an interval must not look narrower than it is.
+        # The bounds are rounded outwards, so the interval does not look narrower than it is.
         interval_text = f"{math.floor(100 * low)}-{math.ceil(100 * high)}"
         return f"{self._rate} {percent(self._successes / scored_count)} ({interval_text})"
 
     def _add(self, outcome: Outcome) -> None:
-        """Add the tokens and the cost of an episode and of its judge."""
+        """Add the tokens and the cost of an episode, and of its judge, to the sums of the run."""
         self._clustered = self._clustered or outcome.epoch > 0 or bool(outcome.branch)
         for model_usage in (outcome, outcome.judged):
             if (
@@ -233,7 +256,10 @@ class Watcher(Progress):
             self._cost += model_usage.cost or 0.0
 
     def _bill(self) -> str:
-        """Return the cost in dollars, or tokens if a price is unknown; empty without calls."""
+        """Return the models' cost in dollars, or the tokens if a price is unknown.
+
+        The text is empty if no model was called.
+        """
         if not self._has_calls:
             return ""
         if self._priced:
@@ -307,13 +333,13 @@ def as_json(outcomes: Sequence[Outcome], judge: str | None = None) -> dict[str, 
 def as_text(
     outcomes: Sequence[Outcome], tags: int, judge: str | None = None, known_error: str | None = None
 ) -> str:
-    """Return the statistics as a table with a row for each tag, then remarks and errors by kind.
+    """Return a summary of episodes: a table with a row for each tag, then remarks, then errors.
 
     Args:
         outcomes: The episodes.
-        tags: The maximum number of tags, the most frequent first.
+        tags: The maximum number of tags in the table, the most frequent first.
         judge: The judge model that may have decided some successes; None: no judge.
-        known_error: An error that the caller prints, and that is not repeated.
+        known_error: An error's message that the caller prints, so the summary omits it.
     """
     tag_groups = list(by_tag(outcomes).items())
     rows = {
@@ -351,7 +377,7 @@ def table_text(result_table: Table) -> str:
 
 
 def _remarks(outcomes: Sequence[Outcome]) -> list[str]:
-    """Return remarks on turns, failure modes, unusual successes, outcomes, forks and restarts."""
+    """Return sentences about turns, failure modes, unusual successes, outcomes, forks, restarts."""
     statistics = summarize(outcomes)
     lines = [*_by_turns(outcomes), *_failure_modes(outcomes, statistics.success_rate)]
     lines += statistics.remarks()
@@ -359,17 +385,19 @@ def _remarks(outcomes: Sequence[Outcome]) -> list[str]:
     if kinds.keys() - {"solved", "not-solved"}:
         lines.append(f"Outcomes: {', '.join(f'{count} {kind}' for kind, count in kinds.items())}.")
     if resubmission_count := sum(outcome.submissions > 1 for outcome in outcomes):
-        lines.append(f"Submitted several times, in forks of their own: {resubmission_count}.")
+        lines.append(f"Submitted several times, in separate forks: {resubmission_count}.")
     if statistics.restarts:
         lines.append(
-            "Begun again, as a sandbox was lost otherwise: "
-            f"{format_count(statistics.restarts, 'time')}."
+            f"Restarted after the loss of a sandbox: {format_count(statistics.restarts, 'time')}."
         )
     return lines
 
 
 def _by_turns(outcomes: Sequence[Outcome]) -> list[str]:
-    """Return the value of feedback: a language model's success within 1, 2, 4 and 8 turns."""
+    """Return a sentence with a language model's success rate within 1, 2, 4 and 8 turns.
+
+    The increase of these rates shows the value of feedback from the environment.
+    """
     has_model_calls = any(outcome.calls for outcome in outcomes)
     points = by_turn(outcomes) if has_model_calls else []
     if len(points) < 2:
@@ -380,7 +408,10 @@ def _by_turns(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def _failure_modes(outcomes: Sequence[Outcome], rate: float | None) -> list[str]:
-    """Return the failure modes of a language model with a rate below `LOW_SUCCESS_RATE`."""
+    """Return a sentence with the failure modes of a language model, with the most frequent first.
+
+    The list is empty if the success rate is at least `LOW_SUCCESS_RATE`.
+    """
     modes = by_failure_mode(outcomes)
     if not modes or rate is None or rate >= LOW_SUCCESS_RATE:
         return []
@@ -393,9 +424,10 @@ def _failure_modes(outcomes: Sequence[Outcome], rate: float | None) -> list[str]
 
 
 def bill(outcomes: Sequence[Outcome]) -> str:
-    """Return the calls, tokens and cost of models: one line for the agent's, one for the judge's.
+    """Return the calls, tokens and costs of models as text.
 
-    The text is empty without model calls. The cost is omitted if the price of any call is unknown.
+    A line describes the agent's model, and another line the judge's model. The text is empty if no
+    model was called. A line omits the cost if the price of any call is unknown.
     """
     judges = [outcome.judged for outcome in outcomes if outcome.judged is not None]
     outcomes_by_role: dict[str, Sequence[Outcome | JudgeSummary]] = {
@@ -436,11 +468,13 @@ def _bill_line(role: str, outcomes: Sequence[Outcome | JudgeSummary]) -> str:
 
 
 def errors(outcomes: Sequence[Outcome], known_error: str | None = None) -> str:
-    """Return the number of episodes without a result by kind, and the first of them with errors.
+    """Return text about the episodes without a result: their number for each type of error.
+
+    The text lists the errors of the first `MAX_LISTED_ERRORS` episodes.
 
     Args:
         outcomes: The episodes.
-        known_error: An error that the caller prints, and that is not repeated.
+        known_error: An error's message that the caller prints, so the text omits it.
 
     Returns:
         The lines; empty if every episode has a result.
@@ -448,11 +482,11 @@ def errors(outcomes: Sequence[Outcome], known_error: str | None = None) -> str:
     kinds = errors_by_type(outcomes)
     if not kinds:
         return ""
-    counts = ", ".join(f"{count} {safe(kind)}" for kind, count in kinds.items())
+    counts_text = ", ".join(f"{count} {safe(kind)}" for kind, count in kinds.items())
     failed_outcomes = [
         outcome for outcome in outcomes if outcome.failed and outcome.error != known_error
     ]
-    lines = [f"Episodes without a result: {counts}. They count in no rate or mean."]
+    lines = [f"Episodes without a result: {counts_text}. Rates and means exclude them."]
     lines += [
         f"  {safe(o.task_id)}: {one_line(o.error or '', 200)}"
         for o in failed_outcomes[:MAX_LISTED_ERRORS]
@@ -463,7 +497,7 @@ def errors(outcomes: Sequence[Outcome], known_error: str | None = None) -> str:
 
 
 def _exclusion_text(manifest: Mapping[str, Any]) -> str:
-    """Return the number of excluded tasks as text; empty without any."""
+    """Return the number of excluded tasks as text; empty if no task is excluded."""
     count = len(manifest.get("excluded", {}))
     return f"{format_count(count, 'task')} excluded" if count else ""
 
@@ -476,10 +510,12 @@ def _images(names: Sequence[str]) -> str:
 
 
 def for_terminal(series: Mapping[str, Sequence[Estimate]]) -> str:
-    """Return a chart of success against turns, in characters that standard output can encode.
+    """Return a chart of success rates by number of turns, for the terminal.
+
+    The chart contains only characters that standard output can encode.
 
     Args:
-        series: Name → success rates (0 to 1) within 1, 2, … turns.
+        series: Name of a curve → success rates (0 to 1) within 1, 2, … turns.
     """
     width = shutil.get_terminal_size((MAX_CHART_WIDTH, 24)).columns
     encoding = (sys.stdout.encoding or "ascii").lower().replace("-", "")
@@ -491,15 +527,16 @@ def for_terminal(series: Mapping[str, Sequence[Estimate]]) -> str:
 
 
 def charts_by_environment(runs: Sequence[Run]) -> str:
-    """Return a chart of success against turns for each environment, with all runs in it."""
+    """Return a chart for each environment, with a curve of success by turns for each run."""
     texts = []
     for environment in dict.fromkeys(run.env_label for run in runs):
         series = {run.label: by_turn(run.outcomes) for run in runs if run.env_label == environment}
         chart_text = for_terminal(series) or "no episode has a result yet\n"
-        # The judge stands in a note, because the chart cuts a long name that includes the judge.
+        # A note names the judge, because the chart shortens long names of curves.
         judges = dict.fromkeys(
             run.judge for run in runs if run.env_label == environment and run.judge
         )
         notes = "".join(f"successes judged by {safe(judge)} are among them\n" for judge in judges)
-        texts.append(f"{safe(environment)}: success within so many turns\n\n{chart_text}{notes}")
+        title = f"{safe(environment)}: success within a number of turns"
+        texts.append(f"{title}\n\n{chart_text}{notes}")
     return "\n".join(texts)

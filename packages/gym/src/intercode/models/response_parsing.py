@@ -1,4 +1,4 @@
-"""Shared code of the protocols: SDK imports, SDK errors, HTTP errors, and parts of responses."""
+"""Shared code of the model clients: SDK imports, SDK errors, HTTP errors, parts of responses."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ from intercode.models.keys import find
 from intercode.secrets import FILE, hide, hide_in
 
 CONNECT = 2.5
-"""Connection timeout in seconds; TCP resends one lost packet after a second."""
+"""Timeout of a connection in seconds. TCP resends a lost packet after a second, so a connection
+survives the loss of one packet."""
 MAX_MESSAGE_LENGTH = 500
 """Maximum characters of a server's message in an error."""
 RETRY_STATUSES = {408, 409, 425, 429}
-"""Statuses below 500 that are retried; statuses from 500 on are retried, too."""
+"""HTTP statuses below 500 after which a call is retried. All statuses of 500 and above also lead to
+a retry."""
 
 _TOO_LONG = re.compile(
     r"context_length_exceeded|exceed_context_size|context[ _-]?(?:length|window|size|limit)"
@@ -33,13 +35,15 @@ _TOO_LONG = re.compile(
     r"|too many (?:input )?tokens|request_too_large",
     re.IGNORECASE,
 )
-"""Messages for too long prompts: OpenAI, vLLM, llama.cpp, llama-cpp-python, Anthropic, others."""
+"""The pattern of messages about a prompt that is too long, from OpenAI, vLLM, llama.cpp,
+llama-cpp-python, Anthropic and others."""
 _NO_MONEY = re.compile(
     r"insufficient_quota|billing_hard_limit|credit balance is too low", re.IGNORECASE
 )
 _NO_MODEL = re.compile(r"model_not_found|unknown model|no such model", re.IGNORECASE)
 _CONTENT_REFUSAL = re.compile(r"moderation|flagged|content[ _-]?(?:filter|policy)", re.IGNORECASE)
-"""Messages of a 403 that concerns the request's text; OpenRouter, for example, sends them."""
+"""The pattern of messages with status 403 that concern the request's text, not the key. OpenRouter,
+for example, sends such messages."""
 _CHECK_KEY = "check the key, in the environment or in .env"
 _CHECK_MODEL = "check the model's name and the base URL"
 _CHECK_MONEY = "the account has no money left, or may spend no more"
@@ -53,7 +57,7 @@ _FINISH: dict[str, Finish] = {
 
 
 def package(name: str) -> str:
-    """Return the installation command of a provider's SDK, for messages."""
+    """Return the name of a provider's SDK with the command that installs it, for messages."""
     return f"the package {name!r}: pip install 'intercode-gym[{name}]'"
 
 
@@ -93,12 +97,12 @@ def sdk(name: str, consumer: str) -> ModuleType:
         raise UsageError(f"{consumer} needs {package(name)} ({error})") from None
 
 
-class Errors(AbstractContextManager[None]):
+class SdkErrorTranslator(AbstractContextManager[None]):
     """A context that converts errors of OpenAI's or Anthropic's SDK into InterCode's errors.
 
-    Both SDKs have equal error classes. The converted errors are not chained to the SDK's errors,
-    which hold requests, responses and therefore keys. A context has no state, so threads may share
-    one context.
+    Both SDKs have error classes with equal names. The converted errors are not chained to the SDK's
+    errors, because those hold the request and the response, and therefore the key. A context has no
+    state, so threads may share one context.
     """
 
     def __init__(self, module: Any, key: str) -> None:
@@ -109,7 +113,7 @@ class Errors(AbstractContextManager[None]):
         return f"Errors({self._module.__name__})"
 
     def read(self, body: bytes) -> dict[str, Any]:
-        """Parse the JSON object of a response, with the key redacted, because replies are recorded.
+        """Parse the JSON object of a response, and redact the key, because replies are recorded.
 
         Raises:
             AttemptError: The body is not a JSON object.
@@ -129,7 +133,7 @@ class Errors(AbstractContextManager[None]):
     def _translate(self, error: BaseException | None) -> Exception | None:
         module = self._module
         if isinstance(error, UnicodeEncodeError):
-            return ModelError("the request cannot be sent as text: it has half a character in it")
+            return ModelError("the request cannot be encoded: it contains half a surrogate pair")
         if isinstance(error, module.APIConnectionError):
             is_lost = not _unsent(error)
             is_late = isinstance(error, module.APITimeoutError)
@@ -137,7 +141,7 @@ class Errors(AbstractContextManager[None]):
             return AttemptError(message, charged=is_lost, unreachable=not is_lost)
         if isinstance(error, module.APIStatusError):
             response = error.response
-            body = response.text or str(error)  # LiteLLM constructs responses without a body
+            body = response.text or str(error)  # the responses that LiteLLM constructs have no body
             return status_error(response.status_code, response.headers, body, self._key)
         if isinstance(error, module.APIError):
             return AttemptError(self._redact(error), charged=True)
@@ -154,7 +158,10 @@ class Errors(AbstractContextManager[None]):
 
 
 def _unsent(error: BaseException) -> bool:
-    """Whether the request cannot have reached the server, so the provider cannot charge for it."""
+    """Return whether the request cannot have reached the server.
+
+    The provider then cannot charge for the call.
+    """
     cause = error.__cause__
     return type(cause).__name__ in {"ConnectError", "ConnectTimeout", "PoolTimeout"}
 
@@ -185,14 +192,19 @@ def status_error(status: int, headers: Mapping[str, str], body: str, secret: str
 
 
 def _access_advice(status: int, body: str) -> str:
-    """Return advice if every request would be refused; empty if other requests may succeed."""
+    """Return advice for the user, if the server would refuse every request of this account or
+    model.
+
+    The advice is empty if other requests may succeed.
+    """
     if status == 402 or _NO_MONEY.search(body):
         return _CHECK_MONEY
     if status == 404 or (status == 400 and _NO_MODEL.search(body)):
         return _CHECK_MODEL
     if status == 401:
         return _CHECK_KEY
-    # A firewall's 403 has an HTML page as its body, and concerns only this request's content.
+    # A response with status 403 and an HTML page as its body comes from a firewall. Such a response
+    # concerns only the content of this request.
     if status == 403 and _json(body) is not None and not _CONTENT_REFUSAL.search(body):
         return _CHECK_KEY
     return ""
@@ -206,7 +218,7 @@ def _json(body: str) -> Any:
 
 
 def extract_message(body: str) -> str:
-    """Return the message in an error's body, in any known server's format."""
+    """Return the message in the body of an error response, in the format of any known server."""
     if (document := _json(body)) is None:
         return " ".join(body.split())
     for key in ("error", "message", "detail"):
@@ -216,11 +228,12 @@ def extract_message(body: str) -> str:
 
 
 def retry_after(headers: Mapping[str, str], now: float | None = None) -> float | None:
-    """Return the wait of ``Retry-After`` (seconds or a date) or ``retry-after-ms``, in seconds.
+    """Return the seconds that a server asks a client to wait before a retry.
 
     Args:
-        headers: Headers by name.
-        now: The current Unix time in seconds; None: the system's.
+        headers: The response's headers by name. ``retry-after-ms`` holds milliseconds;
+            ``retry-after`` holds seconds or a date.
+        now: The current Unix time in seconds; None: the time of the system's clock.
 
     Returns:
         The seconds, at least 0; None without a valid header.
@@ -246,7 +259,10 @@ def _nonnegative_number(text: str | None) -> float | None:
 
 
 def unusable_answer(reason: str) -> AttemptError:
-    """Return the error for an invalid response. The model has run, so the call may be charged."""
+    """Return the error for a response without a usable answer.
+
+    The model has run, so the provider may charge for the call.
+    """
     return AttemptError(reason, charged=True)
 
 
@@ -254,7 +270,8 @@ def load(body: bytes) -> dict[str, Any]:
     """Parse the JSON object of a response.
 
     Raises:
-        AttemptError: The body is not a JSON object; for example, truncated, or a proxy's page.
+        AttemptError: The body is not a JSON object, for example because the body is truncated, or
+            is a proxy's HTML page.
     """
     try:
         document = json.loads(body)
@@ -266,25 +283,35 @@ def load(body: bytes) -> dict[str, Any]:
 
 
 def finish(reason: object, calls: bool) -> Finish:
-    """Convert a server's finish reason; an unknown reason becomes ``stop``."""
+    """Convert a server's reason for the end of a reply to one of InterCode's reasons.
+
+    Args:
+        reason: The server's reason; an unknown reason becomes ``stop``.
+        calls: Whether the reply has tool calls.
+    """
     finish_reason = _FINISH.get(str(reason).lower(), "stop")
-    # Ollama and older vLLM report "stop" even for tool calls.
+    # Ollama and older versions of vLLM report "stop" even for a reply with tool calls.
     if calls and finish_reason == "stop":
         return "tool_calls"
     return "stop" if finish_reason == "tool_calls" and not calls else finish_reason
 
 
 def arguments(value: object) -> Mapping[str, Any]:
-    """Parse a call's arguments: JSON as a text (OpenAI), or an object (Ollama).
+    """Parse the arguments of a tool call.
 
-    Invalid and too deeply nested arguments are returned as their text in ``_raw``. A model may send
-    any nesting, and later steps recurse.
+    Args:
+        value: A JSON object as a text (OpenAI), or a JSON object (Ollama).
+
+    Returns:
+        The arguments by name. If the arguments are invalid or too deeply nested, the only argument
+        is ``_raw``, the original text. The nesting is limited, because later steps are recursive.
     """
     if isinstance(value, str):
         if not is_flat(value):
             return {"_raw": value}
         try:
-            # Not strict: with llama-cpp-python, models may write unescaped line ends in strings.
+            # The parser is not strict, because with llama-cpp-python models may write unescaped
+            # line ends in strings.
             parsed_arguments = json.loads(value, strict=False) if value.strip() else {}
         except (ValueError, RecursionError):
             return {"_raw": value}
@@ -341,7 +368,7 @@ def extract_model(response_body: Mapping[str, Any]) -> str:
 
 
 def usage(counts: object, prompt: str, reply: str) -> Usage | None:
-    """Return the token counts of OpenAI's protocols; ``None`` if the server does not report them.
+    """Return the token counts of a response of OpenAI's protocols; ``None``: not reported.
 
     Args:
         counts: The field ``usage`` of a response.

@@ -6,7 +6,7 @@ import argparse
 from contextlib import closing
 from pathlib import Path
 
-from intercode.cli.results import Watcher
+from intercode.cli.run_output import Watcher
 from intercode.cli.terminal import LiveLine, one_line, print_json, safe
 from intercode.cli.validate import make_spec
 from intercode.envs.base import InterCodeEnv
@@ -17,7 +17,14 @@ from intercode_sandbox.units import format_count
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Write the folders, and print the omitted tasks with reasons; return the exit code."""
+    """Write a folder for each task, and print the tasks that cannot be exported, with reasons.
+
+    Returns:
+        The exit code: 0 if all tasks were exported, 1 if not.
+
+    Raises:
+        UsageError: The tasks belong to an environment of another framework.
+    """
     task_exporter = TASK_EXPORTERS.get(args.to)
     line, watcher = LiveLine(args.quiet), Watcher(quiet=args.quiet)
     export_plan = plan(make_spec(args), watcher)
@@ -25,7 +32,9 @@ def execute(args: argparse.Namespace) -> int:
     skip_reasons: dict[str, str] = {}
     with closing(resolve_setting(export_plan, watcher).make()) as env:
         if not isinstance(env, InterCodeEnv):
-            raise UsageError(f"the tasks of {args.data!r} are tried elsewhere: export them there")
+            raise UsageError(
+                f"the tasks of {args.data!r} run in another framework: export them there"
+            )
         exporter = task_exporter(env, args.out, args.base)
         for task in export_plan.tasks:
             line.show(f"{len(exported_folders) + len(skip_reasons)} of {len(export_plan.tasks)}")

@@ -15,7 +15,7 @@ from urllib.request import getproxies, proxy_bypass
 
 import h11
 
-from intercode.models import wire
+from intercode.models import response_parsing
 from intercode.models.base import AttemptError
 from intercode.models.upstream import Upstream
 from intercode_integrations.gateway.http import MAX_HEAD_BYTES
@@ -23,7 +23,7 @@ from intercode_sandbox.ownership import disown_in_forks
 
 CHUNK = 65_536
 MAX_IDLE_CONNECTIONS = 64
-"""Idle connections that are retained."""
+"""Maximum number of idle connections that a pool keeps open."""
 _PORTS = {"http": 80, "https": 443}
 
 
@@ -31,19 +31,19 @@ class ConnectionPool:
     """Connections to a server, kept open between requests and shared by threads.
 
     Args:
-        upstream: The server.
+        upstream: The server's URL and credentials.
     """
 
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
-        parts = urlsplit(upstream.url)
-        self._host = parts.netloc.rpartition("@")[2]
-        self._server = parts.hostname or "", parts.port or _PORTS[parts.scheme]
-        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
-        # Like the SDKs that InterCode's agents use.
-        proxy = None if proxy_bypass(self._host) else getproxies().get(parts.scheme)
+        url = urlsplit(upstream.url)
+        self._host = url.netloc.rpartition("@")[2]
+        self._server = url.hostname or "", url.port or _PORTS[url.scheme]
+        self._tls = ssl.create_default_context() if url.scheme == "https" else None
+        # The proxy comes from the environment variables, as in the SDKs that agents use.
+        proxy = None if proxy_bypass(self._host) else getproxies().get(url.scheme)
         self._proxy = urlsplit(proxy) if proxy else None
-        self._base = parts.path.removesuffix("/v1")
+        self._base = url.path.removesuffix("/v1")
         if self._proxy and not self._tls:
             self._base = f"http://{self._host}{self._base}"
         self._lock = threading.Lock()
@@ -52,11 +52,14 @@ class ConnectionPool:
         disown_in_forks(self)
 
     def disown(self) -> None:
-        """In a fork: leave the connections to the process that opened them."""
+        """Forget the connections in a forked process: they belong to the parent process."""
         self._lock, self._idle_connections = threading.Lock(), []
 
     def close(self) -> None:
-        """Close idle connections, and the others when they become idle. Idempotent."""
+        """Close the idle connections now, and each other connection when it becomes idle.
+
+        Idempotent.
+        """
         with self._lock:
             self._closed, connections, self._idle_connections = True, self._idle_connections, []
         for connection in connections:
@@ -65,19 +68,19 @@ class ConnectionPool:
     def open(
         self, method: str, path: str, body: bytes, headers: Mapping[str, str], timeout: float
     ) -> UpstreamResponse:
-        """Send a request; return the response, whose body is still unread.
+        """Send a request, and return the response with its body still unread.
 
         Args:
             method: GET or POST.
-            path: From ``/v1`` on; the base URL's own ``/v1`` is removed.
+            path: The path from ``/v1`` onwards. The upstream's own ``/v1`` is removed.
             body: The request's body.
-            headers: Further headers.
-            timeout: Seconds for which the server may be silent.
+            headers: The request's headers, without host, credentials, encoding and length.
+            timeout: The seconds without data from the server after which the request fails.
 
         Raises:
-            AttemptError: There is no response.
+            AttemptError: The connection failed, or broke before a response.
         """
-        # Requests within a tunnel do not reach the proxy: they carry no proxy headers.
+        # A request inside a TLS tunnel does not reach the proxy, so it needs no proxy headers.
         host_headers = {"Host": self._host} if self._tls else self._proxy_headers(self._host)
         request_headers = {
             **host_headers,
@@ -99,7 +102,7 @@ class ConnectionPool:
             ) from None
 
     def _take_idle(self) -> socket.socket | None:
-        """Take an idle connection that its server has not ended."""
+        """Remove and return an idle connection that the server has not closed; None without one."""
         while True:
             with self._lock:
                 if not self._idle_connections:
@@ -107,16 +110,17 @@ class ConnectionPool:
                 connection = self._idle_connections.pop()
             poll = select.poll()
             poll.register(connection, select.POLLIN)
-            if not poll.poll(0):  # readable means ended: no data is due
+            # A readable idle connection has been closed: no response is due on it.
+            if not poll.poll(0):
                 return connection
             connection.close()
 
     def _connect(self, timeout: float) -> socket.socket:
-        wait, address = min(wire.CONNECT, timeout), self._server
+        connect_timeout, address = min(response_parsing.CONNECT, timeout), self._server
         if self._proxy is not None:
             address = self._proxy.hostname or "", self._proxy.port or _PORTS["http"]
         try:
-            connection = socket.create_connection(address, wait)
+            connection = socket.create_connection(address, connect_timeout)
             try:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 if self._tls is None:
@@ -139,10 +143,10 @@ class ConnectionPool:
             connection, socket.socket.close, "CONNECT", target, self._proxy_headers(target)
         )
         if answer.status // 100 != 2:
-            raise OSError(f"the proxy answers with status {answer.status}")
+            raise OSError(f"the proxy replied with status {answer.status}")
 
     def _proxy_headers(self, host: str) -> dict[str, str]:
-        """Return the headers that name a host, and the credentials of the proxy if it has any."""
+        """Return the ``Host`` header, and the proxy's credentials if the proxy needs any."""
         proxy = self._proxy
         if proxy is None or proxy.username is None:
             return {"Host": host}
@@ -158,15 +162,15 @@ class ConnectionPool:
 
 
 class UpstreamResponse:
-    """A response whose body is being read.
+    """A response of the upstream server; the constructor sends the request and reads the head.
 
     Args:
-        connection: The connection to the server, without another request under way.
-        release: Takes the connection if it can be used again.
+        connection: The connection to the server, on which no other request is running.
+        release: A function that receives the connection if another request can use it.
         method, target, headers, body: The request.
 
     Raises:
-        OSError: The connection broke, or ended before it answered.
+        OSError: The connection broke, or ended before a response.
         h11.RemoteProtocolError: The answer is not valid HTTP.
     """
 
@@ -186,12 +190,12 @@ class UpstreamResponse:
         connection.sendall(b"".join(self._http.send(event) or b"" for event in events))
         self.status = 0
         while not isinstance(event := self._read_event(), h11.Response):
-            pass  # an interim response
+            pass  # skip interim responses (status 1xx)
         self.status = event.status_code
         self.headers = {name.decode(): value.decode("latin-1") for name, value in event.headers}
 
     def read(self, max_bytes: int) -> bytes:
-        """Read the whole body.
+        """Read the whole body of the response.
 
         Raises:
             AttemptError: The body was cut off, or is longer than `max_bytes` bytes.
@@ -200,11 +204,11 @@ class UpstreamResponse:
         while data := self.read_available():
             content += data
             if len(content) > max_bytes:
-                raise AttemptError("the answer is too long", charged=True)
+                raise AttemptError("the response is too long", charged=True)
         return bytes(content)
 
     def read_available(self) -> bytes:
-        """Read all available bytes, and wait if there are none; empty at the end.
+        """Return all bytes that have arrived, and wait if there are none; empty at the end.
 
         Raises:
             AttemptError: The connection broke.
@@ -218,17 +222,20 @@ class UpstreamResponse:
                     break
         except (OSError, h11.RemoteProtocolError) as error:
             raise AttemptError(
-                f"the answer broke off: {_error_text(error)}", charged=True
+                f"the response was cut off: {_error_text(error)}", charged=True
             ) from None
         return b"".join(chunks)
 
     def abort(self) -> None:
-        """Wake a reading thread: its answer breaks off."""
-        with suppress(OSError):  # the connection has already ended
+        """End the connection from another thread: the thread that reads it gets an error."""
+        with suppress(OSError):  # the connection may have already ended
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Release the connection, or close it if the body is unread: the server then stops."""
+        """Release the connection for reuse if the body was read, or close it.
+
+        The server stops generating an unread answer when the connection closes.
+        """
         done_state = h11.DONE
         if (
             self._http.our_state is self._http.their_state is done_state
@@ -239,11 +246,11 @@ class UpstreamResponse:
             self._socket.close()
 
     def _read_event(self, *, wait: bool = True) -> Any:
-        """Return the next event of the answer, or ``NEED_DATA`` if none has arrived."""
+        """Return the next h11 event; without `wait`, ``NEED_DATA`` if no event is complete."""
         while (event := self._http.next_event()) is h11.NEED_DATA and wait:
             data = self._socket.recv(CHUNK)
             if not data and not self.status:
-                raise ConnectionError("it was ended without an answer")
+                raise ConnectionError("the call was cancelled without a response")
             self._http.receive_data(data)
         return event
 

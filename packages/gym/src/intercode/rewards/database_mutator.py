@@ -1,18 +1,20 @@
 """Mutated databases: seeded variations of an SQLite file.
 
-Some rows are deleted, some get values of other rows, and some are duplicated under a new key; an
+Some rows are deleted, some get values of other rows, and some are duplicated under a new key. An
 empty table gets rows. Columns that a query compares with constants get values that its conditions
-accept. The query then finds rows where it found none, or other rows. Primary keys, unique columns,
-NOT NULL and the satisfied foreign keys still hold; types stay.
+accept. In the copy, the query then finds other rows, or rows where it found none. Primary keys,
+unique columns, NOT NULL and the satisfied foreign keys still hold, and values keep their types.
 
-A looked-up value that occurs once in the data occurs at most once in every copy: a subquery that
-returned one row never returns several. The same holds for a missing looked-up value, in a column
-whose values all differ, and for a row that several comparisons together single out.
+A lookup is a comparison that finds a row by a value (`sql_conditions`). If a looked-up value occurs
+once in the data, the value occurs at most once in every copy. A subquery that returned one row
+therefore never returns several. The same bound protects a looked-up value that is missing from a
+column of distinct values, and a row that several comparisons together find.
 
-A gentle mutation also preserves other facts on which a reader of the data may rely. Columns of
-unique names, and columns in which a condition of the query singles out a row, keep their values
-without new duplicates. A value that was looked up (the key of the one student of that name) is
-therefore also right in the copy. A rough mutation lets the value name another row.
+A gentle mutation also preserves other facts on which an agent that reads the data may rely. Columns
+of unique names, and columns in which a condition of the query finds exactly one row, keep their
+values without new duplicates. An agent may have looked up a value: the key of the one student of
+that name. An answer with this value is then also right in the copy. After a rough mutation, the
+name may belong to another row.
 """
 
 from __future__ import annotations
@@ -28,29 +30,29 @@ from typing import Any
 
 from intercode.databases.convert.schema import Column, ForeignKey, TableSchema, read_schema
 from intercode.rewards.sql_conditions import Lookup, QueryConditions
-from intercode.syntax import quoted
+from intercode.sql_identifiers import quote_identifier
 
 VERSION = 13
-"""The version of the mutation, increased with every change that gives other rows."""
+"""The version of the mutation. Increase the number with every change that gives other rows."""
 
 _MAX_CHANGED_ROWS = 300
-"""The most rows of a table that are changed."""
+"""The most rows of a table that are changed or inserted."""
 _MIN_NEW_ROWS = 12
-"""The fewest rows that a table gets."""
+"""The fewest rows that are inserted into a table."""
 _NAMES = ("amber", "birch", "cedar", "delta", "ember")
 
 
 def mutate(
     origin: Path, path: Path, conditions: QueryConditions, seed: int, *, is_gentle: bool = False
 ) -> None:
-    """Write a mutated copy of a database: the same copy for the same arguments.
+    """Write a mutated copy of a database; the same arguments give the same copy.
 
     Args:
         origin: An SQLite file.
         path: The file to write.
-        conditions: The values that the query asks for that is to find something else in the copy.
-        seed: The seed of its random choices.
-        is_gentle: Whether names that stand once are kept so.
+        conditions: The conditions of the query whose result should differ in the copy.
+        seed: The seed of the random choices.
+        is_gentle: Whether names that occur once in the data stay unique.
 
     Raises:
         TaskError: `origin` is not an SQLite database.
@@ -60,10 +62,12 @@ def mutate(
     path.chmod(0o600)
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
-        # The copy need not survive a crash: a torn file is discarded.
+        # The copy need not survive a crash: an incomplete file is discarded.
         connection.executescript("PRAGMA journal_mode = MEMORY; PRAGMA synchronous = OFF; BEGIN")
         triggers = _take_triggers(connection)
-        mutation = _Mutation(connection, schema.tables, conditions, random.Random(seed), is_gentle)
+        mutation = _DatabaseMutator(
+            connection, schema.tables, conditions, random.Random(seed), is_gentle
+        )
         for table in schema.tables:
             mutation.change(table)
         mutation.delete_doubles()
@@ -80,12 +84,12 @@ def _take_triggers(connection: sqlite3.Connection) -> list[str]:
     cursor = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'")
     triggers = cursor.fetchall()
     for name, _ in triggers:
-        connection.execute(f"DROP TRIGGER {quoted(name)}")
+        connection.execute(f"DROP TRIGGER {quote_identifier(name)}")
     return [sql for _, sql in triggers]
 
 
-class _Mutation:
-    """One mutation of one database."""
+class _DatabaseMutator:
+    """The mutation of one database, with a fixed seed."""
 
     def __init__(
         self,
@@ -106,20 +110,24 @@ class _Mutation:
             if len(rows := self._rows(table, where_clause, *values)) <= 1
             if rows or self._is_distinct(table, lookup)
         ]
-        # By table, the columns that keep their values.
+        # Table → columns that keep their values.
         self._names = {
             table.name: self._name_columns(table) if is_gentle else set() for table in tables
         }
-        # Enough rows for one of a handful of values to reach the largest count in the query.
+        # The rows suffice for one of a few values to reach the largest count that the query
+        # requires.
         self._new_row_count = min(max(_MIN_NEW_ROWS, 6 * query_conditions.count), _MAX_CHANGED_ROWS)
         self._random = random_source
         self._deleted_share = random_source.choice((0.0, 0.1, 0.3))
         self._planted_share = random_source.choice((0.3, 0.5, 0.8))
-        # The share of duplicated rows that get a text that is new in its column.
+        # The share of duplicated rows that get a text that their column does not contain yet.
         self._new_text_share = 0.0 if is_gentle else 0.2
 
     def change(self, table: TableSchema) -> None:
-        """Change the rows of a table; the tables that it refers to have already changed."""
+        """Delete, change and insert rows of a table.
+
+        The tables to which the table's foreign keys refer have already changed.
+        """
         rows = self._rows(table)
         if not rows:
             for _ in range(self._new_row_count):
@@ -130,14 +138,14 @@ class _Mutation:
         singled_out_rows = self._singled_out_rows(table)
         for row in rows[: len(rows) - len(retained_rows)]:
             if row not in singled_out_rows:
-                self._run(f"DELETE FROM {quoted(table.name)} WHERE rowid = ?", row)
+                self._run(f"DELETE FROM {quote_identifier(table.name)} WHERE rowid = ?", row)
         for row in retained_rows:
             self._alter(table, row, retained_rows)
         for _ in range(self._new_row_count):
             self._insert(table, self._random.choice(retained_rows))
 
     def delete_orphans(self) -> None:
-        """Delete the rows that refer to a deleted row, and recursively those rows' referrers."""
+        """Delete the rows that refer to a deleted row, directly or through other rows."""
         for _ in self._tables:
             change_count = self._connection.total_changes
             for table in self._tables.values():
@@ -147,21 +155,21 @@ class _Mutation:
                 return
 
     def disturb_lookups(self) -> None:
-        """Let each lookup name another row, find other values, or find nothing."""
+        """Make each lookup find another row, a row with other values, or no row."""
         for table, where_clause, values, _ in self._lookups:
             keys = {names[0] for names in (table.primary_key, *table.uniques) if len(names) == 1}
             free_columns = self._stored_columns(table) - keys
             for row in self._rows(table, where_clause, *values):
                 other_rows = self._referenced_rows(table) or self._rows(table)
                 lookup_columns = {
-                    name for name in free_columns if f"{quoted(name)} " in where_clause
+                    name for name in free_columns if f"{quote_identifier(name)} " in where_clause
                 }
                 draw = self._random.random()
                 if draw < 0.4:
                     self._exchange(table, lookup_columns, row, self._random.choice(other_rows))
                     continue
                 if draw < 0.6:
-                    self._run(f"DELETE FROM {quoted(table.name)} WHERE rowid = ?", row)
+                    self._run(f"DELETE FROM {quote_identifier(table.name)} WHERE rowid = ?", row)
                     continue
                 searches = [
                     (search_condition, search_values)
@@ -179,17 +187,19 @@ class _Mutation:
                         self._copy(table, name, other_row, row)
 
     def _referenced_rows(self, table: TableSchema) -> list[int]:
-        """List the rows of a table that rows of others refer to."""
-        name, row_ids = quoted(table.name), set[int]()
+        """List the rows of a table to which rows of other tables refer, by row number."""
+        name, row_ids = quote_identifier(table.name), set[int]()
         for child in self._tables.values():
             for key in child.foreign_keys:
                 if key.table.lower() == table.name.lower():
                     pairs = zip(key.targets, key.columns, strict=True)
                     join = " AND ".join(
-                        f"{name}.{quoted(key_column)} = o.{quoted(target_column)}"
+                        f"{name}.{quote_identifier(key_column)} = "
+                        f"o.{quote_identifier(target_column)}"
                         for key_column, target_column in pairs
                     )
-                    clause = f"WHERE EXISTS (SELECT 1 FROM {quoted(child.name)} AS o WHERE {join})"
+                    child_table = quote_identifier(child.name)
+                    clause = f"WHERE EXISTS (SELECT 1 FROM {child_table} AS o WHERE {join})"
                     row_ids.update(self._rows(table, clause))
         return sorted(row_ids)
 
@@ -199,59 +209,66 @@ class _Mutation:
         """Exchange the values of two rows in some columns."""
         if first_row == second_row or not columns:
             return
-        names = ", ".join(map(quoted, sorted(columns)))
-        sql = f"SELECT {names} FROM {quoted(table.name)} WHERE rowid = ?"
+        names = ", ".join(map(quote_identifier, sorted(columns)))
+        sql = f"SELECT {names} FROM {quote_identifier(table.name)} WHERE rowid = ?"
         first_values, second_values = (
             self._connection.execute(sql, (row,)).fetchone() for row in (first_row, second_row)
         )
-        marks = ", ".join(f"{quoted(name)} = ?" for name in sorted(columns))
-        sql = f"UPDATE OR IGNORE {quoted(table.name)} SET {marks} WHERE rowid = ?"
+        marks = ", ".join(f"{quote_identifier(name)} = ?" for name in sorted(columns))
+        sql = f"UPDATE OR IGNORE {quote_identifier(table.name)} SET {marks} WHERE rowid = ?"
         self._run(sql, *second_values, first_row)
         self._run(sql, *first_values, second_row)
 
     def _copy(self, table: TableSchema, column: str, origin: int, row: int) -> None:
         """Copy another row's value in a column to a row."""
-        name, value = quoted(table.name), quoted(column)
+        name, value = quote_identifier(table.name), quote_identifier(column)
         subquery = f"(SELECT o.{value} FROM {name} AS o WHERE o.rowid = ?)"
         self._run(f"UPDATE OR IGNORE {name} SET {value} = {subquery} WHERE rowid = ?", origin, row)
 
     def delete_doubles(self) -> None:
-        """Delete the matches of each lookup, except the original row or, without one, the first."""
+        """Delete the rows that each lookup finds, except the original row.
+
+        If the original row no longer matches, the first row is kept.
+        """
         for table, where_clause, values, origin in self._lookups:
             rows = self._rows(table, where_clause, *values)
             retained_rows = origin if origin and origin[0] in rows else rows[:1]
             for row in rows:
                 if row not in retained_rows:
-                    self._run(f"DELETE FROM {quoted(table.name)} WHERE rowid = ?", row)
+                    self._run(f"DELETE FROM {quote_identifier(table.name)} WHERE rowid = ?", row)
 
     def _rows(self, table: TableSchema, where_clause: str = "", *values: Any) -> list[int]:
-        """List a table's row numbers; none for a table without row numbers."""
-        sql = f"SELECT rowid FROM {quoted(table.name)} {where_clause}"
+        """List the row numbers (``rowid``) of a table; empty for a table without row numbers."""
+        sql = f"SELECT rowid FROM {quote_identifier(table.name)} {where_clause}"
         with suppress(sqlite3.OperationalError):
             return [row for (row,) in self._connection.execute(sql, values)]
         return []
 
     def _is_distinct(self, table: TableSchema, lookup: Lookup) -> bool:
-        """Return whether a lookup compares one column, whose values all differ."""
+        """Return whether a lookup compares a single column, whose values all differ."""
         if len(lookup.comparisons) > 1:
             return False
-        name = quoted(lookup.comparisons[0].column)
-        sql = f"SELECT COUNT({name}), COUNT(DISTINCT {name}) FROM {quoted(table.name)}"
+        name = quote_identifier(lookup.comparisons[0].column)
+        sql = f"SELECT COUNT({name}), COUNT(DISTINCT {name}) FROM {quote_identifier(table.name)}"
         count, distinct_count = self._connection.execute(sql).fetchone()
         return bool(1 < count == distinct_count)
 
     def _name_columns(self, table: TableSchema) -> set[str]:
-        """Return the text columns with unique values, or a unique value that a condition accepts.
+        """Return the text columns that serve as names of rows.
 
-        Columns that refer to another table do not count: their values are shared on purpose.
+        All values of such a column are unique, or a condition of the query accepts a value that
+        occurs once. Columns that refer to another table are excluded: their values are shared on
+        purpose.
         """
         referring_columns = {name for key in table.foreign_keys for name in key.columns}
         column_names: set[str] = set()
         for column in table.columns:
             if not column.type.is_text or column.name in referring_columns:
                 continue
-            name = quoted(column.name)
-            sql = f"SELECT COUNT({name}), COUNT(DISTINCT {name}) FROM {quoted(table.name)}"
+            name = quote_identifier(column.name)
+            sql = (
+                f"SELECT COUNT({name}), COUNT(DISTINCT {name}) FROM {quote_identifier(table.name)}"
+            )
             count, distinct_count = self._connection.execute(sql).fetchone()
             accepted_values = self._accepted_values(table, column)
             if 1 < count == distinct_count or any(
@@ -261,27 +278,31 @@ class _Mutation:
         return column_names
 
     def _singled_out_rows(self, table: TableSchema) -> set[int]:
-        """Return the rows that a condition may find by a name."""
+        """Return the rows whose name a condition of the query accepts, by row number."""
         return {
             row
             for column in table.columns
             if column.name in self._names[table.name]
             for value in self._accepted_values(table, column)
-            for row in self._rows(table, f"WHERE {quoted(column.name)} = ? COLLATE NOCASE", value)
+            for row in self._rows(
+                table, f"WHERE {quote_identifier(column.name)} = ? COLLATE NOCASE", value
+            )
         }
 
     def _is_taken(self, table: TableSchema, column: Column, value: Any) -> bool:
-        """Return whether a value must stay unique in a column that already contains it."""
+        """Return whether a value is in a column already and must stay unique there."""
         must_be_unique = column.name in self._names[table.name] or any(
-            lookup is table and values == [value] and f"{quoted(column.name)} " in where_clause
+            lookup is table
+            and values == [value]
+            and f"{quote_identifier(column.name)} " in where_clause
             for lookup, where_clause, values, _ in self._lookups
         )
         return must_be_unique and self._count(table, column, value) == 1
 
     def _count(self, table: TableSchema, column: Column, value: Any) -> int:
         """Count the rows with a value in a column, regardless of case."""
-        match_condition = f"{quoted(column.name)} = ? COLLATE NOCASE"
-        sql = f"SELECT COUNT(*) FROM {quoted(table.name)} WHERE {match_condition}"
+        match_condition = f"{quote_identifier(column.name)} = ? COLLATE NOCASE"
+        sql = f"SELECT COUNT(*) FROM {quote_identifier(table.name)} WHERE {match_condition}"
         count: int = self._connection.execute(sql, (value,)).fetchone()[0]
         return count
 
@@ -297,22 +318,27 @@ class _Mutation:
         ]
 
     def _alter(self, table: TableSchema, row: int, other_rows: Sequence[int]) -> None:
-        """Give a row values of another row, and values that the conditions accept."""
+        """Give a row values of other rows, and values that the query's conditions accept."""
         stored_columns = (
             self._stored_columns(table) - _unique_columns(table) - self._names[table.name]
         )
         free_columns = [column for column in table.columns if column.name in stored_columns]
-        name = quoted(table.name)
+        name = quote_identifier(table.name)
         if free_columns and self._random.random() < 0.2:
             self._copy(
                 table, self._random.choice(free_columns).name, self._random.choice(other_rows), row
             )
         for column_name, value in self._plant_values(table, free_columns).items():
-            sql = f"UPDATE OR IGNORE {name} SET {quoted(column_name)} = ? WHERE rowid = ?"
+            sql = f"UPDATE OR IGNORE {name} SET {quote_identifier(column_name)} = ? WHERE rowid = ?"
             self._run(sql, value, row)
 
     def _insert(self, table: TableSchema, row: int | None) -> None:
-        """Duplicate a row under a new key; None: create a row."""
+        """Insert a copy of a row with a new key, or a row of random values.
+
+        Args:
+            table: The table.
+            row: The number of the row to copy; None: random values.
+        """
         columns = () if row is not None else table.columns
         new_values: dict[str, Any] = {column.name: self._random_value(column) for column in columns}
         for column in table.columns:
@@ -326,18 +352,25 @@ class _Mutation:
         self._store(table, row, new_values)
 
     def _store(self, table: TableSchema, row: int | None, new_values: Mapping[str, Any]) -> None:
-        """Insert a row with these values, and a given row's values in the other columns."""
+        """Insert a row into a table.
+
+        Args:
+            table: The table.
+            row: The number of the row that supplies the other values; None: no other values.
+            new_values: Column → value.
+        """
         stored_columns = self._stored_columns(table)
         columns = [column.name for column in table.columns if column.name in stored_columns]
-        values = ["?" if name in new_values else quoted(name) for name in columns]
-        origin = "" if row is None else f" FROM {quoted(table.name)} WHERE rowid = ?"
-        names = ", ".join(map(quoted, columns))
-        sql = f"INSERT OR IGNORE INTO {quoted(table.name)} ({names}) SELECT {', '.join(values)}"
+        values = ["?" if name in new_values else quote_identifier(name) for name in columns]
+        table_name = quote_identifier(table.name)
+        origin = "" if row is None else f" FROM {table_name} WHERE rowid = ?"
+        names = ", ".join(map(quote_identifier, columns))
+        sql = f"INSERT OR IGNORE INTO {table_name} ({names}) SELECT {', '.join(values)}"
         parameters = [new_values[name] for name in columns if name in new_values]
         self._run(sql + origin, *parameters, *([] if row is None else [row]))
 
     def _plant_values(self, table: TableSchema, columns: Sequence[Column]) -> dict[str, Any]:
-        """Choose, for some of the columns, a value that a condition accepts."""
+        """Choose values that the query's conditions accept, for a random part of the columns."""
         planted_values = {}
         for column in columns:
             values = self._accepted_values(table, column)
@@ -348,7 +381,7 @@ class _Mutation:
         return planted_values
 
     def _adopt(self, table: TableSchema, column: Column, value: Any) -> None:
-        """Insert the row of another table that a planted value refers to."""
+        """Insert the row that a foreign key refers to, if a planted value is such a key."""
         for key in table.foreign_keys:
             parent = self._tables.get(key.table.lower())
             if key.columns == (column.name,) and parent is not None and parent is not table:
@@ -363,16 +396,18 @@ class _Mutation:
                 self._store(parent, row, {**parent_values, key.targets[0]: value})
 
     def _reference(self, key: ForeignKey) -> dict[str, Any]:
-        """Choose the key of a row in the referenced table, or NULL if the table is empty."""
-        targets = ", ".join(map(quoted, key.targets))
-        key_rows = self._connection.execute(f"SELECT {targets} FROM {quoted(key.table)}").fetchall()
+        """Return the key of a random row in the referenced table, or NULL if the table is empty."""
+        targets = ", ".join(map(quote_identifier, key.targets))
+        key_rows = self._connection.execute(
+            f"SELECT {targets} FROM {quote_identifier(key.table)}"
+        ).fetchall()
         key_values = self._random.choice(key_rows) if key_rows else (None,) * len(key.columns)
         return dict(zip(key.columns, key_values, strict=True))
 
     def _fresh_value(self, table: TableSchema, column: Column) -> Any:
         """Return a value of the column's kind that the column does not contain yet."""
-        name = quoted(column.name)
-        sql = f"SELECT MAX({name}), COUNT(*) FROM {quoted(table.name)}"
+        name = quote_identifier(column.name)
+        sql = f"SELECT MAX({name}), COUNT(*) FROM {quote_identifier(table.name)}"
         max_value, count = self._connection.execute(sql).fetchone()
         kind = column.type.kind
         if column.type.is_text:
@@ -395,25 +430,25 @@ class _Mutation:
         return digit
 
     def _stored_columns(self, table: TableSchema) -> set[str]:
-        """Return the names of the columns that are not computed from others."""
+        """Return the names of the columns that are stored, not generated from other columns."""
         sql = "SELECT name FROM pragma_table_xinfo(?) WHERE hidden = 0"
         return {name for (name,) in self._connection.execute(sql, (table.name,))}
 
     def _delete_orphans(self, table: TableSchema, key: ForeignKey) -> None:
-        child, parent = quoted(table.name), quoted(key.table)
+        child, parent = quote_identifier(table.name), quote_identifier(key.table)
         not_null_condition = " AND ".join(
-            f"{child}.{quoted(name)} IS NOT NULL" for name in key.columns
+            f"{child}.{quote_identifier(name)} IS NOT NULL" for name in key.columns
         )
         pairs = zip(key.targets, key.columns, strict=True)
         join_condition = " AND ".join(
-            f"p.{quoted(target_name)} = {child}.{quoted(column_name)}"
+            f"p.{quote_identifier(target_name)} = {child}.{quote_identifier(column_name)}"
             for target_name, column_name in pairs
         )
         parent_condition = f"EXISTS (SELECT 1 FROM {parent} AS p WHERE {join_condition})"
         self._run(f"DELETE FROM {child} WHERE {not_null_condition} AND NOT {parent_condition}")
 
     def _run(self, sql: str, *parameters: Any) -> None:
-        with suppress(sqlite3.IntegrityError):  # a violating row stays unchanged
+        with suppress(sqlite3.IntegrityError):  # a change that violates a constraint is left out
             self._connection.execute(sql, parameters)
 
 
@@ -422,7 +457,7 @@ def _unique_columns(table: TableSchema) -> set[str]:
 
 
 def _fit_value(value: Any, column: Column) -> Any:
-    """Return the value converted to the column's kind, or None."""
+    """Return the value converted to the column's kind; None if no conversion is possible."""
     if column.type.is_text:
         return str(value)
     kind = column.type.kind
@@ -442,7 +477,10 @@ def _fit_value(value: Any, column: Column) -> Any:
 
 
 def _lookup_conditions(table: TableSchema, lookup: Lookup) -> Iterator[tuple[str, list[Any]]]:
-    """Yield a lookup in a table as conditions and their values: exact, and regardless of case."""
+    """Yield a WHERE clause for a lookup, with its values: exact, and regardless of case.
+
+    No clause is yielded if the table lacks a column of the lookup.
+    """
     columns = {column.name.lower(): column for column in table.columns}
     if lookup.table not in ("", table.name.lower()):
         return
@@ -458,7 +496,8 @@ def _lookup_conditions(table: TableSchema, lookup: Lookup) -> Iterator[tuple[str
         return
     for collation in ("BINARY", "NOCASE"):
         search_values = [
-            f"{quoted(columns[condition.column].name)} {condition.operator} ? COLLATE {collation}"
+            f"{quote_identifier(columns[condition.column].name)} {condition.operator} ? COLLATE "
+            f"{collation}"
             for condition in lookup.comparisons
         ]
         yield f"WHERE {' AND '.join(search_values)}", values

@@ -1,4 +1,7 @@
-"""Text of an episode: turns with the model's replies, ending, and reasons of the reward."""
+"""Formatting of an episode as text for the terminal.
+
+The text contains the turns with the model's replies, the ending, and the reasons of the reward.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from intercode.cli.terminal import (
     shorten,
     size,
 )
-from intercode.dialogues import Call, RecordedMessage, Talk, agent_talk, find_branch
+from intercode.dialogues import Call, RecordedDialogue, RecordedMessage, agent_talk, find_branch
 from intercode.envs.traits import find_prompt
 from intercode.episode import Episode, Turn, TurnChanges
 from intercode.evaluate.summary import UNKNOWN
@@ -33,10 +36,10 @@ def render(
 
     Args:
         episode: A finished episode.
-        lines: The maximum number of lines of each text of a program or a model; None: all lines,
-            and the traceback of an error.
-        reasons: Whether to give the reasons of a reward below 1.0, which may quote gold.
-        messages: Whether to give the model's dialogue instead of the turns.
+        lines: The maximum number of lines for each output of a program and each reply of a model;
+            None: all lines, and the traceback of an error.
+        reasons: Whether to include the reasons of a reward below 1.0, which may quote gold.
+        messages: Whether to include the dialogue with the model instead of the turns.
     """
     epoch = f", epoch {episode.epoch}" if episode.epoch else ""
     sections = [
@@ -56,10 +59,10 @@ def render(
 
 
 def mark(episode: Episode) -> str:
-    """Return an episode's outcome, with the judge of a judged success."""
+    """Return an episode's outcome, and the judge's model if a judge decided the success."""
     if not episode.success:
         return episode.outcome or UNKNOWN
-    judgement = JudgeSummary.of(episode)
+    judgement = JudgeSummary.from_episode(episode)
     return (
         "solved"
         if judgement is None or not judgement.same
@@ -68,7 +71,7 @@ def mark(episode: Episode) -> str:
 
 
 def ending(episode: Episode) -> str:
-    """Return the ending of an episode in one line: status, answer, reward with parts, duration."""
+    """Return a line about an episode's end: status, answer, reward with its parts, duration."""
     if episode.status == "error":
         return f"error: {safe(episode.error or '')}"
     answer = "" if episode.answer is None else f" {safe(episode.answer)!r}"
@@ -87,8 +90,11 @@ def _limit_lines(text: str, lines: int | None) -> str:
 
 
 def _turn_texts(episode: Episode, lines: int | None) -> Iterator[str]:
-    """Yield each turn after the model's reply for it, then the reply before the end."""
-    talk, prompt = agent_talk(episode) or Talk(), find_prompt(episode.env)
+    """Yield the texts of replies and turns: before each turn, the model's reply that led to it.
+
+    The reply that submitted or skipped comes last.
+    """
+    talk, prompt = agent_talk(episode) or RecordedDialogue(), find_prompt(episode.env)
     for index, turn in enumerate(episode.turns):
         yield from _reply_lines(talk, index, turn.action, lines)
         yield _turn_text(turn, lines, prompt)
@@ -96,8 +102,15 @@ def _turn_texts(episode: Episode, lines: int | None) -> Iterator[str]:
     yield from _reply_lines(talk, len(episode.turns), last_action, lines)
 
 
-def _reply_lines(talk: Talk, turn: int, action: str, lines: int | None) -> Iterator[str]:
-    """Yield the thought of each model call of a turn, or its reply without the action."""
+def _reply_lines(
+    talk: RecordedDialogue, turn: int, action: str, lines: int | None
+) -> Iterator[str]:
+    """Yield the model's words for a turn.
+
+    For each call to the model, the words are its thought if recorded, else its reply without the
+    action, which the turn itself shows. Of several replies to choose from, only the chosen one is
+    included.
+    """
     calls = [call for call in talk.get("calls", ()) if call.get("turn") == turn]
     chosen_sample = next((call["chosen"] for call in calls if "chosen" in call), None)
     for call in calls:
@@ -115,7 +128,7 @@ def _reply_lines(talk: Talk, turn: int, action: str, lines: int | None) -> Itera
 
 
 def _strip_action(reply: RecordedMessage, action: str) -> str:
-    """Return a reply without its action; without an action, the whole reply with its tool calls."""
+    """Return a reply without its action. If `action` is empty, return reply and tool calls."""
     content = reply["content"]
     if not action.strip():
         return "\n".join([content, *_tool_calls(reply)]).strip()
@@ -143,12 +156,12 @@ def _turn_text(turn: Turn, lines: int | None, prompt: str) -> str:
 
 
 _WIDTH = 60
-"""Maximum width of an action in the list of a search, in characters."""
+"""Maximum width of an action in the list of a tree search's states, in characters."""
 _SIGNS = {"added": "+", "modified": "~", "deleted": "-"}
 
 
 def _change_lines(changes: TurnChanges | None, lines: int | None) -> Iterator[str]:
-    """Yield a line for each path that a turn changed, `lines` at most."""
+    """Yield a line for each path that a turn changed, and the number of paths above `lines`."""
     files = () if changes is None else changes.files
     listed_files = files if lines is None else files[:lines]
     for file in listed_files:
@@ -159,7 +172,11 @@ def _change_lines(changes: TurnChanges | None, lines: int | None) -> Iterator[st
 
 
 def _tree_lines(episode: Episode) -> Iterator[str]:
-    """Yield the states of a tree search, each below its parent; ``*`` marks the final branch."""
+    """Yield a line for each state of a tree search, with its judgement and action.
+
+    The lines of a state's children follow it with more indentation. ``*`` marks the states of the
+    branch that became the episode.
+    """
     branch = find_branch(episode)
     if branch is None:
         return
@@ -174,7 +191,8 @@ def _tree_lines(episode: Episode) -> Iterator[str]:
                 text = number(node.get("judgement")) if node.get("judgement") is not None else "-"
                 action = one_line(safe(node.get("action", "")), _WIDTH) or "(no action)"
                 loss_note = f"  ({one_line(safe(node['lost']), _WIDTH)})" if "lost" in node else ""
-                yield f"  {'  ' * depth}{'*' if index in branch else ' '} {text:>4}  {action}{loss_note}"
+                mark = "*" if index in branch else " "
+                yield f"  {'  ' * depth}{mark} {text:>4}  {action}{loss_note}"
                 yield from subtree_lines(index, depth + 1)
 
     yield from subtree_lines(0, 0)
@@ -184,7 +202,7 @@ def _tree_lines(episode: Episode) -> Iterator[str]:
 
 
 def _dialogue_lines(episode: Episode, lines: int | None) -> Iterator[str]:
-    """Yield every message to and from the model, in the order of its first appearance."""
+    """Yield every message to and from the model once, in the order of first appearance."""
     if (talk := agent_talk(episode)) is None or not talk.get("messages"):
         yield f"  (no messages are recorded: agent {safe(episode.agent)})"
         return
@@ -206,7 +224,7 @@ def _tool_calls(message: RecordedMessage) -> list[str]:
 
 
 def _reply_usage(call: Call) -> str:
-    """Return the tokens, the cost and the duration of a reply as text."""
+    """Return a text with the tokens, the cost and the duration of a model's reply."""
     cost = call.get("cost")
     counts = call.get("input_tokens", 0), call.get("output_tokens", 0)
     facts = [f"{counts[0]} tokens in, {counts[1]} out" if any(counts) else "tokens not reported"]
