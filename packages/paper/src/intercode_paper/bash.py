@@ -106,7 +106,7 @@ OUTPUT_LIMIT = 64 * 1024 * 1024
 
 LIMITS = Limits(
     timeout=TIMEOUT,
-    # The capabilities of root in a container: to read files of mode 000, and to change owners.
+    # As in a container, root may access any file, and change its owner and permissions.
     capabilities=("chown", "dac_override", "fowner", "fsetid"),
 )
 ENVIRONMENT: Mapping[str, str] = {

@@ -69,7 +69,7 @@ class Databases(Protocol):
     """Product name and version of the engine, for the report."""
 
     def connect(self) -> SharedConnection:
-        """Open a connection that sees all changes by earlier connections."""
+        """Open a connection that sees all committed changes by earlier connections."""
 
     def close(self) -> None:
         """Remove everything that was created for these databases. Idempotent."""

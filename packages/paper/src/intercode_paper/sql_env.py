@@ -213,8 +213,8 @@ def rewards(answer: Answer, gold: Answer) -> RewardsByVersion:
     Args:
         answer: The answer to the agent's last action. If it is not a list of rows, all rewards are
             0.
-        gold: The answer to gold, executed now. If gold failed, it counts as having no rows, except
-            for ``first``.
+        gold: The answer to gold, which the caller executes after the agent's actions. If gold
+            failed, ``released`` and ``early`` treat it as having no rows, and ``first`` is 1.
     """
     if not isinstance(answer, list):
         return RewardsByVersion()

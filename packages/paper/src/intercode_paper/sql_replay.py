@@ -205,8 +205,8 @@ def _best_version(
     )
 
 
-# Observations are compared as texts. Servers word the same message differently. The comparison of
-# observations ignores such differences; the comparison of rewards never does.
+# Observations are compared as texts, but servers word the same message differently. The comparison
+# ignores such differences. Rewards are computed from the unchanged answers.
 
 _SHOWN_ROWS = (25, 30, 10)
 """Numbers of rows of an observation that ReAct's runs recorded. Most runs have the first number."""

@@ -134,7 +134,7 @@ class MySQLDatabases:
             raise
 
     def connect(self) -> MySQLConnection:
-        """Open a connection that sees all changes by earlier connections."""
+        """Open a connection that sees all committed changes by earlier connections."""
         args = {**self._admin, "user": self._account, "password": self._password}
         return MySQLConnection(args, self.is_mariadb)
 

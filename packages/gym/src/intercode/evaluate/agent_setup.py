@@ -193,7 +193,10 @@ def max_concurrent_calls(spec: RunSpec) -> int:
 
 
 def unused_model_options(spec: RunSpec) -> list[str]:
-    """Return the language-model options that neither the agent nor the reward uses."""
+    """Return the names of the options that an agent without a language model does not take.
+
+    The list omits the options that the spec's reward takes for its own model.
+    """
     used_options = {"agent", "recording", "preset", "observation_tail", *model_options(spec)}
     used_options |= {"skill"} if registry.AGENTS.is_foreign(spec.agent.name) else set()
     return [name for name in AGENT_OPTIONS if name not in used_options]

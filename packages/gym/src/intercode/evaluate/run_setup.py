@@ -222,7 +222,7 @@ def narrow_dataset(spec: RunSpec, dataset: Dataset, progress: Progress) -> Datas
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentSetting:
-    """A checked environment, with a factory for as many instances as the run has workers."""
+    """The checked environment of a run, with a factory that each worker calls for an instance."""
 
     make: Callable[[], PlayableEnv]
     facts: dict[str, Any]

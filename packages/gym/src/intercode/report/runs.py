@@ -79,7 +79,8 @@ class Run:
         finished_count = coverage.planned - coverage.missing
         line = f"unfinished: {finished_count} of {format_count(coverage.planned, 'episode')}"
         sessions = self.manifest.get("sessions") or [{}]
-        # A Python program made a run without recorded options; no command resumes such a run.
+        # If the record has no options, the run was started from Python code. No command can resume
+        # such a run.
         if "options" not in sessions[-1]:
             return line
         return f"{line}; if it is not running: intercode resume {shlex.quote(str(self.folder))}"

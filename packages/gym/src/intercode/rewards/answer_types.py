@@ -139,10 +139,11 @@ def _lines(text: str) -> list[str]:
 
 
 def normalise(text: str) -> str:
-    """Return a text without the characters that a terminal does not show.
+    """Return a text without trailing whitespace, which a terminal does not show.
 
-    Windows line ends become plain ones. Spaces and tabs at the end of a line, and empty lines at
-    the end of the text, are removed. Case, order, and space within a line count.
+    Whitespace at the end of each line is removed, including the carriage return of a Windows line
+    end. Empty lines at the end of the text are removed, too. Case, the order of lines, and
+    whitespace within a line are unchanged.
     """
     lines = [line.rstrip(" \t\r\v\f") for line in text.split("\n")]
     while lines and not lines[-1]:

@@ -445,7 +445,8 @@ def restore_paths(
     names: dict[str, None] = {}
     for path in original_paths:
         folder = path.rpartition("/")[0]
-        # A path whose folder is missing, such as a removed repository, needs no settings.
+        # A path is skipped if its folder neither exists in the copy nor is restored. For example,
+        # the agent may have removed a whole repository: no tool then reads its settings.
         if f".{folder}" in names or is_there(folder or "/"):
             names[f".{path}"] = None
     if not names:

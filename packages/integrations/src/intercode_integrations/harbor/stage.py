@@ -72,8 +72,8 @@ class HarborStage(SandboxStage):
     def image(self, task: Task) -> str:
         """Return the name of a task's image: the image that it names, or one of its Dockerfile."""
         if task.image is None:
-            # The build of an image may need a network, for instance to install packages.
-            # As with Docker, a build reaches what it needs: but only if the caller allows it.
+            # The build of an image may need a network, for instance to install packages. Docker
+            # always provides a network. Here, the caller must permit the whole network.
             network = "[--network=default]" if Policy.parse(self.network).shared else ""
             dockerfile = f"{self.folder(task)}/environment/Dockerfile{network}"
             task = replace(task, image=dockerfile, folder=self.folder(task))
@@ -112,14 +112,17 @@ class HarborStage(SandboxStage):
         return self.config(task).environment.workdir or "."
 
     def variables(self, task: Task, *extra_variables: dict[str, str]) -> dict[str, str]:
-        """Return the environment variables of a task, and those of further tables.
+        """Return the environment variables of a task, and further variables of its ``task.toml``.
+
+        A value ``${NAME}`` or ``${NAME:-default}`` becomes the value of this machine's variable.
 
         Args:
             task: The task.
-            *extra_variables: Further variables of the ``task.toml``, such as the verifier's.
+            *extra_variables: Further variables to resolve, such as the verifier's.
 
         Raises:
-            TaskError: A variable of this machine is not set, or the allowlist lacks it.
+            TaskError: A value without a default names a variable that is not set on this machine,
+                or that tasks may not read.
         """
         machine_variables = {
             name: os.environ[name] for name in self._variable_names & os.environ.keys()

@@ -52,7 +52,10 @@ class RequestConnection(ServerConnection):
         super().connection_lost(exc)
 
     def admit(self) -> None:
-        """Remove the connection from the quota, after a request with the valid token."""
+        """Stop counting the connection against the quota of pending connections.
+
+        The server calls this method for a request that passes the token check.
+        """
         self._admission.leave(self)
 
     def data_received(self, data: bytes) -> None:

@@ -95,8 +95,9 @@ class EnvironmentServer:
         if parent_fd is not None:
             loop.add_reader(parent_fd, self._stop_event.set)
         connection_logger = logging.getLogger("intercode_integrations.serve.connections")
-        connection_logger.setLevel(logging.CRITICAL)  # the metrics count the faults of clients
-        # asyncio warns about each message to a client that has gone, which would fill the log.
+        # websockets logs a traceback for each malformed request, and asyncio logs warnings about
+        # messages to clients that have gone. Clients could fill the log with such entries.
+        connection_logger.setLevel(logging.CRITICAL)
         logging.getLogger("asyncio").setLevel(logging.ERROR)
         async with serve(
             self._handle,

@@ -399,7 +399,8 @@ def _enable_controllers(folder: str, controllers: list[str]) -> list[str]:
     for controller in controllers:
         try:
             _write(path, f"+{controller}")
-        except OSError as error:  # after another error the remaining controllers are still useful
+        except OSError as error:
+            # After any other error the loop continues: the remaining controllers are still useful.
             if error.errno in (errno.EBUSY, errno.EACCES, errno.EROFS):
                 raise
     enabled_controllers = [

@@ -479,10 +479,11 @@ class NativeSandbox:
         return NativeSnapshot(self.files.with_copy(self._copy_layer()))
 
     def _save_files(self) -> Files:
-        """Return the present files, from which this and other sandboxes can start.
+        """Save the current files; return the saved files, from which any sandbox can start.
 
         The caller has killed all processes but process 1. The files are frozen if possible, and
-        otherwise copied.
+        otherwise copied. If `Files.is_crowded` is true, a copy is preferred, unless the files are
+        too large for a copy.
         """
         if self.files.is_crowded(self.limits):
             with suppress(OutputLimitError):  # files that are too large for a copy may be frozen

@@ -80,8 +80,9 @@ _ARGUMENT_RULES = {
     },
 }  # fmt: skip
 _AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-# First and last numbers of the system calls of Linux 6.18. Calls with other numbers were not
-# reviewed: calls of newer kernels, of the ABI x32, and in gaps that a distribution may fill.
+# Ranges of the system call numbers of Linux 6.18, each with its first and last number. Calls with
+# other numbers were not reviewed. Such calls belong to newer kernels, to the x32 ABI, or to a
+# distribution that uses the gaps between the ranges.
 _KNOWN_CALLS = {
     "x86_64": ((0, 336), (424, 469)),
     "aarch64": ((0, 243), (260, 294), (424, 469)),

@@ -311,7 +311,7 @@ class SupportsArchive(SandboxBackend, Protocol):
     """A sandbox that can stream its changes, in the format of the module `archive`."""
 
     def archive(self, descriptor: int) -> None:
-        """Write a stream of all differences from the image to a descriptor."""
+        """Stream the sandbox's changes, relative to its image, into a file descriptor."""
 
 
 def build_script(
