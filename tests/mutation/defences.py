@@ -162,7 +162,7 @@ DEFENCES = [
     _filter("socket_filters", "host DoS", "_SOCKET_FILTERS = (26, ", "_SOCKET_FILTERS = ("),
     _filter(
         "filters_of_ones_own", "host DoS",
-        "einval_refusal = [_deny(errno.EINVAL)]", "einval_refusal = yes",
+        "einval_refusal = [_deny(errno.EINVAL)]", "einval_refusal = permission",
     ),
     _filter("leases", "host DoS", "_F_SETLEASE = 1024", "_F_SETLEASE = 0xFFFF"),
     _filter("watched_folders", "peer DoS", "_F_NOTIFY = 1026", "_F_NOTIFY = 0xFFFF"),
@@ -840,7 +840,7 @@ DEFENCES = [
     _one(
         "one_moment", "cheating", "intercode/rewards/base.py",
         "        snapshot = sandbox.at_rest(save)\n",
-        "        snapshot = sandbox.snapshot()\n        look()\n",
+        "        snapshot = sandbox.snapshot()\n        on_quiet()\n",
     ),
     _one(
         "only_what_runs_is_killed", "self DoS", PROGRAM,
@@ -1297,7 +1297,7 @@ DEFENCES = [
     _one(
         "gateway_credentials", "exfiltration", GATE,
         'headers = {"Content-Type": "application/json"}',
-        'headers = {name: text for name, text in asked.headers if name == "cookie"}',
+        'headers = {name: text for name, text in request.headers if name == "cookie"}',
     ),
     Defence(
         "gateway_key", "host leak",
@@ -1423,7 +1423,7 @@ DEFENCES = [
         "checks_are_compared", "cheating", REWARDS + "sql_programs.py",
         "if {*map(normalise_sql, texts[0])} != {\n            *map(normalise_sql, texts[1])\n    "
         "    } and not",
-        "        if False and not",
+        "if False and not",
     ),
     _one(
         "triggers_are_run", "cheating", REWARDS + "sql_programs.py",
@@ -1466,7 +1466,7 @@ DEFENCES = [
     _one(
         "record_of_another_value", "host leak", "intercode/spec.py",
         "if any(option_set.get(name) == value for option_set in option_sets)\n        and (",
-        "        if given or (",
+        "if option_sets and (",
     ),
     _one(
         "record_of_a_datasets_path", "host leak", TRUST,
@@ -1586,7 +1586,7 @@ DEFENCES = [
     _one(
         "dropped_pipes", "cheating", OWNERSHIP,
         "    finalizer = weakref.finalize(owner, callback, ",
-        "    finalizer = weakref.finalize(free_when_gone, callback, ",
+        "    finalizer = weakref.finalize(register_release, callback, ",
     ),
     Defence(
         "exit_in_an_agent", "cheating",
