@@ -1,8 +1,8 @@
 """Environments with awaitable methods, for programs with an event loop (servers, agent frameworks).
 
-Each call runs on a thread of the executor of `AsyncSandbox`. Only a running call occupies a thread:
-a thousand idle episodes occupy none. The calls of one environment run one after the other, in the
-order in which the program made them.
+By default, calls run on the threads that all objects of `AsyncSandbox` and `AsyncEnv` share. Only a
+running call occupies a thread: a thousand idle episodes occupy none. The calls of one environment
+run one after the other, in the order in which the program made them.
 
 Cancellation of an awaiting task never leaves a call half done. A call that has not started is
 removed from the queue. A running call continues in the background, and the next call starts after
@@ -253,7 +253,7 @@ class AsyncEnv:
     ) -> list[AsyncEnv]:
         """Fork the running episode into new environments; see `InterCodeEnv.fork`.
 
-        If the awaiting task is cancelled, the finished forks are closed.
+        If the awaiting task is cancelled, any environments that the fork has made are closed.
         """
 
         def close(forks: list[InterCodeEnv[Any]]) -> None:
@@ -270,7 +270,8 @@ class AsyncEnv:
     async def close(self) -> None:
         """End the episode and its running action, and free its sandbox. Idempotent.
 
-        Any call that is running or waiting raises `SandboxClosedError` or `EnvironmentStateError`.
+        A waiting call raises `EnvironmentStateError`. A running call that needs the workspace
+        raises `SandboxClosedError` or `EnvironmentStateError`.
         """
         await self._calls.close()
 

@@ -23,7 +23,12 @@ with require_framework("NeMo Gym", "nemo-gym"):
 
 
 class InterCodeProvider:
-    """A sandbox provider for NeMo Gym. Image names are InterCode's, such as ``docker://NAME``."""
+    """A sandbox provider for NeMo Gym. Image names are InterCode's, such as ``docker://NAME``.
+
+    Args:
+        sandbox: The name of InterCode's provider: ``native`` or ``docker``.
+        network: The network that each sandbox reaches.
+    """
 
     name = "intercode"
 
@@ -62,7 +67,12 @@ class InterCodeProvider:
         timeout_s: float | None = None,
         user: str | int | None = None,
     ) -> SandboxExecResult:
-        """Run a command. Exit code 126 reports a missing folder or user, as a command's failure."""
+        """Run a command by Bash.
+
+        Returns:
+            The output and the exit code: 124 after a time-out, 126 if the working directory or the
+            user does not exist.
+        """
         sandbox, spec = self._live[handle.sandbox_id]
         options: dict[str, Any] = {"env": {**spec.env, **(env or {})}, "timeout": timeout_s}
         options |= {} if user in (None, 0, "root") else {"user": str(user)}

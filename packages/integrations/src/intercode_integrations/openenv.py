@@ -1,8 +1,9 @@
 """Environments of any OpenEnv server, played by InterCode's runner: ``intercode run openenv:URL``.
 
 OpenEnv's `reset` selects a task by the name of a split and an index. If the schema of actions has a
-single field, an action is the text of that field. Otherwise, an action is a JSON object with all
-fields. The score of an episode is the sum of the rewards.
+single field, or a single required field, an action is the text of that field. Otherwise, an action
+is a JSON object of the fields. The score of an episode is the sum of the rewards. InterCode's own
+servers send the score itself as the last reward.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ from intercode_integrations.serve.client import (
 )
 
 _QUERIES = ("query", "question", "prompt", "instruction", "description")
-"""Fields of a task that may contain the request. The first observation always contains it, too."""
+"""Fields of a task that may contain the request. The agent reads the request in the first
+observation, if the observation is not empty."""
 _INTERNAL_FIELDS = ("metadata", "truncated", "info")
-"""Fields of an observation that agents do not see. Only InterCode's servers send the last two."""
+"""Fields of an observation that agents do not see. InterCode's servers send the last two."""
 
 
 class OpenEnvEnv(RemoteEnvironment):
@@ -150,7 +152,7 @@ def _task(prefix: str, record: dict[str, Any], position: dict[str, Any]) -> Task
 def _observation_text(observation: dict[str, Any]) -> str:
     """Return the text of an observation.
 
-    The text is that of the only field, or all fields as JSON if there are several.
+    The text is that of the only field. Several fields, or a value of another type, give JSON.
     """
     fields = {
         name: value

@@ -1,9 +1,9 @@
 """A pool of sandboxes, or of environments, that a server leases to its clients.
 
 The pool limits the number of sandboxes, starts some of them before clients need them, and ends
-abandoned leases. A lease ends after an idle time, at a maximum age, or when the server reports that
-the client has left. Each lease has a fresh sandbox or environment, which the pool closes with the
-lease.
+abandoned leases. A lease that its client does not close ends after an idle time or at a maximum
+age. When the server reports that a client has left, all leases of the client end. Each lease has a
+fresh sandbox or environment, which the pool closes with the lease.
 """
 
 from __future__ import annotations
@@ -386,7 +386,12 @@ class SandboxPool(Generic[Key, Resource]):
             raise
 
     def fill(self, lease: Lease[Key, Resource]) -> None:
-        """Open a lease that has a slot, with an already started resource or a new one."""
+        """Open a lease that has a slot, with an already started resource or a new one.
+
+        Raises:
+            CapacityError: The pool is closing.
+            InterCodeError: A new resource cannot be started.
+        """
         with self._condition:
             warm = self._warm.get(lease.key)
             resource = warm.popleft() if warm else None
@@ -438,8 +443,8 @@ class SandboxPool(Generic[Key, Resource]):
     def end(self, lease: Lease[Key, Resource], reason: str = "") -> bool:
         """End a lease and everything that runs in its resource.
 
-        If the resource is in use, this method only stops it, because a thread may be inside one of
-        its methods. `end_use` then closes the resource.
+        If an environment is in use, this method only stops the environment, because a thread may be
+        inside one of its methods. `end_use` then closes the environment.
 
         Args:
             lease: The lease.
@@ -582,7 +587,7 @@ class SandboxPool(Generic[Key, Resource]):
 
 
 def _close(resource: SupportsClose) -> None:
-    """Close a resource that is not in use. A failure is only logged."""
+    """Close a resource. A failure is only logged."""
     try:
         resource.close()
     except (InterCodeError, OSError) as error:
@@ -590,7 +595,10 @@ def _close(resource: SupportsClose) -> None:
 
 
 def _stop(resource: SupportsClose) -> None:
-    """End everything that runs in a resource in use; `_close` follows when its user has left it."""
+    """End everything that runs in a resource in use.
+
+    An environment is only stopped, and is closed after its last use. Any other resource is closed.
+    """
     if isinstance(base_env := getattr(resource, "unwrapped", resource), InterCodeEnv):
         base_env.stop()
     else:

@@ -15,7 +15,10 @@ def main() -> int:
     """Run the command line with the process's arguments.
 
     During imports, and after the command, Ctrl-C ends the process at once. An interrupted import
-    would print a traceback. After the command no clean-up remains to be done.
+    would print a traceback. The command itself closes its sandboxes before it returns.
+
+    Returns:
+        The exit code; 130 after Ctrl-C.
     """
     handler = signal.getsignal(signal.SIGINT)
     # Any handler but Python's default one means that the parent process started this process with

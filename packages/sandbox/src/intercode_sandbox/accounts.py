@@ -35,9 +35,9 @@ class Account:
     """Supplementary groups."""
 
     def __str__(self) -> str:
-        """Return the account's ids as ``UID:GID``, with ``,GID`` for each further group.
+        """Return the account's ids as ``UID:GID``, with ``,GID`` for each supplementary group.
 
-        The text is empty for root.
+        The text is empty if the user id and the group id are both 0.
         """
         if not self.uid and not self.gid:
             return ""
@@ -47,15 +47,19 @@ class Account:
 def resolve_account(text: str, read: FileReader) -> Account:
     """Resolve the user that an image's ``USER`` instruction names.
 
-    If the text names no group, the account has all groups of the user in ``/etc/group``. Otherwise
-    the account has that group, and the groups whose numbers follow after commas.
+    If the text names no group, the group id is that of ``/etc/passwd``, or 0 for a user without an
+    entry. A user other than root then also has its supplementary groups of ``/etc/group``.
+
+    If the text names a group, the account has that group, and those whose numbers follow after
+    commas.
 
     Args:
-        text: ``NAME`` or ``UID``, with an optional ``:GROUP`` or ``:GROUP,GID,…``.
+        text: ``NAME`` or ``UID``, with an optional ``:GROUP`` or ``:GROUP,GID,…``. A missing user
+            is root. A number is valid without an entry in the image.
         read: Reads a file of the image.
 
     Raises:
-        LookupError: The image has no such user or group.
+        LookupError: The image has no user or group of that name.
     """
     name, _, group = text.partition(":")
     name = name or "0"
@@ -87,12 +91,12 @@ def look_up_user(user: str, ids: int, users: Callable[[], str]) -> User:
     """Resolve the user of a program, by a name in the sandbox or by ``uid[:gid]``.
 
     Args:
-        user: The name, or the numbers; ``root`` is always 0.
+        user: The name, or the numbers. ``root`` is always 0; a missing gid is equal to the uid.
         ids: The number of user ids that the sandbox has: valid ids are below this number.
         users: A function that returns the text of the sandbox's ``/etc/passwd``.
 
     Raises:
-        LookupError: The user does not exist.
+        LookupError: The user does not exist, or has an id that the sandbox does not have.
     """
     if user in ("root", "0"):
         return User()

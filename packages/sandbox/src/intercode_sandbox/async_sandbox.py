@@ -66,7 +66,8 @@ async def _run_on_thread(
 ) -> T:
     """Run a function on a thread, and return its result.
 
-    If the awaiting task is cancelled, the error is raised only after the function has ended.
+    If the awaiting task is cancelled, `asyncio.CancelledError` is raised only after the function
+    has ended.
 
     Args:
         executor: The thread pool.
@@ -136,9 +137,10 @@ def _make_stoppable(
 
 
 class AsyncSandbox:
-    """A sandbox with awaitable calls and the methods of `Sandbox`.
+    """A sandbox with the methods of `Sandbox`, except `Sandbox.at_rest`, as coroutines.
 
-    ``async with`` or the first call starts the sandbox; ``async with`` closes it.
+    An ``async with`` block or the first call starts the sandbox. `close` or the end of the block
+    closes the sandbox.
 
     Args:
         *arguments: See `Sandbox`.
@@ -244,7 +246,7 @@ class AsyncSandbox:
         if self._sandbox is not None:
             await self._end(self._sandbox)
         else:
-            # If a start is in progress, `_start` ends the sandbox, and releases the lock then.
+            # If a start is in progress, `_start` ends the sandbox, and its caller frees the lock.
             async with self._call_lock:
                 pass
 

@@ -29,8 +29,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: Command-line arguments; default: the arguments of this process.
 
     Returns:
-        The exit code. ``run``: the program's exit code. ``doctor``: 1 if sandboxes do not work.
-        Both: 2 for invalid arguments, and for a machine that permits no sandbox; 130 after Ctrl-C.
+        The exit code. ``run``: the program's, or 124 at the time limit. ``doctor``: 1 if native
+        sandboxes do not work. Both: 2 after an error, such as a machine that permits no sandbox;
+        130 after Ctrl-C.
+
+    Raises:
+        SystemExit: The arguments are invalid (exit code 2), or request a help text or the version.
     """
     arguments = _make_parser().parse_args(argv)
     try:
@@ -49,6 +53,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     Args:
         arguments: The parsed command-line arguments.
+
+    Returns:
+        The program's exit code; 124 if the program reached its time limit.
     """
     limit_options = {
         name: value for name in _LIMITS if (value := getattr(arguments, name)) is not None

@@ -244,7 +244,7 @@ def _has_user_manager() -> bool:
 
 def _check_open_files() -> Check:
     soft_limit, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # Only the hard limit counts, because each provider raises the soft limit to the hard one.
+    # Only the hard limit counts, because the native provider raises the soft limit towards it.
     ok = True if hard_limit >= _MIN_OPEN_FILES or hard_limit == resource.RLIM_INFINITY else None
     detail = f"{soft_limit} (hard limit {hard_limit}): about {soft_limit // 8} sandboxes at once"
     return Check("open files", ok, detail, "" if ok else open_files_command())

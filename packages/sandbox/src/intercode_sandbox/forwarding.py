@@ -50,7 +50,8 @@ class ForwardingCounts:
     accepted: int = 0
     active: int = 0
     failed: int = 0
-    """Connections for which the target address was unreachable, or the handler raised an error."""
+    """Connections that were not served: the target address was unreachable, the handler raised an
+    error, or no thread could be started."""
 
 
 class Forward:
@@ -65,6 +66,7 @@ class Forward:
     Raises:
         CausedInsideError: A program in the sandbox, or another forward, uses that port.
         UsageError: `connections` is below 1, or the port needs privileges that this process lacks.
+        SandboxError: The port cannot be opened, for another reason.
     """
 
     def __init__(

@@ -1,6 +1,7 @@
 """Operations on files and folders: atomic writes, locks, removal, digests.
 
-This module imports the standard library only, because programs that must start fast load it.
+Programs that must start fast load this module. So it imports only the standard library, and two
+modules of this package that do the same.
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ def cache_root() -> Path:
     Raises:
         UsageError: Another user of the machine could change the cached images, programs or
             databases.
+        SandboxUnavailableError: No folder is configured, and this user has no home.
     """
     folder = cache_folder()
     is_configured = "INTERCODE_CACHE" in os.environ
@@ -147,6 +149,10 @@ class DiskBudget:
 
     def take(self, count: int, files: int = 0) -> None:
         """Reserve bytes and files of the budget before they are written.
+
+        Args:
+            count: The number of bytes.
+            files: The number of files.
 
         Raises:
             OSError: The request exceeds the remaining budget.

@@ -16,8 +16,9 @@ from typing import Any
 def is_callers(error: BaseException) -> bool:
     """Return whether an exception is the caller's, rather than an error of a call in InterCode.
 
-    The caller's exceptions are Ctrl-C, `SystemExit` and similar ones, and all that a signal handler
-    raises. The traceback of the latter contains the handler's frame, below the interrupted line.
+    The caller's exceptions are of two kinds. The first are exceptions that are no `Exception`, such
+    as Ctrl-C and `SystemExit`. The second are all that a signal handler raises: their traceback
+    contains the handler's frame, below the interrupted line.
 
     Args:
         error: An exception caught around calls inside InterCode.

@@ -1,8 +1,8 @@
 """Linux capabilities that root of a sandbox may have: a table of names, bits and meanings.
 
 A capability in a sandbox applies only to the sandbox's own files, users, processes and ports. No
-sandbox gets a capability that is not in this table, for instance over mounts, devices, the network
-or the kernel.
+program in a sandbox gets a capability that is not in this table, for instance over mounts, devices,
+the network or the kernel.
 
 This module imports the standard library only, because the spawner and containers load it.
 """

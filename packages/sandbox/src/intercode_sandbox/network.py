@@ -28,7 +28,8 @@ Network = bool | str | Sequence[str]
 - False: no host.
 - True: all hosts that this machine reaches.
 - ``HOST:PORT`` or ``http://HOST:PORT``: that endpoint, at the sandbox's own ``127.0.0.1:PORT``.
-- Host names, in a list or separated by commas: these hosts, by an HTTP proxy.
+- Host names, in a list or separated by commas: these hosts, by an HTTP proxy. In a list, or among
+  several, ``HOST:PORT`` is such a host, too, unless ``HOST`` is this machine (``127.0.0.1``).
 """
 
 Resolve = Callable[..., list[tuple[Any, ...]]]
@@ -79,7 +80,7 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class RefusedError(Exception):
-    """A connection that the policy does not allow. The message is sent to the sandbox's program."""
+    """A connection that the policy does not allow. The HTTP proxy replies with the message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +159,9 @@ def _parse_entry(text: object, direct: bool) -> Policy:
 
     Args:
         text: The entry.
-        direct: Whether a name with a port is an endpoint, rather than a host that programs reach by
-            the proxy. An entry of a list is an endpoint only if its host is this machine.
+        direct: Whether a name with a port is an endpoint, unless it is an ``https`` URL. Otherwise
+            programs reach the host by the proxy. This machine's host with a port is always an
+            endpoint.
     """
     if not isinstance(text, str):
         raise UsageError(f"network: a host is a text, not {text!r}")
@@ -404,7 +406,7 @@ class NetworkGate:
 
 
 def _printable_name(name: str) -> str:
-    """Return a host name that an agent requested, with unprintable characters replaced by "?"."""
+    """Return a requested host name for messages: shortened, and "?" for unprintable characters."""
     return "".join(c if c.isascii() and c.isprintable() else "?" for c in name[:_LONGEST_NAME])
 
 

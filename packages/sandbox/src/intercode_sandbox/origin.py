@@ -101,7 +101,7 @@ def _declares_origin(file: Path) -> bool:
 def _metadata_of_other_version(file: str, distribution: str, version: str) -> Path | None:
     """Return the metadata folder of another version of a distribution, in a package's site folder.
 
-    None: `version` is installed there, or no version.
+    None: the folder has metadata of `version`, or no metadata of the distribution.
 
     Args:
         file: A file in the package's own folder.

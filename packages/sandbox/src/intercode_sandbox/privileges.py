@@ -62,7 +62,8 @@ def read_permitted_capabilities() -> int:
 def is_root() -> bool:
     """Return whether this process is the machine's root, and can give each sandbox unique ids.
 
-    False for root of a user namespace, or of a restricted container.
+    False for root of a user namespace or of a restricted container, or if the cache folder lies on
+    an overlay.
     """
     return os.geteuid() == 0 and _has_root_privileges()
 
@@ -205,7 +206,8 @@ def has_machines_id() -> bool:
 def needs_stand_in() -> bool:
     """Return whether sandboxes must run as the stand-in user.
 
-    True if this process runs as the machine's user 0, but lacks a part of root's privileges.
+    True if this process runs as the machine's user 0, but cannot give sandboxes unique ids: see
+    `is_root`.
     """
     return has_machines_id() and not is_root()
 

@@ -45,7 +45,8 @@ def get_provider(
         path: Folders with your own modules.
 
     Raises:
-        UsageError: No provider has that name.
+        UsageError: No provider has that name, or `preload` or `path` is a text.
+        ImportError: The provider's module, or a dependency of the module, is not installed.
     """
     for option, value in {"preload": preload, "path": path}.items():
         if isinstance(value, str | os.PathLike):

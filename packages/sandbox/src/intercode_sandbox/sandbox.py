@@ -135,7 +135,7 @@ class Sandbox:
         UsageError: An option does not exist, or its value is invalid; nothing was started.
         ImageError: The image cannot be found or built.
         SandboxUnavailableError: This machine does not permit the sandbox; the message names the
-            fix.
+            reason, and a fix if any.
     """
 
     backend: SandboxBackend
@@ -203,7 +203,8 @@ class Sandbox:
     ) -> Completed:
         """Run a program, and return its result as soon as the program ends.
 
-        The call does not wait for children of the program that still hold its output open.
+        The call does not wait for children of the program that still hold its output open. A
+        program that cannot be executed has exit code 127 (not found) or 126, as in a shell.
 
         Args:
             argv: The program and its arguments; the image's ``PATH`` is searched for the program.
@@ -286,7 +287,7 @@ class Sandbox:
         return self.backend.worker(module)
 
     def kill(self, keep: Sequence[int] = ()) -> int:
-        """Kill all processes of the sandbox, and return the number of killed processes.
+        """Kill all processes of the sandbox but process 1, and return the number of killed ones.
 
         Args:
             keep: The pids of processes to spare, as numbered in the sandbox.
@@ -362,7 +363,7 @@ class Sandbox:
         """Write a regular file (a text as UTF-8), and the missing directories above it.
 
         Raises:
-            UsageError: `data` is neither a text nor bytes.
+            UsageError: `data` is neither a text nor bytes, or `mode` has bits outside ``0o7777``.
             IsADirectoryError, PermissionError: As named.
             OSError: The write failed, for instance for lack of space.
         """
@@ -411,8 +412,8 @@ class Sandbox:
     def snapshot(self) -> Snapshot:
         """Save the present file system: an image for ``Sandbox(snapshot)``.
 
-        Processes are not saved, and continue to run. The storage is freed when the snapshot object
-        is.
+        Processes are not saved, and continue to run. The storage is freed after the snapshot object
+        and all sandboxes that started from the snapshot.
         """
         return self.backend.snapshot()
 

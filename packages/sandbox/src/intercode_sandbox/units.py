@@ -1,7 +1,7 @@
 """Formats and parsers of sizes, times and counts, such as ``512M`` and ``30s``.
 
 `LIMITS` defines the valid values of each limit of `intercode.Limits`. All sources of limits use it:
-Python, ``intercode.toml``, a task, the command line. This module imports the standard library only.
+Python, ``intercode.toml``, a task, the command line.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ _PREFIX = "intercode_file_"
 
 
 def is_reference(name: str) -> bool:
-    """Return whether a name is a reference to an object in a file, not the name of a registry."""
+    """Return whether a name is a reference to an object in a file, not a registered name."""
     return ".py:" in name
 
 

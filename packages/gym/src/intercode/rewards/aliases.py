@@ -15,7 +15,7 @@ from intercode_sandbox.base import Change, Completed, SandboxBackend
 from intercode_sandbox.script_arguments import SHELL
 
 TEMPORARY_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")
-"""Folders in which a grader may write files of any name."""
+"""Folders for temporary files, in which every program may write."""
 _VOLATILE_FOLDERS = ("/proc", "/sys", "/dev", *TEMPORARY_FOLDERS)
 """Folders in which one name may refer to different files, by process or by time."""
 
@@ -61,7 +61,7 @@ class Link:
 
     @property
     def escapes(self) -> bool:
-        """Whether the link leads into a volatile folder."""
+        """Whether the link leads into a volatile folder, such as ``/proc`` or ``/tmp``."""
         direct = normpath(join(dirname(self.path), self.target))
         return is_within_any(direct, _VOLATILE_FOLDERS) or is_within_any(
             self.end, _VOLATILE_FOLDERS
@@ -71,7 +71,15 @@ class Link:
 def resolve_links(
     sandbox: SandboxBackend, paths: Sequence[str], env: Mapping[str, str]
 ) -> list[Link] | None:
-    """Resolve symbolic links of a sandbox; return None if the image's tools cannot."""
+    """Resolve symbolic links of a sandbox.
+
+    The result is None if the image's tools cannot resolve the links, or if a path is not a link.
+
+    Args:
+        sandbox: The sandbox that holds the links.
+        paths: The paths of the links.
+        env: The environment variables of the programs that resolve.
+    """
     if not paths:
         return []
     for script in (
@@ -97,9 +105,9 @@ def find_hard_links(
     agent_files: Collection[str],
     env: Mapping[str, str],
 ) -> list[set[str]]:
-    """Return the files with several hard links, each as the set of its paths.
+    """Return the files with several hard links, each as the set of its paths in `changes`.
 
-    At least one path of each set is in `agent_files`.
+    At least one path of each set is in `agent_files`. Paths that are unchanged are not found.
 
     Args:
         sandbox: A sandbox in which no program of the agent runs.

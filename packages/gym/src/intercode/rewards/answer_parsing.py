@@ -1,8 +1,8 @@
 """Parsers of outputs: for each type of answer, how gold's output is read and others are compared.
 
-Gold's output alone determines how a task's answer is read, and any other output is read in the same
-way. Decorations by tools, such as the columns of ``ls -l``, are recognised by the output's form
-alone, never by whether the result would then equal gold's. All functions are pure.
+The task's declaration and gold's output determine how other outputs are read. Decorations by tools,
+such as the columns of ``ls -l``, are recognised by the output's form alone, never by whether the
+result would then equal gold's. All functions are pure.
 """
 
 from __future__ import annotations

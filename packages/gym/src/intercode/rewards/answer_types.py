@@ -2,14 +2,14 @@
 
 A question has one answer in many forms: ``8``, ``8 files``, ``/srv: 8``; absolute or relative
 paths; a list with or without sizes. A task may declare the type of its answer
-(``metadata.answer``). Gold's output alone then determines how outputs are read (`answer_parsing`),
-and the agent's output is read in that way. The whole output counts: a right answer among wrong ones
-is not an answer.
+(``metadata.answer``). The declaration and gold's output then determine how the agent's output is
+read (`answer_parsing`). The whole output counts: a right answer among wrong ones is not an answer.
 
 ==========  ======================================================================================
 ``state``   the files are the answer, and the output does not count
 ``number``  one number, in its unit; beside it only words of the question and paths
 ``yes-no``  one line with yes, no, true or false; or gold's own sentence
+``path``    as for ``paths``
 ``paths``   files; absolute or relative to one folder; columns printed by tools do not count
 ``lines``   lines, whatever the blanks in them, and numbers or file names before all of them
 ``table``   rows with these columns; beside them only cells that gold's rows have
@@ -17,7 +17,8 @@ is not an answer.
 ==========  ======================================================================================
 
 Paths, lines and rows may have any order, with the same multiplicities, unless the task declares
-otherwise. Messages of tools are never an answer (`error_messages`). All functions are pure.
+otherwise. A message of a tool is no part of an answer (`error_messages`), unless gold prints it,
+too. All functions are pure.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """BIRD's scores by the definitions of its benchmark: execution accuracy, soft F1 and R-VES.
 
 Source: the evaluation of BIRD's mini-dev (github.com/bird-bench/mini_dev, ``evaluation/``, 2024).
-The scores compare Python values of the driver: without a float tolerance, without an order of rows,
-and with repeated rows counted once. The scores complement the default reward by figures that others
-can compare. They are weaker: a guess that gives the right rows on one database passes them, though
-the default reward would detect it.
+The scores compare Python values of the driver, without a float tolerance, and count repeated rows
+once. The order of rows matters for soft F1 alone. The scores complement the default reward by
+figures that others can compare. They are weaker: a guess that gives the right rows on one database
+passes them, though the default reward may detect the guess.
 
 Two things differ from the original. First, gold and answer run on fresh copies, on the
 environment's own engine: timing includes the engine's round trip but no connection setup. Second,
@@ -41,8 +41,9 @@ def execution_accuracy(gold: Sequence[Row], answer: Sequence[Row]) -> float:
 def soft_f1(gold: Sequence[Row], answer: Sequence[Row]) -> float:
     """Return soft F1: the agreement of cells, row by row in the given order without repeated rows.
 
-    A cell of the answer matches if its value is anywhere in gold's row at the same position. Each
-    row counts as one, whatever its number of columns. The order of the columns does not matter.
+    A cell of the answer matches if its value is anywhere in gold's row at the same position. The
+    cells of a row are counted as shares of the number of gold's columns. The order of the columns
+    does not matter. Two empty results agree: 1.0.
     """
     if not gold and not answer:
         return 1.0
@@ -133,7 +134,7 @@ class ExReward:
         gold_rows: Sequence[Row],
         answer_rows: Sequence[Row] | None,
     ) -> Score:
-        """Return the score of an answer's rows; `answer_rows` is None if the answer has no rows."""
+        """Return the score of an answer's rows; `answer_rows` is None without a complete result."""
         value = 0.0 if answer_rows is None else execution_accuracy(gold_rows, answer_rows)
         return Score(value, {"ex": value})
 

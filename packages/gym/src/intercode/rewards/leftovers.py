@@ -66,7 +66,8 @@ def sanitise_command(
 ) -> tuple[list[str], dict[str, str]]:
     """Return a command, and its environment variables, without the image's steering variables.
 
-    A variable that could load a file of the agent, such as ``LD_PRELOAD``, is a steering variable.
+    A variable that is not known to be harmless counts as a steering variable, such as
+    ``LD_PRELOAD``, which could load a file of the agent.
 
     Args:
         sandbox: The sandbox in which the command runs.
@@ -177,11 +178,11 @@ class Leftovers:
     restored_paths: set[str]
     """The paths that are restored to their state before the agent started."""
     closed_paths: list[str]
-    """Files that the agent made unreadable or unwritable, and that are opened again."""
+    """Files and folders that the agent closed to reads or writes, and that are opened again."""
     links: list[Link]
-    """The links that the task does not ask for."""
+    """The links that the task does not ask for, except links to a folder above themselves."""
     moved_links: dict[str, str]
-    """Link → path at its end. The agent put the link in place of a file or folder of the task.
+    """Link → path at its end. The agent put the link in place of a former file or folder.
 
     The file at the end is moved back to the path of the link.
     """
@@ -247,7 +248,7 @@ class Leftovers:
         )
 
     def __bool__(self) -> bool:
-        """Return whether traces may exist, in which case the verification also runs in a copy."""
+        """Return whether traces may exist, in which case the verification may also need a copy."""
         return bool(self.certain_paths or self.links or self.groups)
 
     @property
@@ -259,6 +260,8 @@ class Leftovers:
         self, changes_before_verification: Mapping[str, Change], final_changes: Mapping[str, Change]
     ) -> set[str]:
         """Return the agent's links and hard links to files that a verification has written.
+
+        Links in `restored_paths` and `moved_links`, which are undone in any case, are omitted.
 
         Args:
             changes_before_verification: The differences between the sandbox and the image before
@@ -333,8 +336,9 @@ def _suspect_links(
 ) -> Iterator[str]:
     """Yield the links that lead to volatile folders, to no file, or to the task's own files.
 
-    Links that the task requests are excluded. A link whose path `may_change` names may lead to the
-    task's own files.
+    A link that the task requests is excluded if the task's words contain its target, or if the link
+    leads to the task's own files. A link whose path `may_change` names may lead to the task's own
+    files, too.
     """
     text = f"{task.query}\n{task.verification}"
     for link in links:
@@ -353,7 +357,7 @@ def _suspect_links(
 def _is_replacement(
     path: str, agent_changes: Mapping[str, Change], setup_changes: Mapping[str, Change]
 ) -> bool:
-    """Return whether a link stands in place of a former file or folder."""
+    """Return whether a link may stand in place of a former file or folder."""
     if path in setup_changes:
         return setup_changes[path].type != "symlink"
     return agent_changes[path].kind == "modified"

@@ -12,8 +12,9 @@ decimals, loops over literals, and the test's own helpers are supported, too. If
 contained in another, one letter changes (``assert "expired" in f(x)``). For an expected exception,
 the class changes. An inequality, the containment of a number, or a tolerance may well hold for
 another value. A twin of such a test would accuse a better solution than gold. Each twin changes one
-literal, by one character if possible, so lines, names and lengths stay the same. A twin that gold
-passes is dropped. The twin of a test is also dropped if gold fails the test after other tests.
+literal, by one character if possible, so lines and names stay the same, and mostly lengths. A twin
+that gold passes is dropped. The twin of a test is also dropped if gold fails the unchanged test
+while other twins run.
 
 **Procedure.** Tested code must not be able to recognise a twin, or a run with twins. Every run is
 therefore a process in a separate sandbox, with the same names. For each test, a coin decides
@@ -76,7 +77,7 @@ _OTHER_ERRORS = ("ImportError", "IndexError", "ZeroDivisionError")
 Few classes inherit both from one of these and from another exception.
 """
 _FEWEST_LETTERS = 4
-"""The fewest letters of a text that a twin changes. A shorter text may be contained by chance."""
+"""The fewest letters of a substring that a twin changes. A shorter text may occur by chance."""
 _REPLACEMENTS = {
     True: "False", False: "True", None: "False", "": "'0'", b"": "b'0'", (): "(0,)",
 }  # fmt: skip
@@ -273,9 +274,9 @@ def _undisturbed_twins(
 ) -> Iterator[Twin]:
     """Yield the twins whose unchanged tests gold passes while other twins run.
 
-    A failing twin may have side effects on later tests. Each run replaces the tests whose number
-    has a certain bit by twins. For each pair of tests, at least one run replaces exactly one of
-    them.
+    A failing twin may have side effects on later tests. Each run replaces some tests by twins: the
+    tests whose index has the value 0, or 1, at one bit. Of each pair of tests, at least one run
+    replaces exactly one.
     """
     numbered_twins = [*enumerate(twins.twins)]
     disturbed_tests: set[str] = set()
@@ -395,7 +396,8 @@ def make_edits(source: bytes, names: Sequence[str], draw: random.Random) -> list
         draw: The source of random choices.
 
     Returns:
-        An empty list if the test asserts no equality with a literal, or is not in the file.
+        The changes; empty if the test asserts nothing that a twin can change, or is not in the
+        file.
     """
     try:
         module = parse(source.decode())
@@ -457,7 +459,10 @@ LiteralsByName = Mapping[str, Sequence[ast.expr]]
 
 
 class _LiteralReader:
-    """A finder of literals that a test compares for equality in every run without a failure.
+    """A finder of the values that a test asserts in every passing run.
+
+    The values are literals in equalities, texts that another text must contain, and classes of
+    expected exceptions.
 
     Args:
         module: The file's syntax tree.
@@ -481,7 +486,7 @@ class _LiteralReader:
     def expected_literals(
         self, body: Sequence[ast.stmt], literals_by_name: LiteralsByName, is_in_helper: bool = False
     ) -> Iterator[ast.expr]:
-        """Yield the literals; for a name that stands for several literals, each of them.
+        """Yield the asserted values; for a name that stands for several literals, each of them.
 
         Args:
             body: Statements that all run.
@@ -696,7 +701,7 @@ def _mutate_literal(
 
 
 def _simplest_replacement(text: bytes, value: Any) -> bytes | None:
-    """Return a replacement for a literal without letters and digits, such as an empty list."""
+    """Return a replacement for a literal such as True or an empty list; None if none is known."""
     replacement: bytes | None = None
     if isinstance(value, (list, dict)) and not value:
         replacement = b"[0]" if isinstance(value, list) else b"{0: 0}"

@@ -42,7 +42,7 @@ class PythonReward:
         start: Starts a sandbox with the task's files and setup applied.
         image: Returns the image of a task's sandboxes.
         network: The submission's network access.
-        python: The image's Python that runs the submission; None: the Python of InterCode.
+        python: The image's Python that runs submission and tests; None: the Python of InterCode.
     """
 
     VERSION = 1
@@ -68,7 +68,8 @@ class PythonReward:
         """Return the score of an episode.
 
         Raises:
-            TaskError: The task has no tests, or the tests are not Python.
+            TaskError: The task has no tests, its code is not Python, or its cases are malformed.
+            RewardError: The tests have ended their own sandbox.
             SandboxError: A sandbox died.
         """
         return _make_score(self._results(task, episode, sandbox))

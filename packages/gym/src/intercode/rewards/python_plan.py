@@ -2,8 +2,9 @@
 
 A test may use builtins, its own imports, imports of the task's code, and names of the submission.
 The submission supplies only the names of the last kind. No name of the submission replaces a
-builtin or a module of the standard library, unless gold itself defines the name. A submission's own
-`isclose` or `sorted` therefore cannot affect a test.
+builtin, a module of the standard library or an import of gold. Exceptions are names that gold
+defines, and the task's ``entry_point``. A submission's own ``sorted`` therefore cannot affect a
+test.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class PythonPlan:
     setup: str
     """The source that runs before the tests."""
     entry: str | None
-    """The submission's name that all tests call, if exactly one such name exists."""
+    """The task's ``entry_point``, or the only name of the submission that all tests call."""
     harmless: bool
     """Whether the tests leave their process unchanged, so other tests may run in it afterwards."""
 
@@ -70,7 +71,7 @@ def make_plan(task: Task) -> PythonPlan:
     """Return the plan of a task's tests.
 
     Raises:
-        TaskError: The task has no tests, or the tests are not Python.
+        TaskError: The task has no tests, its code is not Python, or its cases are malformed.
     """
     facts = task.metadata
     setup = facts.get("test_setup_code") or ""
@@ -187,7 +188,7 @@ class _Source:
                 child.id for child in name_nodes if isinstance(child.ctx, ast.Store)
             }
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
-            # Such an assignment defines a class: Point = namedtuple("Point", "x y")
+            # Such an assignment may define a class: Point = namedtuple("Point", "x y")
             self.classes += [child.id for child in node.targets if isinstance(child, ast.Name)]
 
 

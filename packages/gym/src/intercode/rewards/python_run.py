@@ -87,7 +87,7 @@ class Bench:
     """A sandbox for tests in which no submission has run, with an optional retained process.
 
     Args:
-        sandbox: The sandbox, unchanged since its start from the image.
+        sandbox: The sandbox, unchanged since its start.
     """
 
     def __init__(self, sandbox: SandboxBackend) -> None:
@@ -279,7 +279,9 @@ class TestRun:
         return _Failure(f"not done within {self._timeout:g} s")
 
     def _end_sandbox(self, process: PythonProcess) -> _Failure:
-        """Kill the processes of a sandbox whose channel has closed; return the failure of the test.
+        """Kill the processes of a sandbox whose process does not answer; return the test's failure.
+
+        The process has closed its channel, or has not accepted a message in time.
 
         Raises:
             SandboxError: The process ended because InterCode's own Python crashed.

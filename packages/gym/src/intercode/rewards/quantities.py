@@ -1,10 +1,10 @@
 """Parsing of numbers, and of yes or no, in the words of an output.
 
-An output gives one number if it contains exactly one, and all other words name the counted thing.
-Permitted words are words of the question, paths, and the few of `_FRAME`. The parser therefore
-needs no list of hedges. The outputs "certainly not 5", "5 or so", "five or 5" and an error message
-with a 5 all contain words that are not permitted. Words of the question that negate or compare are
-not permitted either. All functions are pure.
+An output gives one number if it contains exactly one, and all other words are permitted. Permitted
+are units, one path, words of the question, and the few of `_FRAME`. Hedges that no list contains
+are therefore rejected, too. The outputs "certainly not 5", "5 or so", "five or 5" and an error
+message with a 5 all contain words that are not permitted. Words of the question that negate or
+compare are not permitted either (`_DOUBT_WORDS`). All functions are pure.
 """
 
 from __future__ import annotations
@@ -113,9 +113,8 @@ class Quantity:
     def equals(self, quantity: Quantity) -> bool:
         """Return whether two numbers agree within the precision of the less precise number.
 
-        The tolerance is half a unit of the last decimal of the number with fewer decimals.
-
-        A number without decimals is exact.
+        If the numbers of decimals differ, the tolerance is half a unit of the last decimal of the
+        less precise number. A number without decimals is exact. Units are not compared.
         """
         decimal_counts = [
             len(operand_quantity.digits.partition(".")[2]) for operand_quantity in (self, quantity)
@@ -203,7 +202,7 @@ def _parse_unit(word: str) -> str:
 
 
 def parse_quantity(lines: Sequence[str], question: Question) -> Quantity | None:
-    """Return the single number that an output gives; None if no number or several are given."""
+    """Return the only number of a short output whose other words are permitted; None otherwise."""
     if len(lines) > _LINES or sum(map(len, lines)) > _CHARACTERS:
         return None
     words = [token for line in lines for token in tokens(line)]

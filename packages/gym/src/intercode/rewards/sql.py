@@ -6,17 +6,18 @@ and returned a result set. Answer and gold run again, each on a fresh copy of th
 (`intercode.rewards.sql_compare`). The rows must have the same order if gold's outermost query
 orders them (`intercode.rewards.sql_gold`).
 
-In two cases the results must also be equal on mutated copies of the database. Either gold's result
-could be guessed, or the answer has columns of one type in another order than gold. A task may allow
-another column order (``metadata.permute_columns``, set in Spider's tasks). One order must then hold
-on the database and on all copies.
+In three cases the results must also be equal on mutated copies of the database. Gold's result could
+be guessed; columns of one type are in another order than gold's; or the answer has a further column
+(`intercode.rewards.sql_explain`). A task may allow another column order
+(``metadata.permute_columns``, set in Spider's tasks). One order must then hold on the database and
+on all copies.
 
 **Gold asks for a change** otherwise. The tables that the agent left are compared with gold's. If
 the episode still runs, reading the tables commits an open transaction.
 
-**Below 1.0**, the value is at most 0.99: the overlap of the rows or of the changes. If gold can be
-guessed, the overlap on a copy counts. Of several golds, the best match counts. Gold that fails is
-an error, never a score.
+**Below 1.0**, the value is at most 0.99: the overlap of the rows or of the changes. For an answer
+that is wrong on a copy alone, the overlap on that copy counts. Of several golds, the best match
+counts. Gold that fails is an error, never a score.
 """
 
 from __future__ import annotations
@@ -212,8 +213,8 @@ class SqlReward:
         answer = self._grader.answer(task, sql, source)
         comparison = self._compare_results(task, gold_answer, sql, answer, orders)
         if answer.result and not comparison.equal and self._grader.facts(task, gold).leaves_choice:
-            # The engine may choose other rows in each run. Gold therefore gets a second run, like
-            # the answer, before the answer counts as wrong.
+            # The engine may choose other rows in each run. Gold therefore runs a second time before
+            # the answer counts as wrong.
             repeated_answer = self._grader.gold(task, gold, source, is_repeat=True)
             repeated_comparison = self._compare_results(task, repeated_answer, sql, answer, orders)
             if repeated_comparison.equal:
@@ -236,6 +237,8 @@ class SqlReward:
         self, task: Task, gold: str, sql: str, column: int, sources: Sequence[Source]
     ) -> bool:
         """Return whether a further column of an answer really orders, groups or filters the result.
+
+        If gold uses the column's expression in this way, too, the effect is not tested.
 
         Args:
             task: The task.

@@ -1,8 +1,8 @@
 """Comparison of two SQL results, and their overlap.
 
 A result is a multiset of whole rows or, if gold's outermost query orders, a sequence. Column names
-do not matter. The number and the order of columns matter, unless another order is allowed. Values
-are compared by type:
+do not matter. The number and the order of columns matter, unless the caller allows another order or
+a further column. Values are compared by type:
 
 - Numbers by value, whatever their type: ``3 = 3.0 = Decimal('3') = TRUE``. A tolerance applies to
   columns in which a fraction occurs, in gold or in the answer. Two numbers that differ by at most
@@ -95,7 +95,7 @@ def compare(
         gold: The result of gold.
         answer: The result of the answer.
         ordered: Whether the order of the rows counts.
-        groups: Gold's rows in groups that tie, if the order counts; None: no two rows tie.
+        groups: Gold's rows in groups that tie, if the order counts; None: every row's place counts.
         permute_columns: Whether the columns may have another order.
         candidate_orders: The orders to try; None: the orders that the values allow.
         extra_columns: Positions of the answer's columns, one of which may be added to gold's.
@@ -139,7 +139,7 @@ def _candidate_orders(
         answer: The result of the answer.
         bases: The answer's own order, without one further column if the answer has one.
         permute_columns: Whether the columns may have another order.
-        candidate_orders: The only orders to try; None: no restriction.
+        candidate_orders: The only orders to try if `permute_columns` holds; None: no restriction.
     """
     yield from (
         base
@@ -184,7 +184,7 @@ def _comparable_type(value: Value) -> type:
 
 
 def keys(*tables: Sequence[Row]) -> list[list[Hashable]]:
-    """Return each row as a key; two rows have equal keys if they are equal within the tolerance."""
+    """Return the keys of each table's rows; rows that are equal within the tolerance share one."""
     rows = list(chain.from_iterable(tables))
     columns = [comparable_values(column) for column in zip(*rows, strict=True)]
     key_rows = iter(zip(*columns, strict=True))

@@ -1,9 +1,9 @@
 """Conditions of a query: the constants with which it compares columns, and its lookups of rows.
 
-A *condition* gives values that are inserted into a mutated copy of the database (`sql_mutate`), so
-the query finds other rows in the copy. A *lookup* consists of one comparison of a column with a
-constant, or of several on one table that AND joins. If a lookup finds a single row in the data, an
-agent that reads the data may rely on that row.
+A *condition* gives values that are inserted into a mutated copy of the database
+(`database_mutator`), so the query finds other rows in the copy. A *lookup* consists of one
+comparison of a column with a constant, or of several on one table that AND joins. If a lookup finds
+a single row in the data, an agent that reads the data may rely on that row.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Literal
 from sqlglot import exp
 
 _SAME_TEXT = (exp.Lower, exp.Upper, exp.Trim, exp.Paren, exp.Cast)
-"""Functions for which ``f(column) = constant`` finds the same row as ``column = constant``."""
+"""Functions that leave a value recognisable: only case, blanks or the type may change."""
 _MAX_COMPARISONS = 4
 """The most comparisons of one AND that are combined; four comparisons give 15 lookups."""
 
@@ -27,7 +27,7 @@ Constant = int | float | str
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Values of one column that a condition of the query accepts."""
+    """Values of one column that a condition of the query accepts, or that lie at its bound."""
 
     table: str
     """The table's name in lower case; empty if the query does not show it."""

@@ -37,7 +37,7 @@ _QUOTED_TYPES = frozenset({TokenType.STRING, TokenType.IDENTIFIER, TokenType.NAT
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Properties that the text of a gold shows."""
+    """Properties that the text of a gold or of an answer shows."""
 
     changes: bool
     """Whether gold is graded by the tables that it leaves, not by an answer.
@@ -51,8 +51,8 @@ class Facts:
     leaves_choice: bool
     """Whether the engine may choose between rows, so two runs may give different results.
 
-    An inner LIMIT may take any of several tied rows. A column that is not a key of the GROUP BY may
-    come from any row of a group.
+    A LIMIT in an inner query, or without ORDER BY, may take any of several rows. A column that is
+    not a key of the GROUP BY may come from any row of a group.
     """
     reads_table: bool
     """Whether gold reads a table, or may read a table: its text does not exclude that."""
@@ -60,7 +60,7 @@ class Facts:
 
 @lru_cache(maxsize=4096)
 def read_facts(sql: str, dialect: str) -> Facts:
-    """Return the facts of a gold.
+    """Return the facts of a gold or of an answer.
 
     Args:
         sql: One statement or several.
@@ -215,8 +215,8 @@ def _orders_by_tokens(statement: Sequence[Token]) -> bool:
 # a LIMIT cuts through tied rows. Gold therefore runs once more, with the keys of its ORDER BY as
 # further columns and without its LIMIT. Rows with equal keys form a group.
 #
-# In four cases the keys cannot be used, and the order of gold's rows counts exactly. A DISTINCT or
-# a set operation orders by a column that it does not select. The ORDER BY has a collation. The
+# If the keys cannot be used, the order of gold's rows counts exactly. The usual reasons: A DISTINCT
+# or a set operation orders by a column that it does not select. The ORDER BY has a collation. The
 # LIMIT is not a number. The rows without the LIMIT are more than a result may have.
 #
 # Texts that differ only in case count as one key, because they tie in many collations.

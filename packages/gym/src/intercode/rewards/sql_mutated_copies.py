@@ -3,13 +3,13 @@
 Some results of gold can be guessed: no rows, one row of NULL, 0, 1 and empty text, or a single
 small number. Many wrong answers give the same result, among them an empty select or a constant. A
 guessable gold therefore runs again on mutated copies of the database on which its result differs. A
-right answer gives gold's result on the copy, too, but a guess does not. If gold's results on the
-copies are only 0, 1 or nothing (an existence question), one copy with the original's result is
-added. An answer that only distinguishes copies from the original fails on that copy.
+right answer gives gold's result on the copy, too, but a guess does not. If too few copies give more
+than 0, 1 or nothing (an existence question), one copy with the original's result is added. An
+answer that only distinguishes copies from the original fails on that copy.
 
 Gentle mutations are tried before rough ones (`intercode.rewards.database_mutator`). Rough mutations
-change names that were unique in the data, on which an answer may have relied. No mutation
-duplicates a value that gold looks up.
+change names that were unique in the data, on which an answer may have relied. No mutation for
+gold's query duplicates a unique value that gold looks up.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Comparison of the views, triggers and checks that an agent created with gold's, by their effects.
+"""Comparison of an agent's views, triggers and checks with gold's, by their effects.
 
-Two definitions with different texts may have the same effect. If texts differ, gold runs on mutated
-copies of the database, and in a second session the agent's views and triggers replace gold's. Both
-versions must have the same effects: the rows of each view and, for triggers, the tables after some
-rows were inserted, updated and deleted. A view of literal rows does not follow the data of a copy,
-so it is wrong. Checks are evaluated for values around the constants in them.
+Two definitions with different texts may have the same effect. If texts differ, gold runs on the
+database and on mutated copies. In a second session, the agent's views and triggers replace gold's.
+Both versions must have the same effects: the rows of each view and, for triggers, the tables after
+some rows were inserted, updated and deleted. A view of literal rows does not follow the data of a
+copy, so it is wrong. Checks are evaluated for values around the constants in them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _MAX_ASSIGNMENTS = 600
 def program_differences(
     grader: SqlGrader, task: Task, gold: str, source: Source, agent: State
 ) -> dict[str, str]:
-    """Return the tables and views whose views, triggers or checks differ in effect from gold's.
+    """Return the tables and views that differ from gold's in the effect of a program or a check.
 
     Each name comes with the reason in words. A program is a view or a trigger.
 
@@ -199,7 +199,7 @@ def _replace_programs(
         for name, table in agent_state.items()
         for trigger_definition in table.triggers
     ]
-    # A view can be created only after the views that it reads. The rest is tried again.
+    # A view can be created only after the views that it reads. Refused programs are tried again.
     while pending_programs:
         refused_programs = [
             program

@@ -46,7 +46,13 @@ class Databases(Protocol):
     def open(
         self, task: Task, role: Role = "agent", source: Source | None = None
     ) -> DatabaseSession:
-        """Open a session with the task's database, or with `source`, and run the task's setup."""
+        """Open a session with the task's database, and run the task's setup.
+
+        Args:
+            task: The task.
+            role: The user of the session: the agent or the grader.
+            source: Another database to open; None: the task's.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +158,7 @@ class SqlGrader:
         """Return the effect of a gold that asks for a change, run in a database.
 
         Raises:
-            RewardError: Gold failed.
+            RewardError: Gold failed, or changed nothing.
             DatabaseError: The engine failed.
         """
         return self.get_cached(

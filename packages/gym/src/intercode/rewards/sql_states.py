@@ -12,7 +12,7 @@ the pristine state or a later one. The formula is Dice's coefficient of gold's c
 agent's. Doing nothing is therefore worth 0. Items that neither gold nor the agent changed have no
 influence.
 
-`intercode.rewards.sql_programs` compares the effects of views and triggers.
+`intercode.rewards.sql_programs` compares the effects of views, triggers and checks.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _WORD = re.compile(r"\w+|'(?:[^']|'')*'|[^\w\s\"`\[\]]")
 _TRAIT = re.compile(
     r"on conflict \w+|collate (?!binary\b)\w+|deferrable initially deferred|strict$"
 )
-"""Properties of constraints that only a table's CREATE statement shows."""
+"""Properties of columns, constraints and tables that only the CREATE statement shows."""
 _EVENT = re.compile(r"\b(insert|update|delete|truncate)\b", re.IGNORECASE)
 _HEAD = re.compile(
     r"""\s*CREATE\s.*?\bTRIGGER\s+(?:IF\s+NOT\s+EXISTS\s+)?
@@ -111,7 +111,10 @@ def family(declared_type: str) -> str:
 
 
 def normalise_sql(text: str) -> str:
-    """Return an SQL text in a normal form: blanks, case and quotes of names do not differ."""
+    """Return an SQL text in a normal form: without differences in blanks, case or quotes of names.
+
+    Parentheses around the whole text are removed, too.
+    """
     words = (word if word[0] == "'" else word.lower() for word in _WORD.findall(text))
     normal_text = " ".join(words)
     while (

@@ -9,8 +9,8 @@ agent's; then:
    (`swe_plan`). Changes outside the repository are not copied either.
 3. The named tests run, and report (`swe_run`). Each test that is a command has a separate sandbox,
    so no command can change the tests of the next.
-4. Tests of FAIL_TO_PASS that have passed run again, mixed with twins: changed copies of tests,
-   which must fail (`mutated_tests`).
+4. Tests of FAIL_TO_PASS that have passed, and that have twins, run again, mixed with their twins:
+   changed copies of tests, which must fail (`mutated_tests`).
 
 **1.0**: every test of FAIL_TO_PASS and of PASS_TO_PASS has passed. Otherwise the score is a
 product: `MAX_UNSOLVED_VALUE`, the passed share of FAIL_TO_PASS, and the passed share of
@@ -232,8 +232,8 @@ def _passed_share(names: tuple[str, ...], passed_tests: frozenset[str]) -> float
 
 # The agent's work is copied into a sandbox in which the agent has never been. Only paths in the
 # repository that count (`SwePlan.takes`) are copied: files, links, and their modes. InterCode reads
-# and writes them without programs of the sandboxes, which the agent could have replaced. The only
-# exception is ``readlink``, which runs once in the agent's sandbox and can only misreport links.
+# them without programs of the agent's sandbox, which the agent could have replaced. The only
+# exceptions are ``xargs`` and ``readlink``, which can only misreport the targets of links.
 
 MAX_FILES = 20_000
 MAX_FILE_BYTES = 64 * MIB
@@ -258,7 +258,7 @@ class WorkTransfer:
     digest: str = ""
     """A digest of the changes that count."""
     suspect_paths: list[str] = field(default_factory=list)
-    """Changed modules that name functions of test runners, which few honest fixes need."""
+    """Changed modules that name test runners or functions for tracing; few honest fixes do."""
 
     def record_omission(self, path: str) -> None:
         """Record a path that was not copied."""
@@ -291,8 +291,8 @@ def transfer_work(
     other_changes = [
         change for change in changes if change.type != "dir" or change.kind == "deleted"
     ]
-    # Paths whose type has changed are removed first. Only empty folders are removed, because a
-    # folder may hold paths that do not count and must stay.
+    # Paths with new content are removed first, because their type may have changed. Only empty
+    # folders are removed, because a folder may hold paths that do not count and must stay.
     _run_command(
         fresh_sandbox,
         ["rm", "-f", "--"],
@@ -378,7 +378,7 @@ def _carry_links(
         )
         targets = readlink_result.stdout.split(b"\0")[:-1] if readlink_result.ok else []
     except OSError as error:
-        # The agent has removed ``readlink``. No link is created then.
+        # The agent may have removed ``xargs``. No link is created then.
         if isinstance(error, InterCodeError):
             raise
     pairs = b""

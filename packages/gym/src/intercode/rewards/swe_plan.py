@@ -1,4 +1,4 @@
-"""The grading plan of a SWE task: its validated tests, and the files that agents cannot change."""
+"""The grading plan of a SWE task: its validated tests, and the paths whose changes count."""
 
 from __future__ import annotations
 

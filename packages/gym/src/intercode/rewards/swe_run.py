@@ -45,10 +45,10 @@ class SweRun:
 def run(
     sandbox: SandboxBackend, plan: SwePlan, files: Mapping[PurePosixPath, bytes] | None = None
 ) -> SweRun:
-    """Run the plan's tests in a sandbox that holds the agent's work and the tests.
+    """Run the plan's tests in a sandbox that holds the work to test and the tests.
 
-    If a file cannot be written, because the agent's work fills the disk or is in the file's path,
-    no test passes.
+    If a file cannot be written, because the work fills the disk or is in the file's path, no test
+    passes.
 
     Args:
         sandbox: The sandbox.
@@ -296,11 +296,11 @@ def read_report(document: bytes) -> dict[str, bool]:
     """Return the tests of a report: name → whether the test has passed.
 
     A test passes if it has exactly one entry, with no failure, error or skip. An expected failure
-    (``xfail``) counts as a pass only if the test was marked before it ran. Code that runs in the
-    test could declare such a failure, too.
+    (``xfail``) counts as a pass only if the report shows that the test was marked (`EXPECTED`).
+    Tested code could call ``pytest.xfail`` without a mark.
 
     Raises:
-        ReportError: The document is not well-formed, or has a document type.
+        ReportError: The document is not well-formed, has a document type, or is nested too deeply.
     """
     reader = _ReportReader()
     parser = expat.ParserCreate("UTF-8")

@@ -1,11 +1,11 @@
 """A program that runs named tests in the sandbox, and reports on them in JUnit XML.
 
-The program needs Python from 3.8. `swe_run` starts the program as a script, which cannot import
-InterCode. The plan comes on standard input. The report goes to the original standard output, after
-a secret that only this process knows, and only when all tests have ended. If tested code ends the
-process, prints, or leaves processes behind, no report with the secret results from that. All needed
-modules are imported before the repository becomes importable, so the repository's own module named
-``pytest`` cannot replace the real one.
+The program needs Python 3.8 or later. `swe_run` starts the program as a script, which cannot import
+InterCode. The plan comes on standard input, with a secret of this run. The report goes to the
+original standard output, after the secret, when all tests have ended or the time limit is reached.
+If tested code ends the process, prints, or leaves processes behind, no report with the secret
+results from that. All needed modules are imported before the repository becomes importable, so the
+repository's own module named ``pytest`` cannot replace the real one.
 
 Tests come in groups, which run sequentially.
 """
@@ -36,8 +36,8 @@ TIMEOUTS: list[bool] = []
 class Marker:
     """A plugin of pytest that selects the named tests, and adds their names to the report.
 
-    The plugin also reports which tests were marked as failing before they ran. A test that declares
-    its failure only while it runs counts as failed.
+    The plugin also reports which tests have a mark of expected failure. A test without a mark that
+    calls ``pytest.xfail`` counts as failed.
     """
 
     def __init__(self, groups: list[list[str]]) -> None:
@@ -248,7 +248,7 @@ def main() -> None:
     plan = json.load(sys.stdin)
     report = os.dup(1)
     os.dup2(2, 1)
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # nothing is left at the end
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # os._exit flushes nothing
     del sys.path[0]  # the folder of this file
     runner = {"pytest": run_pytest, "unittest": run_unittest}[plan["runner"]]
     if plan["runner"] == "pytest":

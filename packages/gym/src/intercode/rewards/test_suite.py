@@ -47,6 +47,8 @@ def sibling_databases(task: Task, source: Source) -> Sequence[Source]:
 def equal(gold: StatementResult, answer: StatementResult, ordered: bool) -> bool:
     """Return whether two results are equal in some order of the answer's columns.
 
+    Two results without rows are equal, whatever their columns.
+
     Args:
         gold: The result of gold.
         answer: The result of the answer.

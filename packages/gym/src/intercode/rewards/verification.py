@@ -11,14 +11,15 @@ The reward therefore proceeds in this order:
    is 0, with the paths in its detail. Changes by the task's own setup do not count.
 3. The command runs in a new process, not in the agent's shell. Functions, aliases, variables,
    ``BASH_ENV`` and the working directory of that shell do not reach the command. The command gets
-   few environment variables, and none of the image's variables that could steer it. No start-up
-   file is read. ``PATH`` is fixed, with the image's own directories first. ``/usr/local/bin`` is
-   the only directory in which the agent may add programs, and comes last, so it hides no program of
-   the image. Python's modules are protected in the same way (see the end of this module). The
-   limits are those of a fresh sandbox, because no program can change the limits of process 1. An
-   agent that has filled the disk gets 0.
-4. No program that the command starts can inspect another program (`SupportsPrivacy`). The expected
-   values, in the command's own text or in the arguments of ``grep``, stay hidden.
+   few environment variables. Except for ``PYTHONPATH``, the image's variables that could steer the
+   command are removed. No start-up file is read. ``PATH`` is fixed, with the system's directories
+   first. ``/usr/local/bin`` is the only directory of ``PATH`` in which the agent may add programs,
+   and comes last, so it hides no program of the image. Python's modules are protected in the same
+   way (see the end of this module). The limits are those of a fresh sandbox, because no program can
+   change the limits of process 1. An agent that has filled the disk gets 0.
+4. If the provider supports privacy (`SupportsPrivacy`), no program that the command starts can
+   inspect another program. The expected values, in the command's own text or in the arguments of
+   ``grep``, then stay hidden.
 5. The agent's files in temporary folders are removed, except those that the task names.
 6. The agent may have changed files that may configure a tool, or left links that redirect file
    names (see `leftovers`). The command must then succeed a second time. The second run uses a copy
@@ -138,7 +139,7 @@ class CommandReward:
         except OSError as error:
             if isinstance(error, InterCodeError):
                 raise
-            # The agent has replaced the directory in which programs start.
+            # The agent may have replaced the directory in which programs start.
             return _refusal_score(str(error))
 
     def _judge(
@@ -416,7 +417,7 @@ def restore_paths(
     Args:
         copy: A copy of the agent's sandbox.
         original: A sandbox in the task's initial state.
-        paths: The paths at which the two differ.
+        paths: The paths to restore.
         changes: The differences between the copy and the image, by path.
         setup_changes: The differences between the original and the image, by path.
         env: The environment variables of the programs that restore the paths.
@@ -469,11 +470,11 @@ def _was_there(
 
 # -- Python's modules ------------------------------------------------------------------------------
 
-# A verification imports the agent's modules, but none in place of another. Python first searches
-# the program's folder or its working directory: an agent's ``json.py`` would replace the standard
-# library's. ``PYTHONSAFEPATH`` excludes that folder, and with it the module that the task asks for.
-# A ``sitecustomize`` therefore moves the folder to the end, even if a version before 3.11, or the
-# program itself, has put the folder first.
+# A verification may import the agent's modules, but none may replace an installed module. Python
+# first searches the program's folder or its working directory: an agent's ``json.py`` would replace
+# the standard library's. ``PYTHONSAFEPATH`` excludes that folder, and with it the module that the
+# task asks for. A ``sitecustomize`` therefore moves the folder to the end, even if a version before
+# 3.11, or the program itself, has put the folder first.
 #
 # The last position is not enough: ``copy`` tries to import ``org``, and ``subprocess`` ``msvcrt``,
 # which do not exist; ``pytest`` loads every registered plug-in. An import statement of a library

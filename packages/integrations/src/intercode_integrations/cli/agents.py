@@ -1,7 +1,7 @@
 """Install, list and remove external command-line agents.
 
 An agent is installed as a layer over the image of a task. The layer is built in a sandbox that
-reaches only the package index; the packages' own install scripts do not run.
+reaches only the package index; install scripts of packages run only if the agent needs them.
 
 Examples:
   intercode agents list

@@ -2,7 +2,7 @@ r"""Serve a model on this machine within limits, with every call recorded, and w
 
 Clients of OpenAI's and Anthropic's APIs reach it at a port of 127.0.0.1 with a token; the key stays
 in this process. The gateway refuses fields outside its allowlist, such as tools that the provider
-runs, URLs that it fetches and responses that it stores; options permit them.
+runs, URLs that it fetches and responses that it stores. Options permit them.
 
 Examples:
   intercode gateway --upstream openai/gpt-5 --port 8080 --record calls.jsonl --max-cost 5
@@ -251,7 +251,7 @@ def execute(args: argparse.Namespace) -> int:
     if args.json or not args.command:
         print(json.dumps(total) if args.json else _summary_text(total), file=output(), flush=True)
     else:
-        print_message(_summary_text(total))  # only the command may write to standard output
+        print_message(_summary_text(total))  # standard output is the command's
     if ledger.error is not None:
         raise ledger.error
     return code
@@ -285,7 +285,8 @@ def _token(file: str | None) -> str:
     The new file is readable only by this user. Without a file, the token is new.
 
     Raises:
-        UsageError: The file cannot be read or created, others can read it, or it has no token.
+        UsageError: The file cannot be read or created, other users may access it, or its token is
+            too short or contains blanks.
     """
     new_token = secrets.token_urlsafe(32)
     if file is None:
@@ -445,7 +446,8 @@ def _run(command: Sequence[str], env: Mapping[str, str], signal_queue: SimpleQue
     """Run a command until its end, and return its exit code.
 
     A first SIGTERM is forwarded to the command. A terminal itself sends Ctrl-C to the command. A
-    second signal kills the command.
+    second signal kills the command. A 0 in the queue, which reports that a call could not be
+    recorded, has the effect of SIGTERM.
     """
     try:
         process = subprocess.Popen(command, env=dict(env))

@@ -1,8 +1,9 @@
 """Let a client of the Model Context Protocol solve tasks: Claude Code, Codex, or a framework.
 
 The client starts this command, and has the environment's tools: bash, sql or python, and submit.
-Its actions are recorded as by 'intercode run'; only the record contains the score. If a client
-leaves without submit, the current state is scored; a client without any action leaves no record.
+Its actions are recorded as by 'intercode run'. Only the record contains the score, unless
+--show-score reports it to the client, too. If a client leaves without submit, the current state is
+scored; a client without any action leaves no record.
 
 With --http you start this command; it prints a URL for each started episode's client.
 
@@ -28,7 +29,8 @@ LOOPBACK = "127.0.0.1"
 IDLE_SECONDS = 900
 """Seconds without a call after which a client over HTTP counts as disconnected."""
 _OMITTED_OPTIONS = "retries on locked accept show json max_connections model_timeout"
-"""Options of ``intercode run`` that do not apply: a client's actions cannot be repeated."""
+"""Options of ``intercode run`` that this command lacks or replaces. For instance, retries are
+impossible, because a client's actions cannot be repeated."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -2,13 +2,14 @@
 
 The sandbox has no network. One port of its loopback interface leads to the episode's session at the
 run's gateway. The gateway calls the model, records every call, and accepts only the session's
-token. The episode is submitted when the program ends. If a limit is reached, the program and its
-child processes are killed, and the episode is submitted, too.
+token. The episode is submitted when the program ends. At the time limit, the program and its child
+processes are killed, and the episode is submitted, too. After the refusal of a call over another
+limit, the program first has `GRACE` seconds to end by itself.
 
 If a program fails after its model has answered, the episode is scored as an attempt. The record
-contains the exit code and the end of the output. Two failures are errors of the run instead: the
-program did not call its model or got no answer, or the sandbox failed. A command may also run
-without a model.
+contains the exit code and the end of the output. Failures of the provider or the sandbox, and a
+used-up budget of the run, are errors of the run instead. The same holds for a program that cannot
+be started or does not call its model. A command may also run without a model.
 """
 
 from __future__ import annotations
@@ -120,8 +121,8 @@ class ExitStatus:
     exit_code: int | None = None
     """Exit code as a shell reports it; None: the program was killed."""
     limit: str | None = None
-    """Limit that ended the program: ``seconds``, ``calls``, ``tokens`` or ``cost``; ``sandbox``: a
-    process in the sandbox ended the sandbox; None: no limit."""
+    """Limit that the program reached: ``seconds``, ``calls``, ``tokens`` or ``cost``. ``sandbox``:
+    a process in the sandbox ended the sandbox. None: no limit."""
     seconds: float = 0.0
     failure: Exception | None = None
     """Failure of the sandbox that a process in it caused, or of a connection to the gateway."""
@@ -142,9 +143,10 @@ class ExternalAgent:
         """Run the program in the sandbox, and record its turns.
 
         Raises:
-            ModelError: The model gave no answer to any call.
+            ModelError: The model answered no call, or the provider failed at the last call.
             BudgetError: The run's budget is used up.
             AgentStartError: The program cannot be started, or did not call its model.
+            UsageError: The sandbox cannot forward a port to the gateway.
             SandboxError: The sandbox failed.
         """
         agents = self._agents
@@ -217,7 +219,7 @@ class ExternalAgent:
                 self._exit_status.exit_code = process.poll()
                 if self._exit_status.exit_code is None:
                     # `kill` ends the program and all processes that it has started.
-                    sandbox.kill()  # and all that it began
+                    sandbox.kill()
 
         if run.before is not None:
             execute(["/bin/bash", "--norc", "--noprofile", "-c", run.before])
@@ -228,8 +230,9 @@ class ExternalAgent:
     def _refuse_unanswered(self, session: GatewaySession) -> None:
         """Raise an error if the program made no call, or the model did not answer the last call.
 
-        A call that only a limit of the episode refused does not count, nor does a call that the
-        episode's end aborted. If the provider has not failed, any answered call suffices.
+        A call that only a limit of the episode refused does not count. The same holds for a call
+        without any part of an answer that the episode's end or the program aborted. Unless the
+        provider failed or the run's budget is used up, any answered call suffices.
 
         Raises:
             AgentStartError: The program did not call its model.
@@ -306,7 +309,7 @@ class ExternalAgent:
 class EpisodeBudget(Budget):
     """The budget of one episode: calls, tokens and dollars.
 
-    The budget permits calls until a limit is reached, and refuses the first call after that.
+    The budget permits calls until a limit is reached, and refuses all later calls.
 
     Args:
         limits: The limits of tokens and cost; the budget ignores the time limit.

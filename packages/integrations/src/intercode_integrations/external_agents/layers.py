@@ -182,7 +182,8 @@ def install(name: str, progress: Progress) -> AgentLayer:
         The layer, new or existing.
 
     Raises:
-        UsageError: The agent does not exist, or its package manager is not on this machine.
+        UsageError: The agent does not exist, its package manager or Python is not on this machine,
+            or the configured index is not a URL.
         FetchError: The package index cannot be reached.
         ImageError: The build failed, or the index now has other files for the same version.
     """
@@ -209,12 +210,15 @@ def install(name: str, progress: Progress) -> AgentLayer:
 
 
 def remove(name: str) -> AgentLayer | None:
-    """Remove an agent's layer. Images that were built with the layer remain until `prune`.
+    """Remove an agent's layer. Cached images that contain the layer remain.
 
     The JSON file with the packages stays, for comparison at the next installation.
 
     Returns:
         The removed layer; None if the agent was not installed.
+
+    Raises:
+        UsageError: No agent that can be installed has this name.
     """
     layer = installed_layer(find_recipe(name))
     if layer:
@@ -246,10 +250,13 @@ def _read_record(archive_path: Path) -> _LayerRecord | None:
 def _index_url(source: str) -> str:
     """Return the URL of the package index: the one configured on this machine, or the public one.
 
-    The URL may contain a password, which InterCode neither prints nor stores.
+    The URL may contain a password, so only `_endpoint` of the URL belongs in messages.
 
     Args:
         source: ``npm`` or ``pypi``.
+
+    Raises:
+        UsageError: The configured text is not a URL of HTTP; the message quotes the text.
     """
     if source == "npm":
         configured_url = os.environ.get(_REGISTRY) or _read_client_setting(
@@ -269,7 +276,10 @@ def _index_url(source: str) -> str:
 def _read_client_setting(*command: str) -> str:
     """Return the output of a command that prints a package manager's setting.
 
-    The result is empty if the program or the setting is missing.
+    The result is empty if the command fails, for instance because the setting is missing.
+
+    Raises:
+        FileNotFoundError: The program of the command is not installed.
     """
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     return result.stdout.strip() if result.returncode == 0 else ""
@@ -372,7 +382,7 @@ def _open_sandbox(index: str) -> Iterator[tuple[SandboxBackend, dict[str, str]]]
 
 
 def _certificates() -> bytes:
-    """Return the certificates that this machine trusts, with those that the operator added."""
+    """Return the first file of certificates that exists: the operator's, or this machine's own."""
     configured_paths = [
         os.environ.get(name) for name in ("PIP_CERT", "NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE")
     ]
@@ -386,7 +396,8 @@ def _run(sandbox: SandboxBackend, env: Mapping[str, str], *argv: str, **extra_en
     """Run a step of the build in the sandbox, and return its standard output.
 
     Raises:
-        ImageError: The step failed. The message quotes the end of its output, without passwords.
+        ImageError: The step failed. The message quotes the end of its output, without the passwords
+            of URLs.
     """
     result = sandbox.exec(argv, env={**env, **extra_env}, cwd="/")
     if not result.ok:
@@ -469,10 +480,13 @@ def _matches_platform(package: Mapping[str, Any]) -> bool:
 
 
 def _install_native(name: str, home: str, run: Callable[..., bytes]) -> str:
-    """Return a program's native binary for this machine, which needs no Node.js; empty if none."""
+    """Return the path of a program's native binary, which needs no Node.js.
+
+    The result is empty if no such binary, or more than one, is installed.
+    """
     output = run("find", f"{home}/node_modules", "-type", "f", "-name", name, "-size", "+1000k")
     paths = output.decode().split("\n")[:-1]
-    # Prefer a build for the GNU C library. Images have it, because pip's wheels need it, too.
+    # Prefer the build for the GNU C library, which images for agents from PyPI need in any case.
     paths = [path for path in paths if f"-musl/{name}" not in path] or paths
     return paths[0] if len(paths) == 1 else ""
 

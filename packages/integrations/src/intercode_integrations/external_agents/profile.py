@@ -126,9 +126,9 @@ class ExtractionRules(_Table, frozen=True, kw_only=True):
     """Tool arguments that contain the action; the first argument of the list that is present
     counts. For a call without any of them, the call itself is the action, as JSON."""
     reply: str | None = None
-    """Pattern for an agent whose model calls no tools. The first group of each match is an action,
-    as text or as a JSON string; several matches form one action. None: the action is the block of
-    code in the reply."""
+    """Pattern for an agent whose model calls no tools. The action consists of the first groups of
+    all matches, each a text or a JSON string. None: the action is the block of code in the
+    reply."""
     output: str | None = None
     """Pattern whose first group is the command's output within a tool's result. Alternatively
     ``$.NAME``: the name of a member, if the result is a JSON object."""

@@ -1,9 +1,9 @@
 """Python runtimes in layers: copies of this machine's Pythons, for images with another release.
 
-The source of a copy is a Python that a user has installed, for instance by ``uv python install
-3.12`` or by pyenv. The copy omits the parts that no agent needs: tests, headers and installed
-packages. The copied program searches for its library relative to its own path, so a copy runs in
-any folder.
+The source of a copy is a Python that ``uv python install 3.12`` or pyenv has installed, or else the
+distribution's own. The copy omits the parts that no agent needs: tests, headers and installed
+packages. A copied program searches for its own shared library relative to the program's path, so a
+copy runs in any folder.
 """
 
 from __future__ import annotations

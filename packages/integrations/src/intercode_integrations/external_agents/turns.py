@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from intercode_integrations.gateway import Call
 
 _SHELL_FLAGS = ("-c", "-lc", "-ic", "-lic")
-# The profile's pattern for the exit code may match any text of the program's output.
+# A profile's pattern for the exit code may match any text, and `int` refuses very long numbers.
 _EXIT_CODE = re.compile(r"-?[0-9]{1,10}")
 _FINISH: dict[str, Finish] = {"length": "length", "filter": "filter"}
 
 
 class _ReplayModel:
-    """A model that returns the recorded replies, so a `Transcript` can record the dialogue."""
+    """A model that returns the recorded replies, so a `RecordingModel` can record the dialogue."""
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -39,12 +39,14 @@ class Call:
         tool_calls: The tool calls of the answer.
         usage: The charged tokens, as far as the provider reports them.
         cost: US dollars; None if the price or the tokens are unknown.
-        seconds: The duration of the attempt that succeeded, without waiting and earlier attempts.
+        seconds: The duration of the successful attempt, without waiting and earlier attempts. For a
+            call without an answer, and for a token count, the duration of the whole call.
         retries: The number of failed attempts before the answer.
         status: The HTTP status that the client received.
         streamed: Whether the answer was a stream.
         cached: Whether the answer came from InterCode's cache, at a cost of 0.
-        error: The reason why the answer is missing or incomplete; empty if it is complete.
+        error: The reason why the answer is missing, incomplete, or an estimate (of a token count);
+            empty if the answer is complete.
         finish: The reason for which the model ended the answer, in the words of its API.
         token_ids: Tokens of the answer, if the server returns them.
         prompt_token_ids: Tokens of the prompt, if the server returns them.

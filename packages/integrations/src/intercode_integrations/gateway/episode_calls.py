@@ -14,10 +14,11 @@ from intercode_integrations.gateway.calls import Call
 from intercode_integrations.gateway.upstream_connections import UpstreamResponse
 
 MAX_CHARACTERS = 64 * 1024**2
-"""Characters of distinct messages that a session keeps. A repeated message counts only once."""
+"""Characters of distinct messages after which a session refuses calls. A repeated message counts
+only once."""
 MAX_FAILED_CHARACTERS = 1024**2
-"""Characters that an unanswered call's dialogue may have to be kept. Unanswered calls cost nothing,
-so an agent could otherwise fill the memory."""
+"""Maximum characters of an unanswered call's dialogue; a longer dialogue is discarded. Unanswered
+calls cost nothing, so an agent could otherwise fill the memory."""
 
 
 class Dialogues:
@@ -40,13 +41,14 @@ class Dialogues:
     def retain(self, call: Call, *, share: bool = True) -> Call:
         """Return a call whose messages are stored once, and share memory with equal messages.
 
-        Of consecutive unanswered calls, only the first keeps its dialogue. The dialogue of the
-        first already contains the result of the agent's last action.
+        Of consecutive unanswered calls, only the first keeps its dialogue, and only one of up to
+        `MAX_FAILED_CHARACTERS`. The dialogue of the first already contains the result of the
+        agent's last action.
 
         Args:
             call: The call.
-            share: Whether the session keeps its calls. False returns the call unchanged: it is only
-                passed to a record, and frees its memory afterwards.
+            share: Whether the session keeps its calls. False returns the call unchanged, because
+                its messages leave the memory as soon as the call is recorded.
         """
         if not share:
             return call
@@ -164,7 +166,7 @@ class EpisodeCalls:
                 self._condition.notify_all()
 
     def hold(self, answer: UpstreamResponse) -> None:
-        """Register a running response of the server, which `GatewaySession.close` aborts."""
+        """Register a running response, which `GatewaySession.close` aborts; abort it if closed."""
         with self._condition:
             self._open.add(answer)
             if self._closed:

@@ -110,6 +110,16 @@ class ForwardedCall:
     The constructor decodes the dialogue for the record before anything is sent. A request that
     cannot be decoded, and therefore not be recorded, is never forwarded.
 
+    Args:
+        session: The session that records the call.
+        gateway: The upstream server.
+        client: The client's connection.
+        name: The protocol of the call.
+        target: The path and the query of the upstream's URL.
+        request_body: The validated body, which the constructor may extend.
+        headers: The headers to forward.
+        size: An upper bound of the request's tokens.
+
     Raises:
         AttributeError, KeyError, TypeError, AttemptError: The request cannot be decoded.
     """
@@ -146,7 +156,7 @@ class ForwardedCall:
             tools=tool_names(request_body),
         )
         self._answer_bytes = b""
-        """The answer's bytes, as sent to the client."""
+        """The answer's bytes, as the client receives them."""
         self._body: dict[str, Any] = {}
         self._failure: tuple[int, bytes] | None = None
         """The last error response of the server: status and body."""
@@ -157,7 +167,13 @@ class ForwardedCall:
         """Whether the answer broke off. The client's connection then ends, as without a gateway."""
 
     def run(self) -> None:
-        """Send the request, forward the answer to the client, and record the call."""
+        """Send the request, forward the answer to the client, and record the call.
+
+        Raises:
+            Refusal: The budget is used up, or the server gave no answer that can be forwarded.
+            ClientDisconnect: The client has left, or the answer broke off.
+            OSError: The call cannot be recorded.
+        """
         frame, start_time = self._gateway.frame(self._request_body["model"]), time.monotonic()
         reply_cache, key = self._cache_key()
         try:

@@ -64,7 +64,8 @@ from intercode_integrations.gateway.policy import (
 
 _CLOSE_SECONDS = 5.0
 FREE_COUNTS, COUNTS_PER_CALL = 16, 4
-"""Number of token counts that an episode may request in any case, and number for each call."""
+"""Number of token counts that an episode may request before its first call, and number of further
+counts for each call."""
 _OMITTED_COUNT_FIELDS = {"stream", "max_tokens", "temperature", "top_p", "top_k", "stop_sequences"}
 """Fields of a request for an answer that a request for a token count must not contain."""
 _QUERIES = {"beta", "client_version", "limit", "after_id", "before_id"}
@@ -159,7 +160,8 @@ class GatewaySession(EpisodeCalls):
         failure: The last failure of the provider or of the connection to it; None if a later call
             was answered. No agent can cause such a failure, so the episode's result gives no
             evidence about the agent.
-        refusal: The last refusal of a request by the gateway itself.
+        refusal: The last error response whose text is the gateway's own: a refusal, or a report of
+            the provider's failure.
     """
 
     def __init__(
@@ -218,7 +220,8 @@ class GatewaySession(EpisodeCalls):
 
         Args:
             connection: The client's socket.
-            on_admission: A function to call after each request with the valid token.
+            on_admission: A function to call when a request has shown the valid token, before the
+                answer.
         """
         with self._condition:
             if not self._closed:
@@ -355,7 +358,8 @@ class GatewaySession(EpisodeCalls):
         """Refuse a call over a limit. Called before the body is read, and again after it.
 
         Raises:
-            Refusal: The gateway is shutting down, or the session has used all its calls.
+            Refusal: The gateway is shutting down, the session has used all its calls, or the
+                dialogues or the record have reached their maximum size.
         """
         if self._draining:
             raise Refusal(503, "the gateway ends")

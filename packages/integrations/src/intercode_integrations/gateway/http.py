@@ -45,7 +45,7 @@ class RequestHead:
 
     @property
     def length(self) -> int | None:
-        """The value of ``Content-Length``, which h11 has validated; None for a chunked body."""
+        """The value of ``Content-Length``, which h11 has validated; None without this header."""
         values = self.get_all("content-length")
         return int(values[0]) if values else None
 
@@ -60,7 +60,7 @@ class ClientConnection:
     Args:
         connection: The socket. The caller closes it.
         policy: The limits of sizes and times.
-        on_admission: The function that `handle` calls after a request with the valid token.
+        on_admission: The function that `handle` calls when a request has shown the valid token.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class ClientConnection:
         Args:
             limit: Maximum bytes of the body.
             free_bytes: The bytes that are read before `reserve` is called.
-            reserve: A function that waits until memory for the rest is reserved.
+            reserve: A function that waits until memory for a longer body is reserved.
 
         Raises:
             ClientDisconnect: The client closed the connection, or was too slow.

@@ -13,8 +13,8 @@ from intercode.json_limits import MAX_TOKENS, count_tokens
 from intercode_integrations.gateway.policy import Refusal
 
 FREE_BODY_BYTES = 1024**2
-"""Bytes of each body that do not count against the intake. Small bodies therefore never wait for
-large ones. A dialogue of a million bytes fills most models' context."""
+"""Maximum bytes of a body that needs no reservation. Small bodies therefore never wait for large
+ones. A dialogue of a million bytes fills most models' context."""
 MAX_TOTAL_BYTES = 128 * 1024**2
 """Total bytes of all larger bodies at a time: four of the largest that providers accept."""
 _EMBEDDED = ("arguments", "input")

@@ -12,7 +12,8 @@ from intercode.models.protocols import BETAS, INCLUDES, TABLES, Name, ProtocolTa
 from intercode_sandbox.spelling_suggestions import hint_text
 
 _MAX_REPLY_TOKENS = 1_000_000
-"""Maximum reply tokens that a client may request: a larger number would use up the shared rate."""
+"""Maximum reply tokens of a request if `GatewayPolicy.reply_tokens` is None. A larger number would
+use up the shared rate."""
 IMAGE_BYTES = 8192
 """Bytes that `context_size` counts for an image that is given as data. Providers charge at most a
 few thousand tokens for an image of any size."""
@@ -35,12 +36,15 @@ class GatewayPolicy:
         max_context: The maximum bytes of the dialogue and its tools, without images. Bytes are an
             upper bound of tokens, because each token has at least one byte.
         reply_tokens: The maximum tokens of a reply; a higher limit in a request is lowered to it.
-        cache_sampled: Whether to cache replies even if the client requests sampling. Equal requests
-            then get equal replies, so episodes that should differ may be equal.
+        cache_sampled: Whether to cache replies even if the client requests sampling without a seed.
+            Equal requests then get equal replies, so episodes that should differ may be equal.
         at_once: Concurrent calls of one session. Further calls wait.
         patience: Seconds that a client may take to send a head, to send a body, or to read a part
-            of a reply. A request for memory waits no longer, either.
+            of a reply. The wait for the memory of a large body has the same limit.
         idle: Seconds without a request after which a connection is closed.
+
+    Raises:
+        UsageError: A value is out of its range.
     """
 
     hosted: Literal["refuse", "drop", "pass"] = "refuse"
@@ -67,7 +71,7 @@ class GatewayPolicy:
 
 
 class Refusal(Exception):  # noqa: N818 - it is the client's error
-    """An HTTP error response to a request that the gateway does not forward."""
+    """An HTTP error response of the gateway itself: to a refused request, or without an answer."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
@@ -95,7 +99,7 @@ def parse_body(body: bytes) -> dict[str, Any]:
 
 
 def admit_body(name: Name, client_body: Mapping[str, Any], policy: GatewayPolicy) -> dict[str, Any]:
-    """Validate a request's body; return the part that is forwarded, without the model's name.
+    """Validate a request's body; return the body that is forwarded, without the model's name.
 
     Raises:
         Refusal: The body has a field or value that the protocol's table or the policy forbids.

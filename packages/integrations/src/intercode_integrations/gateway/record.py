@@ -121,7 +121,7 @@ class CallLedger:
     def __init__(self, budget: Budget) -> None:
         self.file: CallLog | None = None
         self.error: OSError | None = None
-        """First error of writing a call. After this error, no call is answered any more."""
+        """First error of writing a call; None: all calls have been written."""
         self.failed: Callable[[], None] = lambda: None
         """Function that runs after each failure to write a call."""
         self._budget = budget
@@ -134,7 +134,7 @@ class CallLedger:
         """Add a call to the totals, and write it; a token count is only written.
 
         Raises:
-            OSError: The call could not be written. The caller then sends the client no answer.
+            OSError: The call could not be written. The caller then sends the client nothing more.
         """
         with self._lock:
             self._calls += not call.is_count

@@ -2,7 +2,7 @@
 
 The server may repeat the API key in its answer. If the text of an event ends with the first
 characters of the secret, the filter holds the event back. Later events wait behind it until the
-text continues or ends. All other events pass at once and unchanged.
+text continues or ends. Otherwise, events pass at once, and change only if they contain the secret.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def _position(data: dict[str, Any]) -> Position:
 
 
 def _event_texts(data: dict[str, Any]) -> Iterator[tuple[Position, dict[str, Any], str]]:
-    """Yield each text that an event continues: its position, and the container and key of it."""
+    """Yield each text that an event continues: position, containing object, and key in it."""
     if isinstance(choices := data.get("choices"), list):
         for choice in choices:
             if isinstance(choice, dict):

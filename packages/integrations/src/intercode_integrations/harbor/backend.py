@@ -58,8 +58,9 @@ class InterCodeEnvironment(BaseEnvironment):
 
     Args:
         sandbox: The name of the sandbox provider.
-        tasks: An environment, a dataset or a benchmark folder, as for `intercode.make`. Its task
-            from which the folder was exported opens the workspace. Empty: any task folder.
+        tasks: The source of an exported folder: an environment, a dataset or a benchmark folder.
+            The task from which the folder was exported opens the workspace, unless the workspace is
+            a database session. Empty: any task folder.
         **keywords: See Harbor's class.
     """
 
@@ -119,7 +120,14 @@ class InterCodeEnvironment(BaseEnvironment):
         return self._box
 
     async def start(self, force_build: bool) -> None:
-        """Start the sandbox, and make the folders that Harbor requires in it."""
+        """Start the sandbox, and make the folders that Harbor requires in it.
+
+        Args:
+            force_build: Whether to build the Dockerfile even if the task names a finished image.
+
+        Raises:
+            SandboxError: The sandbox cannot be started, or the folders cannot be made.
+        """
         start_future = run_on_thread(partial(self._open, force_build))
         try:
             self._box = AsyncSandbox.from_backend(await asyncio.shield(start_future))
@@ -174,7 +182,11 @@ class InterCodeEnvironment(BaseEnvironment):
         timeout_sec: float | None = None,
         user: str | int | None = None,
     ) -> ExecResult:
-        """Run a command. A time-out or a cancellation kills the command's whole process group."""
+        """Run a command. A time-out or a cancellation kills the command's whole process group.
+
+        Returns:
+            The output and the exit code: 124 after a time-out, 126 if the command cannot start.
+        """
         user = self._resolve_user(user)
         exec_options = {
             "cwd": cwd or self.task_env_config.workdir,

@@ -1,8 +1,8 @@
 """The export of InterCode tasks as task folders for Harbor.
 
-The scripts of a folder score an agent's final state. The exporter runs gold once, and stores the
-outcome as data. The scripts (`checks`) need only Bash and the common tools of the image, or the
-Python that the task needs anyway.
+The scripts of a folder score an agent's final state. If the score compares this state with gold's
+outcome, the exporter runs gold once, and stores the outcome as data. The scripts (`checks`) need
+only Bash and the common tools of the image, or the Python that the task needs anyway.
 """
 
 from __future__ import annotations

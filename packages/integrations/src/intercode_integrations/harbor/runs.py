@@ -83,7 +83,7 @@ class HarborEnv(InterCodeEnv[SandboxBackend]):
         """Load the tasks of an address ``harbor:FOLDER``.
 
         Args:
-            address: The folder of a task, or a folder of task folders.
+            address: The part after ``harbor:``: the folder of a task, or a folder of task folders.
 
         Raises:
             TaskError: The folder has no tasks, or a task is malformed.

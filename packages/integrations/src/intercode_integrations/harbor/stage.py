@@ -32,7 +32,7 @@ from intercode_sandbox.network import Network, Policy
 from intercode_sandbox.script_arguments import script
 
 LOGS = ("/logs/agent", "/logs/verifier", "/logs/artifacts")
-"""Folders that every workspace has, writable by every user."""
+"""Folders that every workspace has. A folder that the image lacks is writable by every user."""
 _ROOTS = "/root"
 
 
@@ -99,7 +99,7 @@ class HarborStage(SandboxStage):
         """Refuse a task that InterCode cannot run.
 
         Raises:
-            TaskError: The task is unsupported, or needs a variable that is not set.
+            TaskError: The task is unsupported, or needs a variable that it does not get.
             ImageError: The image's name is invalid, or names a missing file.
         """
         if (reason := task.metadata.get(CANNOT)) is not None:
@@ -108,7 +108,7 @@ class HarborStage(SandboxStage):
         super().check(task)
 
     def directory(self, task: Task) -> str:
-        """Return the initial working directory of the agent."""
+        """Return the agent's initial working directory; ``.``: that of the image."""
         return self.config(task).environment.workdir or "."
 
     def variables(self, task: Task, *extra_variables: dict[str, str]) -> dict[str, str]:

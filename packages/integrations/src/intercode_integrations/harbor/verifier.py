@@ -94,7 +94,7 @@ class HarborReward:
     ) -> Iterator[SandboxBackend]:
         """Yield a workspace with the verifier's network.
 
-        The result is a copy if an agent has used the workspace with another network.
+        The result is a copy if `workspace` has the agent's network, and the verifier's differs.
 
         Args:
             task: The task.

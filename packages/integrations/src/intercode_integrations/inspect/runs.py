@@ -49,8 +49,8 @@ class InspectEnv(InterCodeEnv[SandboxBackend]):
         **changes: Single options by name, which override `options`: see `SandboxOptions`.
 
     Raises:
-        TaskError: A sample needs more than an input text and a sandbox.
-        UsageError: The task or option does not exist.
+        TaskError: A sample is a multiple choice, or its sandbox is not supported.
+        UsageError: The task or option does not exist, or the task has no scorer.
     """
 
     name: ClassVar[str] = "inspect"
@@ -73,8 +73,8 @@ class InspectEnv(InterCodeEnv[SandboxBackend]):
             address: The task's address for ``inspect eval``: ``FILE.py@TASK``, or ``PACKAGE/TASK``.
 
         Raises:
-            TaskError: A sample needs more than an input text and a sandbox.
-            UsageError: The address matches no task, or several tasks.
+            TaskError: A sample is a multiple choice, or its sandbox is not supported.
+            UsageError: The address matches no task or several tasks, or the task has no scorer.
         """
         task = _load_task(address)
         with chdir(task_run_dir(task)):

@@ -74,6 +74,7 @@ class TaskSandbox(InterCodeSandbox):
 
     Raises:
         TaskError, ImageError, SandboxError: The workspace cannot be prepared.
+        RewardError: The episode has failed at its start.
     """
 
     def __init__(self, config: TaskConfig, task_id: str) -> None:

@@ -37,6 +37,10 @@ def execute(args: argparse.Namespace) -> int:
 
     Returns:
         The exit code: 0 if every episode has a result, else 1.
+
+    Raises:
+        UsageError: The MCP SDK is missing, the arguments are invalid, or every episode already had
+            a result before the command.
     """
     try:
         from intercode_integrations.mcp.server import Http, Stdio
@@ -71,7 +75,7 @@ def execute(args: argparse.Namespace) -> int:
             f"{output_folder} already has a result for every episode: choose another folder (--out)"
         )
     if not result.outcomes and fresh:
-        shutil.rmtree(output_folder)  # the client has only listed the tools, without an episode
+        shutil.rmtree(output_folder)  # the client has called no tool, so no episode was recorded
         return 1
     print_message(f"run: {output_folder}")
     return 0 if result.complete else 1
@@ -140,7 +144,7 @@ def _run_episodes(run_plan: Plan, sessions: EpisodeSessions, watcher: Watcher) -
 
 @contextmanager
 def _signals(leave: Callable[[], None]) -> Iterator[None]:
-    """Call `leave` at the first SIGINT or SIGTERM in the block; the next signal ends the process.
+    """Call `leave` at the first SIGINT or SIGTERM; the same signal then ends the process.
 
     MCP clients end a server by these signals.
     """

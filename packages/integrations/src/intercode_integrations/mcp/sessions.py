@@ -137,6 +137,10 @@ class EpisodeSession:
         """Play the episode with the client's calls.
 
         If the client disconnects, the episode's current state is submitted.
+
+        Raises:
+            ModelError: The client has made no call within the idle time.
+            EpisodeStop: The client has disconnected without any call.
         """
         self.episode_start.set_result(_EpisodeStart(env.observation, env.tools))
         while env.running and (call := self._next_call(env.episode)) is not None:
@@ -153,7 +157,7 @@ class EpisodeSession:
         """Wait for the next call, and return it; None if the client has disconnected.
 
         Raises:
-            ModelError: The client has made no call within the idle time, so there is no result.
+            ModelError: The client has not made its first call within the idle time.
             EpisodeStop: The client has disconnected without any call.
         """
         while True:
@@ -177,7 +181,7 @@ class EpisodeSession:
                 call.answer.set_result(CANCELLED)
 
     def episode_metadata(self) -> Mapping[str, Any]:
-        """Return the reason of the submission; empty if the client itself submitted."""
+        """Return the way in which the client disconnected; empty if it did not."""
         if self._leave_reason is None:
             return {}
         return {"ended_by": "client", "mcp": {"left": self._leave_reason}}

@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 NODE_POLL_SECONDS = 1.0
 """Seconds between two queries of the cluster's nodes."""
 BATCH_SECONDS = 1.0
-"""Target duration of a batch. The loss of a worker costs about as much work, at most twice."""
+"""Target duration of a batch: the work that is repeated for each batch of a lost worker."""
 MAX_BATCH_JOBS = 64
 """Maximum number of jobs in a batch."""
 WAIT_NOTICE_SECONDS = 30.0
@@ -87,7 +87,8 @@ class RayExecutor:
         self.stopped: str | None = None
         self._remaining_jobs = deque(jobs)
         self._loss_counts: Counter[Key] = Counter()
-        """Job's key → number of lost workers. A job of this counter gets a batch for itself."""
+        """Key of a job that lost its worker → number of losses while the job was alone in a batch.
+        Such a job always gets a batch for itself."""
         self._work, self._address, self._cpus = work, address, cpus
         self._worker_count = min(work.plan.spec.run_options.workers, max(1, len(jobs)))
         self._worker_handles: list[_WorkerHandle] = []
@@ -104,7 +105,18 @@ class RayExecutor:
         self._wait_start = time.monotonic()
 
     def run(self, interrupts: Interrupts, progress: Progress) -> Generator[Episode, None, None]:
-        """Execute all jobs, and yield each episode when it has been recorded."""
+        """Execute the jobs, and yield each episode when it has been recorded.
+
+        After an interrupt or a failure that concerns all episodes, no further job starts.
+
+        Args:
+            interrupts: The interrupts of the user.
+            progress: The object that shows the progress.
+
+        Raises:
+            KeyboardInterrupt: A second interrupt came.
+            InterCodeError: No node can take part, or a worker reported an error that ends the run.
+        """
         if not self._remaining_jobs:
             return
         with cluster_connection(self._address) as self._ray:

@@ -107,7 +107,7 @@ class SharedLedger:
         with self._lock:
             # For a lost process, `release_process` has already ended all reservations.
             if self._process_state(process_name).lost:
-                return  # all that it held has ended
+                return
             _decrement(self._process_state(process_name).reservations, (tokens, cost))
         account = getattr(self._budget, account_name) if account_name else None
         self._budget._end(Hold(self._budget, tokens, cost), account, *costs)
@@ -135,7 +135,7 @@ class SharedLedger:
     def release(
         self, process_name: str, start_time: float, unused_tokens: float, succeeded: bool
     ) -> None:
-        """End a call that the provider has answered; see `RateLimit.release`."""
+        """End a call that was not refused for the rate limit; see `RateLimit.release`."""
         if self._end_call(process_name, start_time):
             self._rate_limit.release(start_time, unused_tokens=unused_tokens, succeeded=succeeded)
 

@@ -50,6 +50,8 @@ _STATIC = ("dataset", "name", "traits", "max_turns", "reward_every_turn", "tools
 class EnvironmentActor:
     """A Ray actor: a process of the cluster with several environments, each with a number.
 
+    Its methods return an InterCode error as an `_Error`, in place of raising it.
+
     Args:
         env: As for `intercode.project.create`.
         wrappers: Functions that are applied to each environment, in order.
@@ -66,7 +68,7 @@ class EnvironmentActor:
         self._handle_numbers = itertools.count()
 
     def check(self) -> Any:
-        """Check that this machine permits sandboxes; return the error if it does not."""
+        """Check that this machine permits sandboxes; return the error if not, otherwise None."""
         return _capture_error(self._check)
 
     def _check(self) -> None:
@@ -165,6 +167,7 @@ def _await_answer(call: Any) -> Any:
     """Wait for an actor's answer, and raise the error if the answer is one.
 
     Raises:
+        InterCodeError: The error that the actor has returned.
         SandboxClosedError: The actor's process was lost.
     """
     ray = import_ray()
@@ -183,7 +186,9 @@ def _await_answer(call: Any) -> Any:
 
 
 class EnvironmentActors:
-    """The processes of a vector. A lost process is replaced when an environment needs another one.
+    """The processes of a vector.
+
+    The other processes replace a lost process. When all are lost, the next request starts new ones.
 
     Args:
         count: The number of environments.

@@ -66,7 +66,8 @@ class Assignment:
     env_location: str = ""
     """Location of the environment's class as ``file.py:Class``; empty if a package contains it."""
     ledger: Any = None
-    """Actor with the limits that all workers share; None if the run uses no model."""
+    """Actor with the limits that all workers share; None if the run has no model, no judge and no
+    limit on concurrent calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,8 @@ class BatchResult:
     seconds: float = 0.0
     """Seconds that the batch took on the worker."""
     error: ErrorText | None = None
-    """Error that ends the batch, and that the driver raises: other episodes would fail, too."""
+    """Error that ended the batch; None: no error. Other episodes would fail, too, so the driver
+    excludes the machine or ends the run."""
 
 
 class RayWorker:

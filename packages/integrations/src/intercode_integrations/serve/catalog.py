@@ -53,7 +53,7 @@ class EnvironmentEntry:
         if not isinstance(env, InterCodeEnv):
             raise UsageError(f"{address}: only environments of InterCode's own can be served")
         self._kind, self.env = type(env), env
-        """An environment of this kind, which never starts an episode, for its traits."""
+        """An environment that never starts an episode, for facts such as traits and tools."""
         self._project_options = project_options
         if (
             "cache_gold" in list_constructor_options(self._kind)
@@ -101,7 +101,7 @@ class EnvironmentEntry:
     def task_facts(
         self, split: str | None, start: int | None = None, stop: int | None = None
     ) -> list[dict[str, Any]]:
-        """Return the facts about tasks that agents may see.
+        """Return facts about tasks: only the facts that agents may see.
 
         Args:
             split: The split of the tasks; None: the default split.

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from intercode.envs.vector import ThreadVectorEnv
 
 PATIENCE = 60.0
-"""Maximum seconds for any reply except to actions and resets: the server has it ready."""
+"""Maximum seconds for an HTTP response and for a WebSocket handshake. Actions may take longer."""
 MAX_MESSAGE_BYTES = 64 * 2**20
 """Maximum bytes of a message from the server."""
 
@@ -261,6 +261,7 @@ class ClientSession:
 
         Raises:
             InterCodeError: The server reports an error, which has the same class here.
+            CapacityError: The message is ``reset``, and the server has no free session.
             SandboxClosedError: The session has ended, and with it the episode.
         """
         from websockets.exceptions import ConnectionClosed
@@ -308,7 +309,8 @@ class ClientSession:
 
 
 _FINAL_CODES = ("CAPACITY_REACHED", "SESSION_ERROR")
-"""Codes of errors after which the server ends the session."""
+"""Codes of errors that report the end of the session. FACTORY_ERROR is not one of these codes,
+because its message states an error of the environment, which the client raises."""
 
 
 def message(kind: str, data: dict[str, Any]) -> bytes:
@@ -356,6 +358,9 @@ class RemoteEnv(RemoteEnvironment):
         split: The split of the tasks; None: the server's default.
         data: The tasks if the caller has loaded them; None: loaded from the server.
         changes: The options ``errors``, ``observations`` and ``seed``.
+
+    Raises:
+        UsageError: The server is not InterCode's, or does not accept an option.
     """
 
     name = "remote"

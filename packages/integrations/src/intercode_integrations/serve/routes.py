@@ -1,7 +1,7 @@
 """HTTP requests that need no session: about the server, its environments and their tasks.
 
-The routes are those of OpenEnv, and ``/metrics``. OpenEnv's routes that run an episode in a single
-request are missing.
+The routes are those of OpenEnv. Its routes that run an episode in a single request are missing.
+`EnvironmentServer` itself answers requests of ``/health`` and ``/metrics``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class Routes:
         """Return the environment that an address names; None if no environment has the name.
 
         Args:
-            words: The parts of the URL's path, without slashes.
+            words: The parts of the URL's path, without slashes. The last part names a route, and
+                is ignored.
         """
         if len(words) == 1:
             return next(iter(self._entries.values()))
@@ -48,7 +49,7 @@ class Routes:
         Args:
             method: The HTTP method, such as GET or POST.
             words: The parts of the URL's path, without slashes.
-            body: The body of the request; None: the body is too long.
+            body: The body of the request; None: the body is too long, or its length is unknown.
         """
         entry, route_name = self.find_entry(words), words[-1]
         expected_method, answer = (

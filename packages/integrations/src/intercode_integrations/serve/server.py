@@ -189,7 +189,7 @@ class EnvironmentServer:
     async def _admit_session(self) -> bool:
         """Count a new session if the maximum permits one; return whether it may open.
 
-        A session that is closing will free its place soon. Therefore this method waits for it.
+        If the maximum is reached, the method waits for any session that is closing already.
         """
         while not self._draining:
             if self._metrics.admit(self._limits.max_sessions):

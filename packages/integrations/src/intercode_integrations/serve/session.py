@@ -37,7 +37,7 @@ class SessionLimits:
     lifetime: float | None = None
     """Seconds after which a session ends, even if it is in use; None: no limit."""
     rate: float = 1000.0
-    """Average number of messages per second that the server reads from a client."""
+    """Maximum average number of messages per second that the server reads from a client."""
     max_message: int = 1024**2
     """Maximum bytes of a message."""
     patience: float = 30.0
@@ -231,7 +231,7 @@ class ServerSession:
         """Execute a client's message, and return the reply to send.
 
         Raises:
-            SessionEnd: The client closes the session, or the server has failed.
+            SessionEnd: The client closes the session, or the server has failed or is shutting down.
         """
         try:
             message = wire.read(text, wire.Message)

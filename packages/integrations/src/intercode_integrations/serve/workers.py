@@ -169,7 +169,7 @@ def _supervise(
 
 
 def _end(pids: Iterable[int], listeners: Iterable[socket.socket]) -> None:
-    """Ask workers to end, and drop the clients that no worker has accepted yet."""
+    """Ask workers to end, and close the sockets, on which clients would wait for dead workers."""
     for listener in listeners:
         listener.close()
     for pid in pids:

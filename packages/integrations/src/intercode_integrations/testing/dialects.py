@@ -207,11 +207,10 @@ def old_llama_cpp(payload: Payload, request_body: Mapping[str, Any]) -> Payload:
 
 
 def llama_cpp_python(payload: Payload, request_body: Mapping[str, Any]) -> Payload:
-    """Write tool calls as llama-cpp-python 0.3.36 does in the chat format
-    ``chatml-function-calling``.
+    """Write tool calls as llama-cpp-python does in its format ``chatml-function-calling``.
 
-    Arguments have raw line ends, and the last call is repeated in another field. Without the tool
-    choice ``auto``, the answer has no tool calls.
+    The form is that of release 0.3.36. Arguments have raw line ends, and the last call is repeated
+    in another field. Without the tool choice ``auto``, the answer has no tool calls.
     """
     choice = payload["choices"][0]
     payload["usage"].pop("prompt_tokens_details")

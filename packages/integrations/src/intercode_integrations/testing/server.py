@@ -63,9 +63,9 @@ Kind = Literal[
 """Kinds of faults. ``malformed``: a whole body that is not JSON; in a stream, one event that is not
 JSON. ``truncated``: the connection ends within the body. ``disconnect``: the connection ends before
 any answer. ``slow``: the answer is right, but late. ``empty``: an answer without choices, or a
-stream without events. ``unfinished``: a stream that ends properly, but without its last events.
-``overloaded``: in a stream, an error in place of the second half; without a stream, status 529.
-``status``: an error response with another status."""
+stream without events. ``unfinished``: a stream that ends properly, but without its last events;
+without a stream, half of the body. ``overloaded``: in a stream, an error in place of the second
+half; without a stream, status 529. ``status``: an error response with the status `Fault.status`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +80,9 @@ class Fault:
             protocol's form.
         delay: Seconds before the first byte of the answer.
         pause: Seconds before each event of a stream except the first.
-        last_request: An event for which the answer waits: a stream in its middle, and any other
-            answer before its first byte. The end of the server ends the wait, too.
+        last_request: An event for which the answer waits: a stream in its middle, and a whole
+            answer that is no error response before its first byte. The end of the server ends the
+            wait, too.
     """
 
     kind: Kind
@@ -109,7 +110,7 @@ def too_many(seconds: float, *, as_date: bool = False) -> Fault:
 
 
 def usual() -> tuple[Fault, ...]:
-    """Return one fault of each usual kind, without delays."""
+    """Return the usual faults, without delays: error responses, and damaged or missing answers."""
     return (
         *map(status, (500, 503, 529)),
         too_many(0),

@@ -1,7 +1,8 @@
 """Answers as streams of server-sent events, for `intercode_integrations.testing.server`.
 
 Each function takes a whole answer in a protocol's own form, and yields the events in which the real
-server would send the answer. Each event carries one token, and a token is a word.
+server would send the answer. Each event carries at most one token, and a token is a word. Only
+arguments that are an object are sent as a whole.
 """
 
 from __future__ import annotations

@@ -58,7 +58,8 @@ class Rollouts:
         **options: As for `intercode.make_vec`, except ``errors`` and ``autoreset_mode``.
 
     Raises:
-        UsageError: The environment does not exist, or `shared_turns` covers all turns.
+        UsageError: The environment does not exist, `shared_turns` covers all turns, or the folder
+            `record` already holds a run.
     """
 
     def __init__(

@@ -18,7 +18,7 @@ _GAP = "\N{ZERO WIDTH SPACE}"
 
 
 def added_tokens(tokenizer: Any) -> Collection[str]:
-    """Return the texts of several characters that a tokenizer always encodes as single tokens."""
+    """Return the texts, longer than a character, that a tokenizer always encodes as one token."""
     vocabulary: Collection[str] = getattr(tokenizer, "get_added_vocab", tuple)()
     special = getattr(tokenizer, "all_special_tokens", ())
     return {text for text in (*vocabulary, *special) if len(text) > 1}

@@ -41,7 +41,12 @@ class InterCodeHarness(vf.Harness[InterCodeHarnessConfig]):
     async def session(
         self, ctx: vf.ModelContext, trace: vf.Trace, *extra_arguments: Any, **keywords: Any
     ) -> vf.HarnessSession:
-        """Start the episode. The time limit of the setup applies, not that of the agent."""
+        """Start the episode. The time limit of the setup applies, not that of the agent.
+
+        Raises:
+            UsageError: The task is not from InterCode's taskset.
+            vf.SandboxError, vf.TaskError: The episode cannot start; see `failures`.
+        """
         data = trace.task.data
         if not isinstance(data, InterCodeTaskData):
             raise intercode.UsageError("InterCode's harness plays only InterCode's tasks")

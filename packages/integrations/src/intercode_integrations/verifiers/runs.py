@@ -1,8 +1,8 @@
 """Tasks of any verifiers taskset, run by InterCode: ``intercode run verifiers:MODULE``.
 
 Parameters after a question mark override the taskset's configuration, as in
-``verifiers:MODULE?split=test``. A task is supported if it has a prompt and its rewards need only
-the trace. The first reply of the model is the answer.
+``verifiers:MODULE?split=test``. A task is supported if it has a prompt, needs no tools and no own
+preparation, and its rewards need only the trace. The first reply of the model is the answer.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class VerifiersEnv(RemoteEnvironment):
             address: The module of the taskset, with parameters after a question mark.
 
         Raises:
-            UsageError: The taskset cannot be loaded, or a task of it needs more than one reply.
+            UsageError: The taskset cannot be loaded, or a task of it is not supported.
         """
         return Dataset(
             map(_convert_task, _taskset(address)), f"verifiers:{address}", source=address
@@ -96,10 +96,10 @@ def _convert_task(task: Any) -> Task:
 
 @cache
 def _taskset(address: str) -> list[Any]:
-    """Load the tasks of a taskset; refuse a taskset if a task needs more than one reply.
+    """Load the tasks of a taskset; refuse a taskset with an unsupported task.
 
     Raises:
-        UsageError: The taskset cannot be loaded, or a task of it needs more than one reply.
+        UsageError: The taskset cannot be loaded, or a task of it is not supported.
     """
     module, _, parameters = address.partition("?")
     try:

@@ -1,6 +1,7 @@
 """`Container`: a container that Docker's engine starts, and whose process 1 InterCode controls.
 
-Process 1 of the container is InterCode's C program. Process 1 connects to a socket of the caller,
+Process 1 of the container is InterCode's C program. If the container has workers, process 1 is a
+Python process that runs the C program as a library. Process 1 connects to a socket of the caller,
 whose folder is mounted into the container. After the connection nothing listens at the socket.
 Process 1 ends when the caller closes the connection, or when the caller's process ends. Then the
 engine removes the container.
@@ -202,8 +203,9 @@ class Container:
     def close(self) -> None:
         """End the container and wait for the end of all its processes. Idempotent.
 
-        If the kernel needs longer than `END_SECONDS` to end them, only the engine waits on. The
-        engine removes the container after its end.
+        If the kernel needs longer than `END_SECONDS` to end them, the call returns, and only the
+        engine waits on. If this process cannot see process 1 (`process` is None), the call does not
+        wait. The engine removes the container after its end.
         """
         with suppress(OSError):
             self.control.shutdown(socket.SHUT_RDWR)
@@ -452,7 +454,7 @@ def _open_init_process(control: socket.socket) -> InitProcess | None:
     pid, *_ = struct.unpack(
         credentials_format, control.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
     )
-    with suppress(OSError):  # process 1 has ended, which `_receive_introduction` reports
+    with suppress(OSError):  # process 1 has ended, which the next request reports
         return InitProcess(os.pidfd_open(pid)) if pid else None
     return None
 

@@ -86,8 +86,8 @@ class DockerEngine:
             MissingObjectError: The engine does not have the requested object.
             SandboxError: The engine, or the connection to it, failed.
         """
-        # This line comes before the imports: if the package docker is missing, its error has the
-        # fix.
+        # This line comes before the imports: if the package docker is missing, the property `api`
+        # raises an error that names the fix.
         api = self.api
         import docker
         import requests
@@ -109,6 +109,7 @@ class DockerEngine:
 
         Raises:
             SandboxUnavailableError: The engine is Podman's, or no engine listens.
+            SandboxError: The engine failed.
         """
         with self.errors("telling of itself") as api:
             info: dict[str, Any] = api.info()
@@ -134,7 +135,10 @@ class MissingObjectError(SandboxError, ImageError):
 
 
 def default_url() -> str:
-    """Return the engine's address: ``DOCKER_HOST``, or the first usual socket that exists."""
+    """Return the engine's address: ``DOCKER_HOST``, or the first usual socket that exists.
+
+    If none of the usual sockets exists, the address is the first of them.
+    """
     if url := os.environ.get("DOCKER_HOST"):
         return url
     return "unix://" + next(iter(_default_sockets()), _SOCKETS[0])
@@ -179,7 +183,7 @@ def unavailable_error(url: str, error: Exception) -> SandboxUnavailableError:
 
 
 def _start_command() -> str:
-    """Return the command that starts Docker's engine on this machine; "" in a container."""
+    """Return the command that starts, or first installs, Docker's engine; "" in a container."""
     if in_container():
         return ""
     if not shutil.which("dockerd", path=f"{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin"):

@@ -47,7 +47,7 @@ class EngineImage:
     image: Image = field(hash=False)
     """Name, digest, and settings of programs. The layers are empty: the engine has the files."""
     reference: str
-    """The engine's digest, or its name, of the image."""
+    """The digest or the name that the image has in the engine."""
     user: str = "0"
     """The image's user, in the format of ``USER``."""
     volumes: tuple[str, ...] = ()
@@ -310,7 +310,7 @@ def prune(dry_run: bool = False) -> list[tuple[str, int]]:
         dry_run: Whether to return the images without removing them.
 
     Returns:
-        The identifier and the size in bytes of each image.
+        The first 12 digits of the identifier, and the size in bytes, of each image.
     """
     removed_images = []
     with suppress(SandboxError), closing(DockerEngine()) as engine:

@@ -90,7 +90,7 @@ class DockerProvider:
         limits: Limits | None = None,
         network: Network = False,
     ) -> DockerSandbox:
-        """Start a fresh sandbox."""
+        """Start a fresh sandbox: see `Provider.start`."""
         limits, policy = limits or Limits(), Policy.parse(network)
         self._prepare_runtime()
         engine_image, layer = self._find_image(image)
@@ -136,7 +136,7 @@ class DockerProvider:
         return self._find_image(image)[0].image.digest
 
     def facts(self) -> dict[str, Any]:
-        """Return the facts of this machine and its engine, for a run's record."""
+        """Return facts on the engine, for a run's record."""
         info = self._engine.info()
         return {
             "engine": info.get("ServerVersion", ""),
@@ -150,7 +150,11 @@ class DockerProvider:
         build_script(self.start, base, script, layer)
 
     def close(self) -> None:
-        """Close all sandboxes, and wait until the engine has removed them. Idempotent."""
+        """Close all sandboxes, and wait until the engine has removed them. Idempotent.
+
+        After `_REMOVAL_SECONDS` the call requests the removal of the remaining containers, and
+        returns.
+        """
         with self._lock:
             live, runtime_folder = list(self._live), self._home
             self._home = None
@@ -407,7 +411,7 @@ class ContainerPool:
     def _pop_surplus(self) -> list[Container]:
         """Remove idle containers in excess of `MAX_IDLE_CONTAINERS` from the pool; return them.
 
-        Containers of the least recently used keys come first.
+        The containers of a key come first if its last start in advance is the oldest.
         """
         idle_count = sum(map(len, self._idle_containers.values()))
         surplus: list[Container] = []

@@ -3,8 +3,8 @@
 Process 1 is the C program of native sandboxes, which is linked statically and needs nothing of the
 image. Workers need a Python. The image may have no Python, or a different C library. Therefore
 containers with workers use this machine's Python, with its library, shared objects and loader,
-mounted read-only. The files are copied once into the cache. The originals may be at any path, and
-may be upgraded while a container runs.
+mounted read-only. Process 1 is then a process of this Python. Python's files are copied once into
+the cache, because the originals may be at any path, and may be upgraded while a container runs.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class RuntimeFolder:
         """Create the folder that is mounted as `CONTAINER_FOLDER` into one container.
 
         The folder has the program of process 1, and mount points for `mounts`. The caller creates
-        the container's socket in it.
+        the container's socket in this folder.
         """
         socket_folder = self.folder / secrets.token_hex(6)
         socket_folder.mkdir()
@@ -164,7 +164,8 @@ def _folder(package: str) -> str:
 def has_quota(info: dict[str, Any]) -> bool:
     """Return whether the engine can limit the bytes that a container writes to disk.
 
-    The storage drivers btrfs and zfs can, and overlay2 on xfs with project quotas.
+    The storage drivers btrfs and zfs can, and overlay2 on xfs with the mount option pquota. The
+    engine's facts do not show the mount option, so any xfs counts.
 
     Args:
         info: The engine's facts, from ``/info`` of its API.
@@ -218,9 +219,9 @@ def check_users(info: dict[str, Any], url: str) -> None:
 def folder_owner_id(info: dict[str, Any]) -> int:
     """Return the owner of InterCode's folders in a container, as an id of this machine.
 
-    No program in the container has this id, or privileges over files of other users. Process 1 has
-    such privileges, but only over files of ids that the container has. If the engine remaps ids,
-    the owner must therefore be an id of the container.
+    No program in the container has this id. Process 1 has privileges over files of other users, but
+    only of ids that the container has. If the engine remaps ids, the owner must therefore be an id
+    of the container.
 
     Args:
         info: The engine's facts, from ``/info`` of its API.

@@ -1,9 +1,9 @@
 """Sandboxes in containers, and their snapshots.
 
 `DockerSandbox` is a `NativeSandbox` whose process 1 runs in a container. A snapshot is a file with
-the stream of all differences from the image. A sandbox of the snapshot takes a container that was
-started in advance, and applies the stream. The engine's own snapshots (``docker commit``) would be
-slower: each would create an image, and need a new container of it.
+the stream of all differences from the image. A sandbox of the snapshot takes an unused container
+of the image, mostly one started in advance, and applies the stream. The engine's own snapshots
+(``docker commit``) would be slower: each would create an image, and need a new container of it.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class DockerSandbox(NativeSandbox):
     exec_private = None  # type: ignore[assignment]  # not a `SupportsPrivacy`
 
     def changes(self) -> list[Change]:
-        """List all differences from the image, sorted by path."""
+        """List all differences from the image or `Origin.baseline_layer`, sorted by path."""
         baseline_layer = self.origin.baseline_layer
         request = {
             "op": "changes",
@@ -170,6 +170,9 @@ class SnapshotFile:
 
     Args:
         write: A function that writes the stream to a descriptor.
+
+    Raises:
+        SandboxError: The stream cannot be created or written.
     """
 
     def __init__(self, write: Callable[[int], None]) -> None:

@@ -60,6 +60,9 @@ def add_archive(base: Image, addition: Addition, spec: str, context: Context) ->
         addition: The tarball.
         spec: The name of the resulting image.
         context: See `Context`.
+
+    Raises:
+        ImageError: The tarball cannot be read, is damaged, or has members that no image may have.
     """
     try:
         file = open_regular(addition.path)
@@ -106,7 +109,8 @@ def unpack(file: BinaryIO, path: Path, layer: Path, base: Image) -> int:
             while (member := archive.next()) is not None:
                 unpacker.add(archive, member)
                 count += 1
-                archive.members.clear()  # type: ignore[attr-defined] # it keeps them all
+                # Otherwise the archive would keep all members in memory.
+                archive.members.clear()  # type: ignore[attr-defined]
             while archive.fileobj.read(1 << 20):
                 pass  # only the end of a compressed file proves that the file is complete
         unpacker.finish()

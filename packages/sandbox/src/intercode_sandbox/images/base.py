@@ -59,12 +59,13 @@ class Image:
     root."""
     config: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """The configuration of an image, if any, in OCI's format: ``Env``, ``Cmd``, ``Labels``, …
-    InterCode itself uses the fields above. The configuration is for people and other tools."""
+    Sandboxes use the fields above only. A Dockerfile's build over the image starts from the
+    configuration."""
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A program that creates a layer over an image, with the image's settings and as root."""
+    """A program that creates a layer over an image, with the image's settings, as its user."""
 
     argv: tuple[str, ...]
     script: bytes | None = None
@@ -125,7 +126,8 @@ class Context:
     progress: Progress
     build_script: BuildScript
     inputs: set[Path] = field(default_factory=set)
-    """Files and folders that the build has used, in addition to those in the image's name."""
+    """Files and folders that the build has used. `resolve` examines them for changes at later uses
+    of the image in this process."""
     refresh: bool = False
     """Whether to request again which image a registry has under a name."""
 
@@ -198,7 +200,7 @@ class Spec:
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """The paths of all files and folders that the name contains."""
+        """The paths of the base and the additions in the name, without a user's Python file."""
         has_path = self.scheme in (FOLDER, *_PATH_SCHEMES) and self.argument
         base = (Path(_OPTIONS.sub("", self.argument)),) if has_path else ()
         return (*base, *(addition.path for addition in self.additions))

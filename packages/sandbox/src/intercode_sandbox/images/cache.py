@@ -5,7 +5,7 @@ image builds it, and other processes wait. The files are::
 
     ROOT/images/DIGEST/image.json     the image's record; its modification time is the last use
     ROOT/images/DIGEST/layer/         the image's top layer; lower layers belong to other images
-    ROOT/images/DIGEST.tmp-PID-X/     a build, or the rest of a killed one if DIGEST's lock is free
+    ROOT/images/DIGEST.tmp-PID-X/     a build, or files to be removed if DIGEST's lock is free
     ROOT/locks/DIGEST                 lock of a process that builds or removes, and its children
     ROOT/locks/use                    lock; shared: to begin using an image; exclusive: to remove
     ROOT/users/PID-X                  file locked by a process, with images and tarballs in use
@@ -52,6 +52,9 @@ class ImageCache:
 
     Args:
         root: The cache folder.
+
+    Raises:
+        ImageError: The folder cannot be written, or its images belong to another user.
     """
 
     def __init__(self, root: Path) -> None:
@@ -77,7 +80,7 @@ class ImageCache:
             ) from None
         self._memory: dict[Hashable, tuple[Image, tuple[str, ...]]] = {}
         self.inputs: dict[Hashable, tuple[str, ...]] = {}
-        """Parsed name of an image → the paths of its inputs, in addition to those in the name."""
+        """Parsed name of an image → the paths that its build has used: `Context.inputs`."""
         self._mutex = threading.Lock()
         self._marked_names: set[str] = set()
         self._users_file: int | None = None
@@ -140,6 +143,9 @@ class ImageCache:
             spec: The name from which the image is built.
             fill: Fills the topmost layer: see `Fill`.
             progress: Receives the messages.
+
+        Raises:
+            ImageError: The build failed.
         """
         digest = template.digest
         if image := self.lookup(digest):

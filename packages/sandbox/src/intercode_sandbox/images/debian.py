@@ -1,4 +1,4 @@
-"""The images ``debian:SUITE[PKG,…]``: Debian systems that debootstrap installs from its archive.
+"""The images ``debian:SUITE[PKG,…]``: systems that debootstrap installs from Debian's archive.
 
 The image ``nl2bash``, of `RECIPES`, is such a system, too.
 """
@@ -71,6 +71,9 @@ def make(argument: str, context: Context) -> Image:
     Args:
         argument: The text after ``debian:``.
         context: See `Context`.
+
+    Raises:
+        ImageError: The argument is malformed, or see `make_system`.
     """
     match = _ARGUMENT.fullmatch(argument)
     if match is None:
@@ -94,6 +97,9 @@ def make_system(name: str, system: System, context: Context) -> Image:
         name: The image's name.
         system: The description of the system.
         context: See `Context`.
+
+    Raises:
+        ImageError: This process is not root's, debootstrap is not installed, or the build failed.
     """
     facts = json.dumps(dataclasses.asdict(system), sort_keys=True)
     template = Image(
@@ -289,7 +295,7 @@ _LAST_LINES = 15
 class BuildChroot:
     """A root file system under construction, in which Debian's own programs run.
 
-    The programs are trusted, because a chroot does not isolate them as a sandbox does.
+    The programs must be trusted, because a chroot does not isolate them as a sandbox does.
     """
 
     root: Path
@@ -308,7 +314,7 @@ def run(argv: Sequence[str], lock: int, progress: Progress) -> None:
 
     Args:
         argv: The program and its arguments.
-        lock: The descriptor of the build's lock: see `Chroot.lock`.
+        lock: The descriptor of the build's lock: see `BuildChroot.lock`.
         progress: A function that receives the lines.
 
     Raises:

@@ -1,7 +1,7 @@
 """The image ``host``: a clean writable root, with this machine's own ``/usr`` mounted read-only.
 
 The image is created in milliseconds. Only files of ``/etc`` that programs need are copied from the
-machine. The image contains no name, account, address, key or setting of the machine's owner.
+machine. The copies contain no name, account, address or key of the machine's owner.
 """
 
 from __future__ import annotations
@@ -276,7 +276,15 @@ def _checkout(package: Path) -> Path:
 
 
 def make(argument: str, context: Context) -> Image:
-    """Return the image ``host``, built if this machine's programs have changed."""
+    """Return the image ``host``, built if this machine's programs have changed.
+
+    Args:
+        argument: The text after ``host:``, which must be empty.
+        context: See `Context`.
+
+    Raises:
+        ImageError: The argument is not empty, the machine lacks a program, or the build failed.
+    """
     if argument:
         raise ImageError(f"the image {SPEC!r} takes no argument, not {argument!r}")
     _check_programs()
@@ -510,7 +518,7 @@ def _texts() -> dict[str, str]:
 
 
 def _set_modes(layer: Path) -> None:
-    """Set the owners and modes of all files and folders of the layer to fixed values.
+    """Set the modes, and as root the owners, of all files and folders of the layer to fixed values.
 
     Otherwise they would depend on the umask, on the group of the cache, and on the machine's files.
     """

@@ -65,6 +65,9 @@ def make(argument: str, context: Context) -> Image:
     Args:
         argument: ``PATH``, the path of an archive or a folder, or ``PATH[NAME]``.
         context: See `Context`.
+
+    Raises:
+        ImageError: The path cannot be read, or has no valid image, or no image of that name.
     """
     match = _ARGUMENT.fullmatch(argument)
     assert match is not None  # the pattern matches any text
@@ -246,6 +249,9 @@ def pull(argument: str, context: Context) -> Image:
     Args:
         argument: ``//REFERENCE``.
         context: See `Context`.
+
+    Raises:
+        ImageError: The reference is malformed, or the image cannot be pulled, or is invalid.
     """
     reference = argument.removeprefix("//")
     if not argument.startswith("//"):
@@ -594,7 +600,11 @@ class Store:
 
 @contextlib.contextmanager
 def open_store(path: Path) -> Iterator[Store]:
-    """Open the archive or folder at a path, and yield its store while the block runs."""
+    """Open the archive or folder at a path, and yield its store while the block runs.
+
+    Raises:
+        OSError, tarfile.TarError, …: The archive cannot be read; see `archive.DAMAGE`.
+    """
     if path.is_dir():
         yield Store(_Folder(path))
         return

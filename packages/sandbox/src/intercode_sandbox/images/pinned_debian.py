@@ -1,6 +1,7 @@
-"""The image ``base``: a small Debian system of one point release, equal on every machine.
+"""The image ``base``: a small Debian system, equal on all machines of one architecture.
 
-A lock file beside this module pins each package by its hash, and the image's tree by its digest.
+A lock file for each architecture, beside this module, pins each package by its hash, and, if known,
+the image's tree by its digest.
 The installation scripts of the packages are not run: they need privileges that an ordinary user
 lacks, and their results vary. The script `FINISH` does the necessary part of their work, in a
 sandbox.
@@ -135,13 +136,22 @@ def parse_lock(text: str) -> Lock:
 
 
 def trees() -> set[str]:
-    """Return the digests of all images with lock files. Each equals the digest of its tree."""
+    """Return the digests of the images whose lock names the tree: the digests of their trees."""
     locks = (parse_lock(path.read_text(encoding="ascii")) for path in _FOLDER.glob("*.lock"))
     return {lock.tree for lock in locks if lock.tree}
 
 
 def make(argument: str, context: Context) -> Image:
-    """Return the image ``base`` for this machine's architecture."""
+    """Return the image ``base`` for this machine's architecture, built if necessary.
+
+    Args:
+        argument: The text after ``base:``, which must be empty.
+        context: See `Context`.
+
+    Raises:
+        ImageError: The argument is not empty, the architecture has no lock file, or see
+            `make_locked`.
+    """
     if argument:
         raise ImageError(f"the image {SPEC!r} takes no argument, not {argument!r}")
     machine = platform.machine()

@@ -1,7 +1,7 @@
 """Preparation of a git repository at one commit, as a tarball that can be added to an image.
 
-The tarball's repository has that commit only. With `FULL_HISTORY` it also has all earlier commits.
-In these an agent may find an answer. The commits are fetched into a new repository, which gets no
+The tarball's repository has that commit only. With `FULL_HISTORY` it also has all earlier commits,
+in which an agent may find an answer. The commits are fetched into a new repository, which gets no
 other commit, tag, remote, reflog, stash, note, hook or setting of the source. If the image has a
 repository at the same path, the new one hides it. The preparation executes no code of the
 repository: see `Git`.
@@ -71,13 +71,14 @@ def prepare(
         source: The source: a git repository (a folder with ``.git``, or a bare one), a folder of
             plain files, or a tarball of either. Or a ``.bundle``, a ``.fi`` (the output of ``git
             fast-export``), or a URL.
-        commit: The commit or tag to check out; None for plain files, which become one commit.
+        commit: The commit, tag or branch to check out; None for plain files, which become one
+            commit.
         image_path: The absolute path of the repository in the image.
         history: One of `HISTORIES`.
 
     Returns:
-        A digest of the inputs, and the path of the tarball. For a repository in a folder, and for a
-        full commit name, the digest depends on the commit, not on the source.
+        A digest of the inputs, and the path of the tarball. For a repository in a folder or at a
+        URL, the digest depends on the commit, not on the source.
 
     Raises:
         ImageError: Git is not installed, or the repository or the commit does not exist.
@@ -342,7 +343,7 @@ def _commit_files(git: Git, folder: Path, target: Path) -> None:
 
 
 def _finish(git: Git, target: Path, seconds: int) -> None:
-    """Remove all from .git but objects, one branch and the index; set the time of all files.
+    """Remove the preparation's traces from .git, write its config, and set the time of all files.
 
     Args:
         git: The runner of git.

@@ -173,6 +173,9 @@ def build(spec: Spec, context: Context) -> Image:
     """Return the image of a parsed name.
 
     The base is built first, then a layer for each addition. Layers in the cache are not built.
+
+    Raises:
+        ImageError: An input is missing, or the build failed.
     """
     if spec.additions:
         base_spec = replace(spec, additions=spec.additions[:-1])
@@ -189,7 +192,7 @@ def _key(spec: Spec, cache: ImageCache) -> Hashable:
 
     The key covers the modification times of input files and folders. Files inside an image's folder
     are not examined again, only the folder itself. For a Dockerfile all copied files are examined,
-    up to a limit.
+    unless they are too many: see `_MAX_WATCHED_FILES` in `dockerfile.build`.
     """
     paths = [*(str(addition.path) for addition in spec.additions), *cache.inputs.get(spec, ())]
     if spec.scheme == "folder":
@@ -223,6 +226,10 @@ def make_folder(argument: str, context: Context) -> Image:
     Args:
         argument: The path of the folder.
         context: See `Context`.
+
+    Raises:
+        ImageError: The folder is missing or no root file system, contains the cache, or belongs to
+            another user.
     """
     folder = Path(argument)
     if not folder.is_dir():
@@ -317,8 +324,8 @@ def refuse_daemon(argument: str, context: Context) -> NoReturn:
 
 _SCRIPT_VERSION = "2"
 _SCRIPT_TIME = 1767225600  # 2026-01-01 00:00 UTC
-"""The time of all files that a script creates without an explicit time. With a fixed time the layer
-is identical at every build."""
+"""The time of all files that a script creates without an explicit time. Without a fixed time, two
+builds of the same script would always differ."""
 
 
 def add_script(base: Image, addition: Addition, spec: str, context: Context) -> Image:
@@ -331,6 +338,9 @@ def add_script(base: Image, addition: Addition, spec: str, context: Context) -> 
         addition: The script.
         spec: The name of the resulting image.
         context: See `Context`.
+
+    Raises:
+        ImageError: The script cannot be read, or failed.
     """
     try:
         with open_regular(addition.path) as file:

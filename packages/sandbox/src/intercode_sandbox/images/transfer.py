@@ -33,7 +33,7 @@ _Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
 
 
 class _ArchiveHeader(msgspec.Struct, frozen=True):
-    """The content of the header: the image's fields, and facts that the import checks.
+    """The content of an exported image's header: its fields, and facts that the import checks.
 
     The facts are the architecture of the machine, and the digest of the tree.
     """
@@ -73,7 +73,8 @@ def export_image(image: Image, spec: str, file: Path) -> None:
         file: The target; the ending of its name determines the compression.
 
     Raises:
-        ImageError: The image is this machine's ``host``, or the file cannot be written.
+        ImageError: The image is based on this machine's ``host``, the file's name has none of the
+            endings `ARCHIVES`, or the file cannot be written.
     """
     opener = next((_OPENERS[end] for end in ARCHIVES if file.name.endswith(end)), None)
     if opener is None:

@@ -21,7 +21,8 @@ Parts = tuple[str, ...]
 """A path in a tree, as the names from the root."""
 _MAX_LINKS = 40
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
-"""Error numbers that mean that no file has a path. The target of a link may be any text."""
+"""Error numbers that mean that no file exists at a path. A link's target, and so a path, may be any
+text."""
 _HIGHEST_ID = 65535
 """The highest user or group id that sandboxes have."""
 

@@ -2,8 +2,8 @@
 
 Process 1 of the sandbox writes the stream. For each file the stream has a head, then the path, and
 the target of a link. Folders come before their content. The pieces of a regular file's content
-follow. Holes are not sent. So neither the stream nor its extraction is larger than the content of
-the sandbox's disk.
+follow. Holes are not sent. So neither the stream nor its extraction is much larger than the content
+of the sandbox's disk.
 
 No file is omitted silently, even if its path is too deep, its name too long, or its kind too odd to
 copy. Otherwise a task's verification could succeed in a copy that lacks the agent's files.
@@ -223,7 +223,13 @@ class _LayerExtractor:
             self.set(target, entry)
 
     def set(self, target: Path, entry: Entry) -> None:
-        """Set a file's owner, mode and times."""
+        """Set a file's owner (only as root), mode and times.
+
+        The setuid and setgid bits of a regular file are only recorded in `special`.
+
+        Raises:
+            StreamError: The owner has an id that no sandbox has.
+        """
         if not 0 <= entry.uid < ID_COUNT or not 0 <= entry.gid < ID_COUNT:
             raise StreamError(f"{entry.path!r} has an owner id that no sandbox has")
         if self.owner:

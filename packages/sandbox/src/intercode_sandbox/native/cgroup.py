@@ -8,8 +8,8 @@ In version 1 of cgroups each controller has a hierarchy of folders. Version 2 ha
 cgroup of version 2 whose children have limits must not contain processes itself. Without a writable
 cgroup only the limits of each process apply, which ``intercode doctor`` and a run's record show.
 
-The spawner reuses cgroups. To remove a cgroup, the kernel examines every mounted file system of the
-machine, and each sandbox has several of them.
+The spawner reuses cgroups if the kernel permits it, because their removal is slow. To remove a
+cgroup, the kernel examines every mounted file system of the machine, and each sandbox has several.
 """
 
 from __future__ import annotations
@@ -61,7 +61,10 @@ class Hierarchy:
 
 
 def hierarchies() -> list[Hierarchy]:
-    """Return the cgroups in which a spawner could create its folder, the best first."""
+    """Return the cgroups in which a spawner could create its folder, in the order of preference.
+
+    Whether this process may write to their folders is not checked.
+    """
     controllers_by_folder: dict[str, list[str]] = {}
     for controller in CONTROLLERS:
         if folder := _folder("cgroup", controller):
@@ -105,7 +108,7 @@ def read_only() -> list[str]:
 
 
 def own_memory_limit() -> int | None:
-    """Return the memory limit, in bytes, of the cgroup of this process; None: no limit."""
+    """Return the memory limit, in bytes, of the cgroup of this process; None: no known limit."""
     for hierarchy in hierarchies():
         for name in ("memory.max", "memory.limit_in_bytes"):
             with contextlib.suppress(OSError, ValueError):  # "max" is not a number
@@ -128,15 +131,15 @@ class Cgroups:
 
     Args:
         name: The spawner's lease: see `ownership.new_lease`.
-        caller: The pid of the spawner's caller. This class may move the caller, and all its
-            descendants, to another cgroup.
+        caller: The pid of the spawner's caller. This class may move all processes of the caller's
+            cgroup into a child of that cgroup: see `_is_ours`.
     """
 
     def __init__(self, name: str, caller: int) -> None:
         self.hierarchies: list[Hierarchy] = []
         """The spawner's folders, with the controllers that limit sandboxes in each."""
         self.sandboxes = 0
-        """The number of running sandboxes."""
+        """The number of sandboxes that have cgroups, including those started in advance."""
         self.idle_names: deque[str] = deque()
         """The names of cgroups that wait for another sandbox, the longest idle one first."""
         self.removal_queue: list[str] = []
@@ -309,7 +312,8 @@ class Cgroups:
     def _is_resettable(self, name: str) -> bool:
         """Return whether the highest use of memory can be reset for the next sandbox.
 
-        Linux permits the reset from version 6.12 on.
+        Cgroups of version 1 permit the reset, and those of version 2 since Linux 6.12. Without a
+        cgroup that limits memory the result is False.
         """
         path = self._memory_file(name, _PEAK)
         return bool(path) and bool(os.stat(path).st_mode & 0o200)
@@ -374,7 +378,8 @@ def _delegate_controllers(folder: str, controllers: list[str], caller: int) -> l
         The names of the delegated controllers.
 
     Raises:
-        OSError: The kernel delegates no controller, or this process lacks the privilege.
+        OSError: The kernel delegates no controller, or this process lacks the privilege. EBUSY: the
+            cgroup has foreign processes, or new ones appear too fast.
     """
     for _ in range(_MOVES):  # new processes may start in the cgroup between two attempts
         # Only the machine's root cgroup, which has no cgroup.type, may have both processes and

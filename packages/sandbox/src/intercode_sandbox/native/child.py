@@ -27,7 +27,7 @@ class Child:
     Args:
         name: The child's unique name in the spawner.
         cgroup: The name of the child's cgroups.
-        layer_count: The number of layers that are mounted now. The child copies these mounts, and
+        layer_count: The value of `Layers.mount_count` at the fork. The child copies the mounts, and
             lacks any layer that is mounted later.
         clone: A function that forks the child and returns its pid. The argument is the child's
             socket, at which the child waits for a request.
@@ -46,7 +46,7 @@ class Child:
         """The request for which the child's sandbox is prepared; None: the child is not prepared.
         """
         self.prepared_fds: list[int] = []
-        """The caller's ends of the prepared program's channels."""
+        """The caller's ends of the prepared program's channels and of its exit pipe."""
         self.files: int | None = None
         """A descriptor of a detached mount of the sandbox's files, if the files can be frozen."""
         self.identity: Identity | None = None
@@ -80,7 +80,7 @@ class Child:
 
     @contextmanager
     def first_program(self) -> Iterator[list[int]]:
-        """Open the channels of the prepared program, and yield the child's ends of them.
+        """Open the prepared program's channels and exit pipe, and yield the child's ends of them.
 
         The list is empty if the request has no program to prepare. The caller's ends are stored in
         `prepared_fds`.

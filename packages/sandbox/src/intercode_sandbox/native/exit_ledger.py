@@ -65,7 +65,7 @@ def write_ledger(ledger: int, sandboxes: Mapping[str, int]) -> None:
         sandboxes: For each ending sandbox, the name of its cgroup → the pid of its process 1.
     """
     text = "".join(f"{name} {pid}\n" for name, pid in sandboxes.items()).encode()
-    with suppress(OSError):  # on a full disk the list is incomplete, which affects reports only
+    with suppress(OSError):  # on a full disk the list is incomplete: reports lack sandboxes
         os.ftruncate(ledger, 0)
         os.pwrite(ledger, text, 0)
 

@@ -16,7 +16,7 @@ from intercode_sandbox.ownership import register_finalizer
 from intercode_sandbox.units import MIB
 
 MAX_BYTES_VARIABLE = "INTERCODE_FROZEN_BYTES"
-"""Name of the environment variable with the quota of bytes. Default: half of the memory."""
+"""Name of the environment variable with the quota. Default: half of the machine's memory."""
 _lock = threading.Lock()
 _sizes: dict[object, int] = {}
 """An arbitrary key for each frozen layer → its bytes."""
@@ -52,7 +52,11 @@ def _drop(key: object, thaw: Callable[[str], None], name: str) -> None:
 
 
 def max_bytes() -> int:
-    """Return the quota of bytes for all frozen layers of this process."""
+    """Return the quota of bytes for all frozen layers of this process.
+
+    Raises:
+        SandboxError: The variable `MAX_BYTES_VARIABLE` is not a number.
+    """
     with suppress(ValueError):
         return (
             int(os.environ[MAX_BYTES_VARIABLE])
@@ -65,7 +69,11 @@ def max_bytes() -> int:
 
 
 def available_bytes() -> int:
-    """Return the remaining bytes of the quota for frozen layers."""
+    """Return the remaining bytes of the quota for frozen layers; below 0: it is exceeded.
+
+    Raises:
+        SandboxError: See `max_bytes`.
+    """
     return max_bytes() - sum(list(_sizes.values()))
 
 

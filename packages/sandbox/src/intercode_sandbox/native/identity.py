@@ -30,7 +30,7 @@ ID_COUNT = 65_536
 """Number of user and group ids in a sandbox of a spawner with root's privileges."""
 
 _FIRST_ID, _END_ID = 0x7000_0000, 0x7FFE_0000
-"""The first id of all ranges, and the first id after them. No account has an id between them.
+"""The first id of all ranges, and the first id after them. Accounts rarely have ids between them.
 Systemd's ranges for containers lie below, and systemd's range for foreign ids lies above."""
 _RANGES = (_END_ID - _FIRST_ID) // ID_COUNT - 1
 """Number of usable ranges. The first range is reserved for the ids of process 1 of all sandboxes.
@@ -90,7 +90,10 @@ class Identities:
         self.idle_identities: deque[Identity] = deque()
 
     def take(self, processes: int) -> Identity:
-        """Return an identity whose ids no running sandbox and no account of the machine has.
+        """Return an idle identity, or a new one.
+
+        With root's privileges, its ids belong to no other sandbox and to no account of this
+        machine. An ordinary user's identities all have the id of that user.
 
         Args:
             processes: Maximum of processes in the sandbox.
@@ -247,7 +250,11 @@ def _run_helper(link: socket.socket, init_id: int, processes: int) -> None:
 
 
 def limit_processes(max_count: int) -> None:
-    """Set the maximal number of processes of this process's user (RLIMIT_NPROC)."""
+    """Set the maximal number of processes of this process's user (RLIMIT_NPROC).
+
+    Args:
+        max_count: The number; the present hard limit if that is lower.
+    """
     hard_limit = resource.getrlimit(resource.RLIMIT_NPROC)[1]
     max_count = max_count if hard_limit == resource.RLIM_INFINITY else min(max_count, hard_limit)
     resource.setrlimit(resource.RLIMIT_NPROC, (max_count, max_count))

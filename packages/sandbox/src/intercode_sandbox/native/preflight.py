@@ -1,6 +1,6 @@
 """Errors that name the rule of the machine that prevents a sandbox, and the command that fixes it.
 
-Each command works on the machines on which InterCode prints it: a test tries each command there.
+Each command is meant for the machines on which InterCode prints it. Tests try the commands there.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ def missing_folder_error(path: str) -> ImageError:
 def unavailable_error(reply: dict[str, Any]) -> SandboxError | ImageError:
     """Return the error for a sandbox or a spawner that did not start.
 
-    The message names the rule of the machine that has refused a system call, and the fix.
+    If the cause is known, the message names the rule of the machine that has refused a system call,
+    and the error has the fix.
 
     Args:
         reply: The message of the spawner or of process 1. Its ``failed`` is the failed call with

@@ -26,8 +26,8 @@ from intercode_sandbox.native.zygote import encode_request
 from intercode_sandbox.ownership import disown_in_forks, register_release
 
 HARD_OUTPUT_FACTOR = 64
-"""A program is killed if its output exceeds its limit this many times. The remaining output is not
-read."""
+"""A program is killed as soon as one of its streams exceeds the output limit this many times. After
+its end about `_DRAIN` further bytes of each stream are read."""
 _CHUNK = 1 << 18
 _DRAIN = 1 << 20
 """Maximum of bytes that are read from a stream after the program has ended."""
@@ -72,7 +72,8 @@ class NativeProcess:
     def poll(self) -> int | None:
         """Return the exit code, or None while the program runs.
 
-        If the sandbox has ended before the program, the exit code is that of SIGKILL.
+        The exit code is 128 + N if signal N killed the program. If the sandbox has ended before the
+        program, the exit code is that of SIGKILL.
         """
         if self._code is None:
             try:
@@ -175,11 +176,11 @@ class SandboxSlot:
     process: InitProcess | None
     """Process 1; None for a container whose processes this process cannot see."""
     forget: Callable[[Path], None] = lambda _: None
-    """A function that is called with the folder of a layer that is about to be deleted. The native
-    one makes the spawner unmount the layer."""
+    """A function that is called with the folder of a layer that is about to be deleted. For a
+    native slot, the function makes the spawner unmount the layer."""
     freeze: Callable[[], FrozenLayer | None] = lambda: None
-    """A function that freezes the slot's files, if only process 1 runs. Its result is None if the
-    kernel does not permit it."""
+    """A function that freezes the slot's files, called while only process 1 runs. The result is
+    None if the kernel does not permit the freezing."""
     on_slow_end: Callable[[], None] = lambda: None
     """A function that reports to the spawner that the kernel takes long to end this slot."""
     prepared_program: PreparedProgram | None = None
@@ -255,7 +256,10 @@ class InitProcess:
 
     @property
     def pid(self) -> int:
-        """Process id on the machine; -1: the process has ended."""
+        """Process id in the pid namespace of this process; -1: the sandbox has ended.
+
+        The value is -1 even if the kernel has not yet ended the sandbox after `end`.
+        """
         with self._lock:
             text = (
                 ""
@@ -273,7 +277,14 @@ class InitProcess:
         return read_if_there(f"/proc/{self.pid}/stat").rpartition(")")[2].lstrip()[:1] in ("T", "t")
 
     def wait(self, seconds: float) -> bool:
-        """Wait until all processes of the sandbox have ended; return whether they have."""
+        """Wait until all processes of the sandbox have ended.
+
+        Args:
+            seconds: Maximum of seconds to wait.
+
+        Returns:
+            Whether all processes have ended; True without a test if the descriptor is closed.
+        """
         with self._lock:
             if self._file.closed:
                 return True
@@ -326,7 +337,8 @@ def run_to_end(
     Args:
         process: The program.
         timeout: Seconds until the program is killed.
-        output_limit: Bytes retained of each stream.
+        output_limit: Bytes retained of each stream. A program whose stream exceeds the limit
+            `HARD_OUTPUT_FACTOR` times is killed.
         kill: A function that kills the program.
         stop: A descriptor; the program is killed as soon as the descriptor is readable.
     """

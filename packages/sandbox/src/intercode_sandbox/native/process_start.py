@@ -1,6 +1,7 @@
 """Command lines that start the spawner, and the Python process from which workers are forked.
 
-The processes start with an isolated Python, few imports, and no settings inherited from the caller.
+The processes start with an isolated Python, few imports, and default actions for all signals. Only
+SIGPIPE and SIGXFSZ are ignored, as in any Python.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ class NativeProvider:
         limits: Limits | None = None,
         network: Network = False,
     ) -> NativeSandbox:
-        """Start a fresh sandbox."""
+        """Start a fresh sandbox: see `Provider.start`."""
         limits, policy = limits or Limits(), Policy.parse(network)
         # A missing permission raises an error here, before an image is built in vain.
         self._running_spawner()
@@ -137,15 +137,20 @@ class NativeProvider:
         )
 
     def _remember_program(self, program: dict[str, Any] | None) -> None:
-        """Remember the program that a sandbox requested first; None: its first request was another.
+        """Remember the program that a sandbox requested first; None: it first requested no program.
 
-        Later slots start this program in advance, because other sandboxes often request the same
-        program first.
+        If the spawner prepares a later slot in advance, the slot starts this program. The reason:
+        sandboxes often request the same program first.
         """
         self._first_program = program
 
     def image(self, image: str | Snapshot | Image) -> Image:
-        """Return the image of a name or a snapshot; build the image if necessary."""
+        """Return the image of a name or a snapshot; build the image if necessary.
+
+        Raises:
+            ImageError: The image cannot be found or built, or lacks a folder of `_MOUNT_POINTS`. Or
+                the snapshot is another provider's.
+        """
         if isinstance(image, NativeSnapshot):
             return image.image
         if isinstance(image, str):
@@ -325,8 +330,9 @@ class SpawnerProcess:
             spec: The request for the spawner, from `NativeProvider`.
 
         Raises:
+            ImageError: The image lacks a folder on which the sandbox mounts a file system.
             SandboxUnavailableError: The machine does not permit the sandbox.
-            SandboxError: The spawner died.
+            SandboxError: The sandbox did not start, for instance because the spawner died.
         """
         caller_socket, init_socket = wire.pair()
         caller_socket.settimeout(_START_SECONDS)
@@ -382,7 +388,7 @@ class SpawnerProcess:
         return slot
 
     def _open_ledger(self) -> int:
-        """Open the list of the spawner's ending sandboxes: see `exit_ledger`.
+        """Return a descriptor of the list of the spawner's ending sandboxes: see `exit_ledger`.
 
         If the cache is not writable, a memory file takes the ledger's place.
         """
@@ -403,10 +409,13 @@ class SpawnerProcess:
             wire.send(self.socket, {"ending": name})
 
     def evidence(self, name: str) -> Evidence:
-        """Request the evidence of a sandbox's end from the spawner.
+        """Request the spawner's evidence about a sandbox that has ended or does not answer.
 
         Args:
             name: The spawner's name for the sandbox.
+
+        Returns:
+            The evidence. If the spawner does not answer, `Evidence.is_keeper_alive` is False.
         """
         try:
             return Evidence(is_keeper_alive=True, **self._ask({"end_of": name}, _EVIDENCE_SECONDS))
@@ -420,10 +429,11 @@ class SpawnerProcess:
             name: The spawner's name for the sandbox.
 
         Returns:
-            The layer; None: the kernel does not permit it.
+            The layer; None: the kernel does not permit it, or a file is open for writing.
 
         Raises:
-            SandboxError: The files are too large, or the spawner has ended.
+            SandboxError: The files exceed the remaining quota of frozen layers. Or the spawner
+                failed, or has ended.
         """
         try:
             reply = self._ask(
@@ -465,8 +475,9 @@ class SpawnerProcess:
     def close(self) -> None:
         """End the spawner and all its sandboxes. Idempotent.
 
-        The call waits for their end, but at most `END_SECONDS`. If the kernel takes longer to end a
-        sandbox, the spawner continues to wait alone.
+        A spawner that does not confirm the request within `_START_SECONDS` is killed. The call then
+        waits for the end of all processes, but at most `END_SECONDS`. If the kernel takes longer to
+        end a sandbox, the spawner continues to wait alone.
         """
         with suppress(OSError):  # the socket is closed already, or the spawner has ended first
             # A forked process that never called `disown` may hold a copy of the socket. So closing
@@ -499,12 +510,12 @@ class SpawnerProcess:
 
 
 def _try_calls() -> None:
-    """Make each system call once that this process needs for sandboxes.
+    """Try the less common system calls that this process needs for sandboxes.
 
     A seccomp filter of this process may refuse any of the calls. The trial names the refused call.
 
     Raises:
-        SandboxError: A call is refused; the message names the rule.
+        SandboxError: A call is refused; the message names the call and, if known, the rule.
     """
     with ExitStack() as exit_stack:
 

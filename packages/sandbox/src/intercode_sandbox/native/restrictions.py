@@ -1,8 +1,8 @@
 """Restrictions of this process that the machine reports, and the fix for each.
 
-The error of a refused system call does not show which rule has refused it. The kernel's own checks,
-a seccomp filter, AppArmor and masked folders all return EPERM. Therefore this module reads the
-active rules from /proc.
+The error of a refused system call does not show which rule has refused it. EPERM, for instance, may
+come from the kernel's own checks, a seccomp filter, AppArmor or a masked folder. Therefore this
+module reads the active rules from /proc.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Restriction:
 
     reason: str
     fix: str = ""
-    """The command, or the setting, that lifts the rule; empty: no single one does."""
+    """The command, or the setting, that lifts the rule; empty: no single command or setting."""
 
 
 def has_filter() -> bool:
@@ -49,9 +49,9 @@ def has_filter() -> bool:
 
 
 def is_masked() -> bool:
-    """Return whether parts of /proc are hidden by other mounts, as in Docker's containers.
+    """Return whether other mounts cover parts of /proc, as in Docker's containers.
 
-    The kernel then permits no new mount of /proc.
+    If these mounts hide any file, the kernel permits no new mount of /proc in a user namespace.
     """
     with suppress(OSError), open("/proc/self/mountinfo", "rb") as file:
         return any(line.split()[4].startswith(b"/proc/") for line in file)

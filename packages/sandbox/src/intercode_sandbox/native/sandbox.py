@@ -129,8 +129,8 @@ class NativeSandbox:
         """Whether the sandbox has no processes: `freeze` was called, and no request has followed.
         """
         self.on_first_program: Callable[[dict[str, Any] | None], None] = lambda _: None
-        """A function that is called at the first request: with the program that it starts, or with
-        None for any other request."""
+        """A function that is called at the first request of each slot. Its argument is the program
+        if `popen` starts one, and None for any other request."""
         self._was_requested = False
         """Whether the present slot has had a request."""
         self._on_close = on_close
@@ -230,7 +230,10 @@ class NativeSandbox:
         env: Mapping[str, str] | None = None,
         user: str | None = None,
     ) -> NativeProcess:
-        """Start a program and keep its streams open."""
+        """Start a program and keep its streams open.
+
+        `SandboxBackend.popen` describes the arguments.
+        """
         return self._start(self._program(argv, cwd, env, user), channels, merge_stderr)
 
     def _program(
@@ -300,7 +303,7 @@ class NativeSandbox:
         return NativeProcess(reply["pid"], caller_ends, exit_read, self._signal)
 
     def _take_first(self, program: dict[str, Any]) -> PreparedProgram | None:
-        """Return the prepared program, if `program` is this slot's first request and equals it.
+        """Return the prepared program if this slot's first request is for the same program.
 
         Args:
             program: The request for a program, with its channels.
@@ -435,7 +438,12 @@ class NativeSandbox:
         return data
 
     def write_file(self, path: str | PurePosixPath, data: bytes, mode: int = 0o644) -> None:
-        """Write a regular file, and the missing directories above it."""
+        """Write a regular file, and the missing directories above it.
+
+        Raises:
+            UsageError: `mode` has bits that no file has.
+            OSError: The file cannot be written: see `SandboxBackend.write_file`.
+        """
         if mode & ~_MODES:
             raise UsageError(f"a file cannot have the mode {mode:#o}")
         message = {"op": "create", "path": self._absolute(path), "mode": mode}
@@ -481,9 +489,12 @@ class NativeSandbox:
     def _save_files(self) -> Files:
         """Save the current files; return the saved files, from which any sandbox can start.
 
-        The caller has killed all processes but process 1. The files are frozen if possible, and
-        otherwise copied. If `Files.is_crowded` is true, a copy is preferred, unless the files are
-        too large for a copy.
+        The caller has killed all processes but process 1. The files are frozen if the kernel
+        permits it, and otherwise copied. If `Files.is_crowded` is true, a copy is preferred, unless
+        the files are too large for a copy.
+
+        Raises:
+            SandboxError: The files exceed the quota of frozen layers, or cannot be copied.
         """
         if self.files.is_crowded(self.limits):
             with suppress(OutputLimitError):  # files that are too large for a copy may be frozen
@@ -583,7 +594,7 @@ class NativeSandbox:
     def _wait_until_still(self, look: Callable[[], ResultT]) -> ResultT:
         """Return the result of `look`, and repeat the call if programs cannot be stopped meanwhile.
 
-        The function then raises `_RestlessError`, and process 1 has killed these programs. After
+        In that case `look` raises `_RestlessError`, and process 1 has killed these programs. After
         the second such error all programs are killed.
         """
         with suppress(_RestlessError):
@@ -754,7 +765,7 @@ class _RestlessError(CausedInsideError):
 
 
 class _ExecError(OSError):
-    """An error of the system call by which process 1 executes a program."""
+    """An error of a system call by which process 1 forks or executes a program."""
 
 
 class _NoSuchProgramError(FileNotFoundError):

@@ -4,9 +4,10 @@ Namespaces, an unprivileged user id and dropped capabilities isolate a sandbox. 
 denylist of system calls that reach deep into the kernel and are useless to tasks. This module
 builds the filter's BPF program in pure Python.
 
-Some denied calls return ENOSYS. Programs have a fallback for them, because older kernels lack them
-(glibc's ``clone3`` → ``clone``). Numbers without a known call return ENOSYS, too. All other denied
-calls return EPERM.
+Some denied calls return ENOSYS. Programs have a fallback for them, because some kernels lack them
+(glibc's ``clone3`` → ``clone``). Numbers without a known call return ENOSYS, too. All other calls
+that are always denied return EPERM. A call that is denied only with certain arguments returns an
+error that suits them, or has no effect and returns 0.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _EPERM_AARCH64 = {
     "move_pages": 239, "set_mempolicy_home_node": 450,
     "fanotify_init": 262, "memfd_secret": 447, "mincore": 232,
 }  # fmt: skip
-# These calls return ENOSYS. Since Linux 5.1 a new call has the same number on every architecture.
+# These calls return ENOSYS. Since Linux 5.1 a new call has the same number on x86-64 and aarch64.
 _ENOSYS = {
     "clone3": 435, "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427,
     "open_tree": 428, "move_mount": 429, "fsopen": 430, "fsconfig": 431, "fsmount": 432,
@@ -58,7 +59,8 @@ _ENOSYS = {
 }  # fmt: skip
 _DEBUGGER_X86_64 = {"ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311}
 _DEBUGGER_AARCH64 = {"ptrace": 117, "process_vm_readv": 270, "process_vm_writev": 271}
-# The machine has a limit for these requests that all programs share. One sandbox could exhaust it.
+# These calls return ENOSYS, too. All programs of the machine share one limit of asynchronous
+# requests, which a single sandbox could exhaust.
 _ENOSYS_X86_64 = {"io_setup": 206}
 _ENOSYS_AARCH64 = {"io_setup": 0}
 _ARGUMENT_RULES = {
@@ -103,8 +105,8 @@ _UNIX, _INET, _INET6, _NETLINK = 1, 2, 10, 16
 # The permitted protocols: the default, ICMP, TCP, UDP and ICMPv6. For other protocols the kernel
 # would load a module.
 _PROTOCOLS = (0, 1, 6, 17, 58)
-# The permitted netlink protocols: ROUTE and SOCK_DIAG, which ``ip`` and ``ss`` use. Other protocols
-# report events of the machine.
+# The permitted netlink protocols: ROUTE and SOCK_DIAG, which ``ip`` and ``ss`` use. Several other
+# protocols report events of the machine.
 _NETLINKS = (0, 4)
 # The permitted types of sockets, STREAM, DGRAM and RAW, and the mask that removes flags. For other
 # types the kernel would load a module.
@@ -115,10 +117,11 @@ _SOL_SOCKET = 1
 _SOCKET_FILTERS = (26, 50, 51, 52)
 _SO_LINGER = 13
 # Memberships in multicast groups are refused. At a sandbox's end the kernel leaves the groups one
-# by one, each under a machine-wide lock, which is also taken to create networks. A sandbox with
-# 240,000 memberships took minutes to end, and delayed the starts of other sandboxes. The options
-# are IP_ADD_MEMBERSHIP to IP_MSFILTER, and, for IPv4 and IPv6, MCAST_JOIN_GROUP to MCAST_MSFILTER.
-# The options that leave a group or unblock a source are permitted.
+# by one, each under a machine-wide lock, which is also taken to create networks. A sandbox
+# with hundreds of thousands of memberships would take minutes to end, and delay the starts of other
+# sandboxes. The options are IP_ADD_MEMBERSHIP to IP_MSFILTER, and, for IPv4 and IPv6,
+# MCAST_JOIN_GROUP to MCAST_MSFILTER. The options that leave a group or unblock a source are
+# permitted.
 _SOL_IP = 0
 _IPV4_GROUPS = (35, 38, 39, 41)
 _GROUPS = (42, 43, 46, 48)
@@ -139,7 +142,7 @@ _F_NOTIFY = 1026
 # locks of fcntl(2), or to flock(2), as on older kernels. Both are permitted.
 _OFD_LOCKS = 37, 38
 _PTRACE_OTHERS = (16, 0x4206)  # PTRACE_ATTACH, PTRACE_SEIZE
-# The second value has MEMORY_MERGE and SCHED_CORE, which affect other programs of the machine.
+# `_PR_OF_THE_MACHINE` has MEMORY_MERGE and SCHED_CORE, which affect other programs of the machine.
 _PR_SET_SECCOMP, _PR_OF_THE_MACHINE = 22, (67, 62)
 # Huge pages are refused: they belong to a reserve of the whole machine, and count for no sandbox.
 _MAP_HUGETLB, _MFD_HUGETLB = 0x40000, 0x4
@@ -236,8 +239,8 @@ def _process_rules() -> dict[str, list[bytes]]:
         # run yet. Another program could otherwise keep it from running.
         "sched_setscheduler": _test_word(_ARG0, 0, on_match=permission, on_mismatch=refusal),
         "sched_setattr": _test_word(_ARG0, 0, on_match=permission, on_mismatch=refusal),
-        # The result is that of a kernel without seccomp filters. Programs that install filters
-        # continue without them.
+        # The result is that of a kernel without seccomp filters. Programs that install a filter
+        # usually continue without it.
         "seccomp": [*einval_refusal],
         "prctl": _test_word(
             _ARG0,
@@ -264,10 +267,10 @@ def _socket_rules() -> dict[str, list[bytes]]:
         ),
     ]
     netlink = _test_word(_ARG2, *_NETLINKS, on_match=permission, on_mismatch=protocol)
+    filters = _test(*_SOCKET_FILTERS, on_match=refusal, on_mismatch=permission)
     # The filter ignores SO_LINGER, and the call succeeds. With this option, the closing of a socket
     # blocks the process that closes it. The blocked process may be another program that has
     # received the descriptor, or a worker of the kernel.
-    filters = _test(*_SOCKET_FILTERS, on_match=refusal, on_mismatch=permission)
     socket_level = _test_word(_ARG2, _SO_LINGER, on_match=[_NO_EFFECT], on_mismatch=filters)
     ipv4_level = _test_word(
         _ARG2, *_IPV4_GROUPS, *_GROUPS, on_match=refusal, on_mismatch=permission
@@ -292,7 +295,7 @@ def _limit_rules() -> dict[str, list[bytes]]:
     permission, refusal, no_effect = _PERMISSION, _REFUSAL, [_NO_EFFECT]
     # Process 1 sets the limit of core dumps to 1 byte, and no program may change this limit. At any
     # other limit the kernel writes core dumps to a pipe, if the machine has configured a pipe.
-    # To ask for it is allowed: the new limit is a null pointer.
+    # A query of the limit is permitted: its pointer to a new limit is null.
     null = _test_word(_ARG2_HIGH, 0, on_match=permission, on_mismatch=no_effect)
     query = _test_word(_ARG2, 0, on_match=null, on_mismatch=no_effect)
     own_limit = _test_word(_ARG1, _RLIMIT_CORE, on_match=query, on_mismatch=permission)
@@ -319,8 +322,8 @@ def _memory_and_file_rules() -> dict[str, list[bytes]]:
         "ioctl": _test_word(_ARG1, *_IOCTLS, on_match=refusal, on_mismatch=permission),
         "fcntl": [_op(_LOAD, _ARG1), *_test(*_OFD_LOCKS, on_match=invalid, on_mismatch=watches)],
         **dict.fromkeys(("setxattr", "lsetxattr", "fsetxattr"), short_attribute),
-        # sync and syncfs have no effect. They would wait for all disks of the machine, but the
-        # files of a sandbox are in memory.
+        # sync and syncfs have no effect. They would wait for disks of the whole machine, but no
+        # file of a sandbox needs to survive a crash of the machine.
         "sync": no_effect,
         "syncfs": no_effect,
         "fadvise64": _test_word(
@@ -334,10 +337,10 @@ def _memory_and_file_rules() -> dict[str, list[bytes]]:
 
 
 def build(debugger: bool = False, chroot: bool = False, machine: str | None = None) -> bytes:
-    """Return the filter's BPF program, for `syscalls.set_seccomp`.
+    """Return the filter's BPF program, 8 bytes for each instruction.
 
     Args:
-        debugger: Whether a program may control another program, or change its memory.
+        debugger: Whether a program may trace another program, and read or change its memory.
         chroot: Whether root may change the root folder of a process. A process that escapes from a
             changed root reaches only the sandbox's files.
         machine: The architecture; None: this machine's.
@@ -372,7 +375,7 @@ def build(debugger: bool = False, chroot: bool = False, machine: str | None = No
 def _intervals(
     answers: dict[int, list[bytes]], ranges: Sequence[tuple[int, int]]
 ) -> list[tuple[int, list[bytes]]]:
-    """Divide the numbers of system calls into intervals with equal answers.
+    """Divide the numbers of system calls into intervals, each with one answer.
 
     Args:
         answers: Number of a system call → its answer, the code that decides. Other known calls are
@@ -398,8 +401,8 @@ def _intervals(
 def _search(intervals: list[tuple[int, list[bytes]]]) -> list[bytes]:
     """Return code that finds the answer to the loaded number by a binary search.
 
-    The search must be fast, because it takes a part of each start of a sandbox. The kernel runs a
-    new filter once for each number of a system call.
+    A fast search shortens the start of each sandbox: the kernel runs a new filter once for each
+    number of a system call.
 
     Args:
         intervals: The first number and the answer of each interval, in order.

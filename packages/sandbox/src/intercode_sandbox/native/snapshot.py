@@ -250,7 +250,7 @@ def unpack_stream(
             with reader:  # after a failure the closed pipe ends `write`, by EPIPE
                 special.extend(archive.extract(reader.fileno(), layer, attribute))
             transfer_ownership(layer)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the snapshot is not whole
+        except Exception as error:  # noqa: BLE001 - any error leaves the snapshot incomplete
             failure.append(error)
             on_failure()
 
@@ -302,7 +302,7 @@ def _remove(folder: Path) -> None:
 
 
 _SECONDS = 600.0
-"""Time limit of a set-up script."""
+"""Time limit of a set-up script, in seconds."""
 _LIMITS = Limits(memory=4 << 30, disk=4 << 30, processes=1024)
 """Limits of the sandbox that runs a script or a command. They suffice to install packages."""
 

@@ -4,7 +4,7 @@ The caller is the process that uses InterCode. A fork of the caller itself would
 memory map and locks, and a sandbox would die with the thread that started it. The spawner owns a
 private mount namespace, in which the layers of images are mounted. The spawner creates each
 sandbox's process 1, allocates user ids, and keeps the cgroups. The spawner ends, with all its
-sandboxes, when the caller's socket closes. So kill -9 of the caller leaves nothing behind.
+sandboxes, when the caller ends or closes its socket. So kill -9 of the caller leaves no process.
 
 Words of this module: a child is a fork that is, or waits to become, a sandbox's process 1. The
 stage is the folder `MOUNT_FOLDER`, with the spawner's mounts. A frozen layer holds the files of a
@@ -53,9 +53,9 @@ _MAX_ENDS = 4096
 class Spawner:
     """The event loop of the spawner.
 
-    A spare child is always forked in advance. So the next start of a sandbox does not wait for the
-    fork, for new namespaces, and for the move into a cgroup. A spare child contains nothing of any
-    sandbox.
+    After the start of a sandbox, a spare child is forked in advance. So the next start usually does
+    not wait for the fork, for new namespaces, and for the move into a cgroup. A spare child
+    contains nothing of any sandbox.
 
     After two equal requests in a row, the idle spawner prepares a sandbox for a third equal
     request, and starts the sandbox's first program. A different request discards the prepared
@@ -203,7 +203,9 @@ class Spawner:
             room: Maximum size of the layer in bytes.
 
         Returns:
-            The ``bytes`` and ``files`` of the layer, and the layer's ``name`` if it was created.
+            The numbers of ``bytes`` and ``files`` in the sandbox, and the layer's ``name`` if the
+            layer was created. The mapping is empty if the files cannot be frozen, or the sandbox
+            has ended.
         """
         child = self.children.get(name)
         if child is None or (tree := child.files) is None:
@@ -254,12 +256,13 @@ class Spawner:
         self.send_plan(child, spec, [control.fileno()])
 
     def send_plan(self, child: Child, spec: dict[str, Any], fds: list[int]) -> None:
-        """Send a child the settings of its sandbox, which the child then builds.
+        """Send a child the description of its sandbox, which the child then builds.
 
         Args:
             child: The child.
             spec: The caller's request.
-            fds: Further descriptors for the child.
+            fds: The sandbox's socket; or, for a sandbox prepared in advance, the child's ends of
+                the prepared program's channels.
         """
         try:
             identity = child.identity = self.pool.take(spec["limits"]["processes"])
@@ -285,7 +288,7 @@ class Spawner:
         self.poll.register(child.link, select.EPOLLIN)
 
     def start_prepared(self, spec: dict[str, Any], control: socket.socket) -> bool:
-        """Give the prepared sandbox to the caller, if the sandbox was prepared for this request.
+        """Give the prepared sandbox to the caller, or discard it if it suits another request.
 
         Args:
             spec: The caller's request.
@@ -399,7 +402,7 @@ class Spawner:
                 self.spare_child = self.fork(network=False)
 
     def collect_ended(self, events: Sequence[int]) -> None:
-        """Release the children that have ended, and remove their cgroups.
+        """Release the children that have ended, and remove cgroups that no sandbox will reuse.
 
         Args:
             events: The descriptors that the event loop found readable.

@@ -1,8 +1,8 @@
 """Linux system calls that Python lacks, as thin typed functions.
 
 This module imports only fast modules of the standard library, because the spawner and workers load
-it. Each function raises `OSError` with the name of the system call. ``intercode doctor`` reports
-the failed step by this name.
+it. If a system call fails, its function raises an `OSError` that names the call. ``intercode
+doctor`` reports the failed step by this name.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ PR_SET_NO_NEW_PRIVS = 38
 SECCOMP_MODE_FILTER = 2
 
 # glibc may lack functions for these system calls. Since Linux 5.1 a new call has the same number on
-# every architecture.
+# x86-64 and aarch64.
 _NR_OPEN_TREE = 428
 _NR_MOVE_MOUNT = 429
 _NR_FSCONFIG = 431
@@ -151,7 +151,7 @@ def mount_setattr(fd: int, attributes: int, userns_fd: int = 0, recursive: bool 
 
 
 def make_read_only(fd: int) -> None:
-    """Make a whole file system read-only, permanently and for all of its mounts.
+    """Make a whole file system read-only, and thereby all of its mounts.
 
     Args:
         fd: A descriptor of a mount of the file system.
@@ -205,7 +205,7 @@ def hide_arguments(title: bytes) -> None:
     """Replace the arguments of this process that ``ps`` shows, because they contain host paths.
 
     Args:
-        title: The text that ``ps`` then shows.
+        title: The text that ``ps`` then shows, and the kernel's new name of this process.
     """
     start, end = _own_memory(45)
     if end > start:
@@ -218,8 +218,8 @@ def hide_variables(names: Collection[str]) -> None:
     """Hide environment variables of this process, such as secrets, from other processes.
 
     The call overwrites the variables in /proc/PID/environ, and denies that file to processes of the
-    same user. `os.environ` keeps the variables, and child processes with that environment inherit
-    them.
+    same user. `os.environ` keeps the variables. A child process inherits them only if `os.environ`
+    is explicitly passed as its environment.
 
     Args:
         names: The names of the variables.

@@ -68,7 +68,7 @@ def send(
         packed: Whether to use the packed format, because the receiver is process 1 or the zygote.
 
     Raises:
-        OSError: The receiver has closed its end.
+        OSError: The message was not sent, for instance because the receiver has closed its end.
     """
     inline_tag, memory_tag = _PACKED if packed else _JSON
     body = pack(message) if packed else json.dumps(message, separators=(",", ":")).encode()
@@ -102,6 +102,7 @@ def receive(sock: socket.socket) -> tuple[dict[str, Any], list[int]]:
         DescriptorsLostError: The descriptors of the message exceed this process's limit. The
             message is lost.
         OSError: The socket failed, for instance by its time-out.
+        ValueError: The message is malformed.
     """
     # This call waits, but leaves the message in the socket. Python runs signal handlers when a call
     # returns. If a handler raised an exception after `recvmsg`, received descriptors would be lost.

@@ -1,7 +1,7 @@
 """Workers: processes in a sandbox that run a module of InterCode.
 
-A worker is a fork of the zygote, a Python process outside the sandbox that has imported the
-modules. So the sandbox needs no Python.
+A worker descends, by forks, from a Python process that has imported the modules. So the image needs
+no Python. For native sandboxes this process is the zygote, which runs outside them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from intercode_sandbox.native.process_start import PROGRAM, SOCKET
 from intercode_sandbox.native.syscalls import hide_arguments, with_line
 
 _MAX_TRACEBACK_LENGTH = 4000
-"""Maximum characters of a traceback in a message: the message must fit into one packet."""
+"""Maximum characters of a traceback in a message, and maximum bytes of a trial's error output. A
+message of this size fits into one packet."""
 _TRIAL_SECONDS = 60
 """Seconds after which an alarm kills a trial that hangs."""
 _LIBRARY = ctypes.PyDLL(None)
@@ -94,7 +95,7 @@ def main(modules: Sequence[str], caller: str = "") -> NoReturn:
 
 
 def _call(path: str) -> None:
-    """Connect to the caller's socket, and make the connection descriptor `SOCKET`."""
+    """Connect to the caller's socket by descriptor `SOCKET`; close all higher descriptors."""
     link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     link.connect(path)
     if (fd := link.detach()) != SOCKET:
@@ -115,6 +116,9 @@ def protocol_flaw() -> str:
 
     Returns:
         The error output and the exit code of the trial; empty if the trial succeeded.
+
+    Raises:
+        OSError: The kernel refused the separate process, or the memory file for its output.
     """
     errors = os.memfd_create("errors")
     try:
@@ -131,7 +135,8 @@ def protocol_flaw() -> str:
 def _try_protocol(errors: int) -> NoReturn:
     """Fork a worker by the protocol, and end this process with the worker's exit code.
 
-    The code is 0 if the worker can use the interpreter.
+    The code is 0 if the worker can use the interpreter. If a signal killed the worker, the code is
+    the signal's number.
 
     Args:
         errors: The descriptor to which error output is written.
@@ -152,7 +157,7 @@ def _try_protocol(errors: int) -> NoReturn:
         # may release that lock before a call of PyOS_AfterFork_Parent.
         _LIBRARY.waitpid(pid, ctypes.byref(status), 0)
         code = abs(os.waitstatus_to_exitcode(status.value))
-    except BaseException:  # noqa: BLE001 - must not unwind into what it is a fork of
+    except BaseException:  # noqa: BLE001 - a fork must not continue the code of its parent
         traceback.print_exc()
     finally:
         os._exit(code)
@@ -182,7 +187,7 @@ def preload(control: int, modules: Sequence[str]) -> None:
     for name in modules:
         try:
             importlib.import_module(name)
-        except BaseException as error:  # noqa: BLE001 - it may raise any, SystemExit too
+        except BaseException as error:  # noqa: BLE001 - an import may raise any, even SystemExit
             report = {
                 "error": f"{type(error).__name__}: {error}"[:_MAX_TRACEBACK_LENGTH],
                 "unloaded": name,
@@ -206,7 +211,7 @@ def run(module: str) -> NoReturn:
         with socket.socket(fileno=SOCKET) as connection:
             sys.modules[module].main(connection)
         code = 0
-    except BaseException:  # noqa: BLE001 - must not unwind into what it is a fork of
+    except BaseException:  # noqa: BLE001 - a fork must not continue the code of its parent
         traceback.print_exc()
     finally:
         os._exit(code)

@@ -1,8 +1,8 @@
 """The zygote: the process that a spawner forks for each sandbox.
 
 The zygote, and process 1 of each sandbox, run one C program from the folder ``static``. This module
-starts the zygote, and creates the messages with settings for the C program. The class `Zygote` is
-used by the spawner; other functions are used by the caller, too.
+starts the zygote, and creates the messages that configure the C program. The spawner uses the class
+`Zygote`; the caller uses some of the functions, too.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Zygote:
         self._command = python if workers.modules else ["init"]
         self.flaw = ""
         """The error output of the zygote's trial of its Python (`worker.protocol_flaw`); empty: the
-        trial succeeded."""
+        trial succeeded, or was not needed, because there are no workers."""
         self._begin()
 
     def _begin(self) -> None:
@@ -169,7 +169,7 @@ class Zygote:
 
 
 def plan(spec: dict[str, Any], identity: Identity, machine: Machine, ahead: bool) -> dict[str, Any]:
-    """Return the message by which a child gets the settings of its sandbox.
+    """Return the message that describes a sandbox to the child that becomes its process 1.
 
     Args:
         spec: The caller's request. `Layers.prepare` has replaced its layers by names.

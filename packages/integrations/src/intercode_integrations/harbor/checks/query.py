@@ -19,7 +19,7 @@ MAX_STEPS = 200_000
 
 
 def to_json_value(value: object) -> object:
-    """Return a value in a form that JSON can express, with bytes as their hash."""
+    """Return a value for JSON: bytes as their hash, floats without a fraction as integers."""
     if isinstance(value, bytes):
         return {"sha256": hashlib.sha256(value).hexdigest()}
     if isinstance(value, float) and value.is_integer() and abs(value) < 2.0**53:
@@ -110,7 +110,7 @@ def tables(database: sqlite3.Connection) -> "dict[str, str]":
 
 
 def solves(database: sqlite3.Connection, text: str, gold: dict) -> bool:  # type: ignore[type-arg]
-    """Return whether an answer has the same effect as one of the golds."""
+    """Return whether an answer has the same effect as a gold."""
     steps = iter(range(MAX_STEPS))
     database.set_progress_handler(lambda: next(steps, None) is None, 1000)
     try:

@@ -91,6 +91,9 @@ def make(argument: str, context: Context) -> Image:
     Args:
         argument: The text after ``dockerfile:``: see `Options`.
         context: See `Context`.
+
+    Raises:
+        ImageError: The Dockerfile cannot be read, is malformed or not supported, or a step failed.
     """
     options = Options.read(argument)
     return _Build(options, context, f"dockerfile:{argument}").image()
@@ -272,7 +275,8 @@ def find_base(name: str, folder: Path, context: Context) -> Image:
 
     Args:
         name: The name in the Dockerfile.
-        folder: The folder of the Dockerfile, in which all files that the name contains must lie.
+        folder: The folder of the Dockerfile. All files that the name contains must lie in this
+            folder, except files that come with InterCode.
         context: See `Context`.
 
     Raises:

@@ -299,7 +299,8 @@ class LayerWriter:
     Args:
         base: The image below.
         layer: The empty folder of the layer.
-        owner: The user and group id of all files except members of archives; None: root.
+        owner: The user and group id of all files except members of archives; None: root, unless
+            `keep_owner` is True.
         mode: The mode of all files; None: each file keeps its mode.
         keep_owner: Whether files keep their owners if `owner` is None.
     """
@@ -354,7 +355,10 @@ class LayerWriter:
         self._add_entry(source, source.lstat(), path)
 
     def tree(self, tree: Tree, parts: tuple[str, ...], path: str) -> None:
-        """Copy the content of a directory. A directory of the image keeps its owner and mode.
+        """Copy the content of a directory, with the owners and modes of nested directories.
+
+        The destination itself keeps its owner and mode, if the image has it. A nested directory
+        that the image has gets those of the copied one.
 
         Args:
             tree: The tree that has the directory.

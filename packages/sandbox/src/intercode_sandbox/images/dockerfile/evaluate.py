@@ -67,7 +67,7 @@ class Arguments:
 class State:
     """The settings of a stage after the instructions that were evaluated so far.
 
-    The method ``_NAME`` evaluates the instruction ``NAME``, and yields its steps, if any.
+    The method ``_name`` evaluates the instruction ``NAME``, and yields its steps, if any.
     """
 
     source: Source
@@ -277,7 +277,8 @@ def expand_base_name(text: str, arguments: Arguments, escape: str) -> str:
         escape: The escape character.
 
     Raises:
-        ImageError: A word is malformed, or its expansion is empty.
+        ValueError: The text is malformed.
+        ImageError: The expansion is empty.
     """
     name = expand(text, arguments.common, escape)
     if not name:
@@ -288,7 +289,7 @@ def expand_base_name(text: str, arguments: Arguments, escape: str) -> str:
 def image_variables(image: Image) -> dict[str, str]:
     """Return the environment variables that an image sets, and ``PATH``.
 
-    Variables with the default values of every sandbox are omitted.
+    If the image's configuration has no ``Env``, the default variables of all sandboxes are omitted.
     """
     if "Env" in image.config:
         variables = dict(entry.partition("=")[::2] for entry in image.config["Env"])
@@ -329,7 +330,7 @@ class BuildStep(Protocol):
         """
 
     def is_needed(self, base: Image) -> bool:
-        """Return whether the step changes a file of the image below."""
+        """Return whether the step has an effect on the image below; False: no layer is created."""
         return True
 
     def fill(self, base: Image, layer: Path, context: Context) -> None:
@@ -405,7 +406,7 @@ class Folder(BuildStep):
 
 @dataclass(frozen=True, slots=True)
 class Copy(BuildStep):
-    """The step that copies files from the context, another stage, or the Dockerfile itself."""
+    """The step that copies files from the context, another image or stage, or a heredoc."""
 
     items: tuple[CopySource, ...]
     digest: str

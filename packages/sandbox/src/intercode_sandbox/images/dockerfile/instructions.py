@@ -301,7 +301,7 @@ def _unescape(match: re.Match[str]) -> str:
 
 
 def _array(arguments: str) -> list[str] | None:
-    """Return the texts of a JSON array; None if the arguments do not begin with an array.
+    """Return the texts of a JSON array; None if the arguments do not begin with a valid array.
 
     Raises:
         ValueError: A value of the array is not a text.

@@ -326,8 +326,8 @@ _DEEPEST_WORD = 100
 def expand(text: str, variables: Mapping[str, str], escape: str = "\\") -> str:
     r"""Expand a word: remove its quotes and escapes, and replace variables.
 
-    Supported are ``$X``, ``${X}``, ``${X:-word}``, ``${X-word}``, ``${X:+word}``, ``${X+word}`` and
-    ``${X:?word}``.
+    Supported are ``$X``, ``${X}``, ``${X:-word}``, ``${X-word}``, ``${X:+word}``, ``${X+word}``,
+    ``${X:?word}`` and ``${X?word}``.
 
     Args:
         text: The word as written.
@@ -335,7 +335,8 @@ def expand(text: str, variables: Mapping[str, str], escape: str = "\\") -> str:
         escape: The escape character: ``\``, or the character that the Dockerfile's directive sets.
 
     Raises:
-        ValueError: The word is malformed, too long or too deep, or has an unknown operation.
+        ValueError: The word is malformed, too long or too deep, has an unknown operation, or
+            requires a variable (``?``) that is not set.
     """
     reader = _WordReader(text, variables, escape)
     return reader.read("")
