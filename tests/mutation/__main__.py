@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from .defences import DEFENCES
+from .defences import DEFENCES, Defence
 from .mutants import SRC, mutate, occurrences, probe, source_of, unrooted
 
 TABLE = "tests/mutation/defences.py"

@@ -200,7 +200,7 @@ def gateway_dialogues() -> bool:
 def gateway_record_limit() -> bool:
     with (
         TemporaryDirectory() as folder,
-        closing(CallLog(f"{folder}/calls.jsonl", KEY, KEY, limit=100)) as journal,
+        closing(CallLog(f"{folder}/calls.jsonl", KEY, KEY, max_bytes=100)) as journal,
     ):
         journal.write(Call("chat", CHAT, "any", (Message("user", "hi"),), text="Done."))
         return journal.is_full

@@ -235,8 +235,8 @@ class AsyncEnv:
             episode: The record of the attempt, in place of `output`.
         """
         workspace = workspace.sandbox.backend if isinstance(workspace, AsyncSandbox) else workspace
-        score = partial(self._base_env.score, task, workspace, output=output, episode=episode)
-        return await self._calls(score)
+        score_call = partial(self._base_env.score, task, workspace, output=output, episode=episode)
+        return await self._calls(score_call)
 
     async def snapshot(self, mode: ForkMode = "auto", lossy: bool = False) -> EpisodeSnapshot:
         """Save the running episode as a snapshot; see `InterCodeEnv.snapshot`."""

@@ -45,8 +45,8 @@ class InterCodeProvider:
         """
         if spec.entrypoint or spec.resources.gpu:
             raise SandboxCreateError("this machine has neither an entry point nor a GPU")
-        memory, disk = spec.resources.memory_mib or 1024, spec.resources.disk_gib or 1
-        limits = Limits(timeout=600.0, memory=memory << 20, disk=disk << 30)
+        memory_mib, disk_gib = spec.resources.memory_mib or 1024, spec.resources.disk_gib or 1
+        limits = Limits(timeout=600.0, memory=memory_mib << 20, disk=disk_gib << 30)
         start, image = self._provider.start, spec.image or "host"
         try:
             backend = await asyncio.to_thread(start, image, limits, self._network)
@@ -76,18 +76,21 @@ class InterCodeProvider:
         sandbox, spec = self._live[handle.sandbox_id]
         options: dict[str, Any] = {"env": {**spec.env, **(env or {})}, "timeout": timeout_s}
         options |= {} if user in (None, 0, "root") else {"user": str(user)}
-        folder = cwd or spec.workdir
+        working_directory = cwd or spec.workdir
         try:
-            result = await sandbox.exec(["/bin/bash", "-c", command], cwd=folder, **options)
+            result = await sandbox.exec(
+                ["/bin/bash", "-c", command], cwd=working_directory, **options
+            )
         except (OSError, LookupError) as error:
             if isinstance(error, InterCodeError):
                 raise
             return SandboxExecResult("", str(error), 126)
         stdout, stderr = (
-            text.decode("utf-8", "replace") for text in (result.stdout, result.stderr)
+            stream_bytes.decode("utf-8", "replace")
+            for stream_bytes in (result.stdout, result.stderr)
         )
-        code, reason = (124, "timeout") if result.timed_out else (result.exit_code, None)
-        return SandboxExecResult(stdout, stderr, code, reason)
+        exit_code, reason = (124, "timeout") if result.timed_out else (result.exit_code, None)
+        return SandboxExecResult(stdout, stderr, exit_code, reason)
 
     async def upload_file(self, handle: Handle, source_path: Path, target_path: str) -> None:
         """Copy a file into the sandbox, with the mode of the source."""

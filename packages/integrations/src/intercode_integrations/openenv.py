@@ -65,10 +65,10 @@ class OpenEnvEnv(RemoteEnvironment):
         try:
             splits = [entry["name"] for entry in server.fetch(f"{server.name}/splits")]
             for split in splits:
-                prefix = f"{split}/" if splits[1:] else ""
+                id_prefix = f"{split}/" if splits[1:] else ""
                 for index, record in enumerate(server.tasks(split)):
                     record = record if isinstance(record, dict) else {}
-                    tasks.append(_task(prefix, record, {"split": split, "index": index}))
+                    tasks.append(_task(id_prefix, record, {"split": split, "index": index}))
         except UsageError:  # the server has no routes for tasks, and chooses a task at each reset
             tasks = [Task(server.name, "What the first observation says.")]
         return Dataset(tasks, f"openenv:{address}", source=address)
@@ -81,7 +81,9 @@ class OpenEnvEnv(RemoteEnvironment):
         if env_facts is not None:
             self.traits = replace(language_traits(env_facts["language"]), is_remote=True)
         schema = server.fetch("schema")["action"]
-        fields = {name for name in schema.get("properties", {}) if name != "metadata"}
+        fields = {
+            field_name for field_name in schema.get("properties", {}) if field_name != "metadata"
+        }
         action_fields = set(schema.get("required", ())) or fields
         self._field = min(action_fields) if len(action_fields) == 1 else None
         self._schema = schema
@@ -90,7 +92,7 @@ class OpenEnvEnv(RemoteEnvironment):
 
     def _begin(self, task: Task, seed: int | None) -> str:
         self._total = None
-        task_choice = {name: task.metadata.get(name) for name in ("split", "index")}
+        task_choice = {key: task.metadata.get(key) for key in ("split", "index")}
         observation = self._session.reset(seed=seed, **task_choice)["observation"]
         if self._is_ours:
             refuse_failure(observation["info"])
@@ -140,13 +142,13 @@ class OpenEnvEnv(RemoteEnvironment):
 
 
 def _task(prefix: str, record: dict[str, Any], position: dict[str, Any]) -> Task:
-    name = f"{prefix}{record.get('id', record.get('task_id', position['index']))}"
-    texts = (
+    task_id = f"{prefix}{record.get('id', record.get('task_id', position['index']))}"
+    query_texts = (
         record[field]
         for field in _QUERIES
         if isinstance(record.get(field), str) and record[field].strip()
     )
-    return Task(name, next(texts, name), metadata=position)
+    return Task(task_id, next(query_texts, task_id), metadata=position)
 
 
 def _observation_text(observation: dict[str, Any]) -> str:
@@ -154,11 +156,11 @@ def _observation_text(observation: dict[str, Any]) -> str:
 
     The text is that of the only field. Several fields, or a value of another type, give JSON.
     """
-    fields = {
+    shown_fields = {
         name: value
         for name, value in observation.items()
         if name not in _INTERNAL_FIELDS and value is not None
     }
-    first_value = next(iter(fields.values()), "")
-    is_text = isinstance(first_value, str) and len(fields) < 2
-    return first_value if is_text else msgspec.json.encode(fields).decode()
+    first_value = next(iter(shown_fields.values()), "")
+    is_text = isinstance(first_value, str) and len(shown_fields) < 2
+    return first_value if is_text else msgspec.json.encode(shown_fields).decode()

@@ -215,9 +215,13 @@ class SandboxPool(Generic[Key, Resource]):
         warm: Mapping[Key, int] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        for name, limit in {"capacity": capacity, "idle": idle, "lifetime": lifetime}.items():
+        for parameter_name, limit in {
+            "capacity": capacity,
+            "idle": idle,
+            "lifetime": lifetime,
+        }.items():
             if not limit > 0:
-                raise UsageError(f"{name} must be more than 0, not {limit}")
+                raise UsageError(f"{parameter_name} must be more than 0, not {limit}")
         self._warm_targets = dict(warm or {})
         if sum(self._warm_targets.values()) > capacity:
             raise UsageError(f"warm has more sandboxes than the capacity, {capacity}, allows")
@@ -393,8 +397,8 @@ class SandboxPool(Generic[Key, Resource]):
             InterCodeError: A new resource cannot be started.
         """
         with self._condition:
-            warm = self._warm.get(lease.key)
-            resource = warm.popleft() if warm else None
+            warm_resources = self._warm.get(lease.key)
+            resource = warm_resources.popleft() if warm_resources else None
             # Started but unleased resources also count against the capacity. If a new resource
             # would exceed the capacity, the pool closes one of them first.
             evicted_resource = None if resource is not None else self._evict_warm()
@@ -457,11 +461,11 @@ class SandboxPool(Generic[Key, Resource]):
             if self._leases.pop(lease.id, None) is None:
                 return False
             lease.ended = True
-            used = lease.users > 0
+            is_in_use = lease.users > 0
             if reason:
                 self._counts[reason] += 1
         assert lease.resource is not None  # `fill` sets it before it registers the lease
-        (_stop if used else _close)(lease.resource)
+        (_stop if is_in_use else _close)(lease.resource)
         self._release_slot()
         return True
 
@@ -555,11 +559,11 @@ class SandboxPool(Generic[Key, Resource]):
 
     def _pause(self) -> float:
         """Return the seconds for which the background thread may wait: until a lease may expire."""
-        now, ends = self._clock(), [self._idle_limit, _MAX_PAUSE]
+        now, delays = self._clock(), [self._idle_limit, _MAX_PAUSE]
         for lease in self._leases.values():
-            ends.append(lease.start_time + self._lifetime - now)
-            ends += [] if lease.users else [lease.last_use + self._idle_limit - now]
-        return max(0.0, min(ends))
+            delays.append(lease.start_time + self._lifetime - now)
+            delays += [] if lease.users else [lease.last_use + self._idle_limit - now]
+        return max(0.0, min(delays))
 
     def _start_warm(self, key: Key) -> None:
         """Start one resource before a client needs it.

@@ -303,7 +303,7 @@ def test_a_stream_that_breaks_off_is_seen_and_recorded(path: str) -> None:
                 assert not said(client).endswith(b"0\r\n\r\n")
             (call,) = seat.calls
             assert "last event" in call.error
-            assert budget.reserved_amounts.tokens > 0
+            assert budget.presumed_spending.tokens > 0
             assert "last event" in str(seat.failure), "which no agent has caused"
             assert ask(seat, path, BODIES[path])[0] == 200
             assert seat.failure is None

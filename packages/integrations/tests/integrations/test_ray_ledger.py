@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 
 from intercode.errors import BudgetError
+from intercode.models.base import Usage
 from intercode.models.limits import SpendingAmounts
-from intercode_integrations.ray.shared_limits import SharedLedger
+from intercode_integrations.ray.shared_limits import Outbox, SharedBudget, SharedLedger
 from waiting import PATIENCE
 
 
@@ -24,6 +26,31 @@ def test_a_lost_process_has_paid_for_its_calls() -> None:
     with pytest.raises(BudgetError):
         ledger.reserve("other", 26, 0.0)
     ledger.reserve("other", 25, 0.0)
+
+
+class _DirectOutbox(Outbox):
+    """The connection to a ledger in the same process, which sends each post at once."""
+
+    def __init__(self, ledger: SharedLedger) -> None:
+        super().__init__(ledger, "one")
+
+    def ask(self, method: str, *arguments: Any) -> Any:
+        return self._ledger.handle(self._process_name, self._take_posts(), method, *arguments)
+
+    def post(self, method: str, *arguments: Any) -> None:
+        self._ledger.handle(self._process_name, [(method, *arguments)])
+
+
+def test_the_ledger_charges_what_a_process_reports() -> None:
+    ledger = SharedLedger(None, 100, SpendingAmounts(), None)
+    budget = SharedBudget(_DirectOutbox(ledger), None, 100)
+    budget.reserve(10, 0.5).presume()  # the answer was lost
+    budget.reserve(20, 0.0).settle(Usage(10, 5), 0.25)
+    budget.reserve(30, 0.0).release()
+    assert ledger.read_spending() == (SpendingAmounts(0.25, 15), SpendingAmounts(0.5, 10))
+    with pytest.raises(BudgetError):
+        budget.reserve(76, 0.0)
+    budget.reserve(75, 0.0)
 
 
 def test_others_wait_for_what_a_lost_process_held() -> None:

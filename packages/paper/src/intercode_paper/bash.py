@@ -59,14 +59,14 @@ def split_words(line: str) -> tuple[bytes, ...] | None:
     return None if any(b"\0" in word for word in words) else words
 
 
-def resolve(current: str, path: str) -> str:
-    """Resolve a path against the directory `current` by its text only, without a file system.
+def resolve(cwd: str, path: str) -> str:
+    """Resolve a path against the directory `cwd` by its text only, without a file system.
 
     >>> resolve("/testbed/dir1", "../dir2 && ls")
     '/testbed/dir2 && ls'
     """
     segments: list[str] = []
-    for segment in (path if path.startswith("/") else f"{current}/{path}").split("/"):
+    for segment in (path if path.startswith("/") else f"{cwd}/{path}").split("/"):
         if segment == "..":
             del segments[-1:]
         elif segment not in ("", "."):
@@ -132,13 +132,13 @@ def variables(host: str, image: str) -> dict[str, str]:
     >>> variables("h", "nl2bash+/data/fs_4.tar.gz")["script"]
     'setup_nl2b_fs_4.sh'
     """
-    extra = {"HOSTNAME": host}
+    extra_variables = {"HOSTNAME": host}
     if match := re.search(r"fs_(\d+)", image):
-        extra |= {
+        extra_variables |= {
             "script": f"setup_nl2b_fs_{match[1]}.sh",
             "file_system_version": match[1],
         }
-    return {**ENVIRONMENT, **extra}
+    return {**ENVIRONMENT, **extra_variables}
 
 
 _BACKGROUND = re.compile(rb"(?<![&<>])&(?![&>0-9])")
@@ -181,12 +181,12 @@ def run(
     if argv is None:
         return Output(MALFORMED, None)
     # `env -i` removes the variables of the image, which the processes of 2023 did not have.
-    words = ["/usr/bin/env", "-i", *(f"{name}={value}" for name, value in environment.items())]
+    prefix = ["/usr/bin/env", "-i", *(f"{name}={value}" for name, value in environment.items())]
     if any(_BACKGROUND.search(word) for word in argv):
-        words = [*_WAITING_SHELL, *words]
+        prefix = [*_WAITING_SHELL, *prefix]
     try:
         result: Completed = sandbox.exec(
-            [*words, *argv],
+            [*prefix, *argv],
             cwd=cwd,
             timeout=timeout,
             output_limit=OUTPUT_LIMIT,
@@ -201,10 +201,10 @@ def run(
     if result.timed_out:
         return Output(TIMED_OUT, None, timed_out=True)
     try:
-        text = as_in_container(result.stdout, argv).decode("utf-8")
+        output_text = as_in_container(result.stdout, argv).decode("utf-8")
     except UnicodeDecodeError:
         return Output(MALFORMED, None)
-    return Output(text, result.exit_code)
+    return Output(output_text, result.exit_code)
 
 
 def _no_directory(cwd: str, error: OSError) -> str:

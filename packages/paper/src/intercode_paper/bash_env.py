@@ -89,7 +89,11 @@ class PaperBashReward:
             RewardError: Gold could not be run.
             SandboxError: The sandbox was lost.
         """
-        executed_turns = (t for t in reversed(episode.turns) if t.info.get("executed", True))
+        executed_turns = (
+            past_turn
+            for past_turn in reversed(episode.turns)
+            if past_turn.info.get("executed", True)
+        )
         observation = next((turn.observation for turn in executed_turns), task.query)
         is_repeat, self._last_episode = self._last_episode is episode, episode
         return self._stage.golds(task).score(task, observation, sandbox, is_repeat)
@@ -170,9 +174,11 @@ def suites_by_episode(recorded_run: RecordedRun) -> dict[str, str]:
     Returns:
         Episode id → suite.
     """
-    rows, suite = _OTHER_SUITES.get(recorded_run.path.stem, (range(0), ""))
-    ids = [episode.task_id for episode in recorded_run.episodes]
-    return {task_id: suite for task_id in ids if task_id.isdecimal() and int(task_id) in rows}
+    suite_rows, suite = _OTHER_SUITES.get(recorded_run.path.stem, (range(0), ""))
+    task_ids = [episode.task_id for episode in recorded_run.episodes]
+    return {
+        task_id: suite for task_id in task_ids if task_id.isdecimal() and int(task_id) in suite_rows
+    }
 
 
 def replay_bash(
@@ -200,18 +206,20 @@ def replay_bash(
         SandboxError, ImageError: A sandbox failed. The other episodes give no report then.
     """
     start_time = time.monotonic()
-    jobs = [(find_task(tasks, episode), episode) for episode in recorded_run.episodes]
-    images = [(task_images or {}).get(episode.task_id, image) for episode in recorded_run.episodes]
+    pairs = [(find_task(tasks, episode), episode) for episode in recorded_run.episodes]
+    episode_images = [
+        (task_images or {}).get(episode.task_id, image) for episode in recorded_run.episodes
+    ]
     with ExitStack() as stack:
-        golds = {
-            name: GoldRuns(stack.enter_context(closing(PaperImage(provider, name))))
-            for name in dict.fromkeys(images)
+        runs_by_image = {
+            image_name: GoldRuns(stack.enter_context(closing(PaperImage(provider, image_name))))
+            for image_name in dict.fromkeys(episode_images)
         }
-        calls = [
-            partial(_episode, golds[name], *task_and_episode)
-            for name, task_and_episode in zip(images, jobs, strict=True)
+        replay_calls = [
+            partial(_episode, runs_by_image[image_name], *pair)
+            for image_name, pair in zip(episode_images, pairs, strict=True)
         ]
-        replays = run_jobs(calls, workers, progress)
+        replays = run_jobs(replay_calls, workers, progress)
     report = _report(recorded_run.episodes, replays)
     report.seconds = time.monotonic() - start_time
     return report
@@ -230,8 +238,8 @@ def has_same_text(recorded_text: str, replayed_text: str) -> bool:
 
 def _episode(golds: GoldRuns, task: Task, episode: RecordedEpisode) -> list[_Turn]:
     """Replay one episode. Turns without a recorded reward are executed, but not returned."""
-    turns: list[_Turn] = []
-    observation, is_scored = task.query, False
+    replayed_turns: list[_Turn] = []
+    replay_observation, is_scored = task.query, False
     with closing(golds.image.start()) as sandbox:
         bash = PaperBash(sandbox, variables(AGENT_HOST, golds.image.name))
         for turn in episode.turns:
@@ -239,21 +247,25 @@ def _episode(golds: GoldRuns, task: Task, episode: RecordedEpisode) -> list[_Tur
                 continue
             is_submission = turn.command.startswith("submit")
             if not is_submission and turn.command != "skip":
-                observation = bash.execute(turn.command).output.decode("utf-8")
-            score = Score(0.0)
+                replay_observation = bash.execute(turn.command).output.decode("utf-8")
+            replay_score = Score(0.0)
             # Computed rewards are at least 0.01, so a recorded reward of 0 was not computed.
             if is_submission or turn.reward:
-                score, is_scored = (
-                    golds.score(task, observation, sandbox, is_repeat=is_scored),
+                replay_score, is_scored = (
+                    golds.score(task, replay_observation, sandbox, is_repeat=is_scored),
                     True,
                 )
             if turn.is_compared:
                 same_observation = turn.observation is None or has_same_text(
-                    turn.observation, observation
+                    turn.observation, replay_observation
                 )
-                early_reward = early_score(score).value if score.detail else 0.0
-                turns.append(_Turn(turn, observation, score.value, same_observation, early_reward))
-    return turns
+                early_reward = early_score(replay_score).value if replay_score.detail else 0.0
+                replayed_turns.append(
+                    _Turn(
+                        turn, replay_observation, replay_score.value, same_observation, early_reward
+                    )
+                )
+    return replayed_turns
 
 
 def _report(episodes: Sequence[RecordedEpisode], replays: Sequence[list[_Turn]]) -> ReplayReport:
@@ -265,6 +277,8 @@ def _report(episodes: Sequence[RecordedEpisode], replays: Sequence[list[_Turn]])
     )
     report = ReplayReport(version="early" if is_early else "released")
     for episode, turns in zip(episodes, replays, strict=True):
-        versions = [replace(turn, reward=turn.early_reward) if is_early else turn for turn in turns]
-        report.count(episode, versions)
+        version_turns = [
+            replace(turn, reward=turn.early_reward) if is_early else turn for turn in turns
+        ]
+        report.count(episode, version_turns)
     return report

@@ -34,9 +34,19 @@ _TYPES: Mapping[bytes, FileType] = {b"f": "file", b"l": "symlink"}
 
 def _listing() -> list[str]:
     prune_tests = [word for name in sorted(IGNORED_NAMES) for word in ("-o", "-path", f"/{name}")]
-    tests = ["(", *prune_tests[1:], "-o", "-name", ".git", ")", "-prune"]
-    form = "%y %m %T@ %p\\0"
-    return ["find", "/", "-mindepth", "1", "-xdev", *tests, "-o", "-printf", form]
+    prune_expression = ["(", *prune_tests[1:], "-o", "-name", ".git", ")", "-prune"]
+    output_format = "%y %m %T@ %p\\0"
+    return [
+        "find",
+        "/",
+        "-mindepth",
+        "1",
+        "-xdev",
+        *prune_expression,
+        "-o",
+        "-printf",
+        output_format,
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +132,9 @@ def prepare(sandbox: SandboxBackend, script_name: str | None = None) -> Index:
     entries = _entries(sandbox)
     index = Index(
         {
-            entry.path: (kind, kind == "file" and bool(entry.mode & 0o100))
+            entry.path: (file_type, file_type == "file" and bool(entry.mode & 0o100))
             for entry in entries
-            if (kind := _TYPES.get(entry.kind)) is not None
+            if (file_type := _TYPES.get(entry.kind)) is not None
         }
     )
     # The first reset called `git clean -fd`, which removes directories without tracked files, even
@@ -151,19 +161,19 @@ def _add_script(sandbox: SandboxBackend, name: str) -> None:
     fourth file system, and just below 4 KiB for the first.
     """
     size = 60 if name.endswith("_4.sh") else 4050
-    head = "#!/bin/bash\n# stands for the script of the release\n"
-    text = head + "#" * (size - len(head) - 1) + "\n"
+    header = "#!/bin/bash\n# stands for the script of the release\n"
+    script_text = header + "#" * (size - len(header) - 1) + "\n"
     if not sandbox.exec(["test", "-e", f"/{name}"]).ok:
-        sandbox.write_file(f"/{name}", text.encode(), 0o755)
+        sandbox.write_file(f"/{name}", script_text.encode(), 0o755)
 
 
 def _entries(sandbox: SandboxBackend) -> list[_Entry]:
-    listing = sandbox.exec(_listing(), timeout=60, output_limit=OUTPUT_LIMIT)
-    _check_success(listing, "its files cannot be listed")
+    listing_result = sandbox.exec(_listing(), timeout=60, output_limit=OUTPUT_LIMIT)
+    _check_success(listing_result, "its files cannot be listed")
     entries = []
-    for line in listing.stdout.split(b"\0")[:-1]:
-        kind, mode, mtime, name = line.split(b" ", 3)
-        path = name.decode("utf-8", "surrogateescape").lstrip("/")
+    for line in listing_result.stdout.split(b"\0")[:-1]:
+        kind, mode, mtime, raw_path = line.split(b" ", 3)
+        path = raw_path.decode("utf-8", "surrogateescape").lstrip("/")
         if is_visible_to_git(path):
             entries.append(_Entry(kind, int(mode, 8), float(mtime), path))
     return entries
@@ -176,13 +186,13 @@ def _restore_ages(sandbox: SandboxBackend, entries: list[_Entry], index: Index) 
         if entry.kind == b"f" or (entry.kind == b"d" and entry.path in index.directories):
             age = max(0.0, RECORDING_TIME - entry.mtime)
             paths_by_time[int(now - age)].append(f"/{entry.path}")
-    for moment, names in sorted(paths_by_time.items()):
-        result = sandbox.exec(["touch", "-h", "-d", f"@{moment}", "--", *names])
+    for timestamp, paths in sorted(paths_by_time.items()):
+        result = sandbox.exec(["touch", "-h", "-d", f"@{timestamp}", "--", *paths])
         _check_success(result, "the times of its files cannot be set")
-    keep = [word for name in _BASE_LOGS for word in ("!", "-name", name)]
+    other_log_tests = [word for name in _BASE_LOGS for word in ("!", "-name", name)]
     base_log_tests = [word for name in _BASE_LOGS for word in ("-o", "-name", name)][1:]
     # The exit codes are ignored: an image without logs is not one of 2023's.
-    sandbox.exec(["find", "/var/log", *keep, "-exec", "touch", "-h", "{}", "+"])
+    sandbox.exec(["find", "/var/log", *other_log_tests, "-exec", "touch", "-h", "{}", "+"])
     sandbox.exec(
         [
             "find",
@@ -209,8 +219,8 @@ def _listing_time(now: float) -> float:
     """
     for minutes in range(60):
         moment = now - 60 * minutes
-        words = time.strftime("%d %H %M", time.gmtime(moment)).split()
-        if len(set(words)) == 3 and words[0] >= "10":
+        date_parts = time.strftime("%d %H %M", time.gmtime(moment)).split()
+        if len(set(date_parts)) == 3 and date_parts[0] >= "10":
             return moment
     return now
 
@@ -250,7 +260,7 @@ class Index:
     """All directories that contain a tracked file, directly or in a subdirectory."""
 
     def __post_init__(self) -> None:
-        ancestors = {d for path in self.files for d in parents(path)}
+        ancestors = {directory for path in self.files for directory in parents(path)}
         object.__setattr__(self, "directories", frozenset(ancestors))
 
 
@@ -261,7 +271,7 @@ def parents(path: str) -> list[str]:
     ['a', 'a/b']
     """
     parts = path.split("/")
-    return ["/".join(parts[:count]) for count in range(1, len(parts))]
+    return ["/".join(parts[:depth]) for depth in range(1, len(parts))]
 
 
 def is_visible_to_git(path: str) -> bool:
@@ -280,7 +290,7 @@ def status(index: Index, changes: Iterable[Change]) -> list[tuple[str, str]]:
         changes: All differences of the sandbox from the image of `index`.
     """
     tracked_lines: list[tuple[str, str]] = []
-    untracked: set[str] = set()
+    untracked_paths: set[str] = set()
     for change in changes:
         path = change.path.lstrip("/")
         if not is_visible_to_git(path):
@@ -289,7 +299,7 @@ def status(index: Index, changes: Iterable[Change]) -> list[tuple[str, str]]:
         if tracked_file is None:
             display_path = _untracked_path(index, path)
             if display_path and change.kind != "deleted" and change.type in ("file", "symlink"):
-                untracked.add(display_path)
+                untracked_paths.add(display_path)
         elif change.kind == "deleted" or change.type == "dir":
             tracked_lines.append((" D", path))
         elif change.type in ("file", "symlink") and change.type != tracked_file[0]:
@@ -301,7 +311,7 @@ def status(index: Index, changes: Iterable[Change]) -> list[tuple[str, str]]:
         ):
             tracked_lines.append((" M", path))
     return sorted(tracked_lines, key=_by_path) + [
-        ("??", path) for path in sorted(untracked, key=_bytes)
+        ("??", path) for path in sorted(untracked_paths, key=_bytes)
     ]
 
 
@@ -342,15 +352,19 @@ def quote_path(path: str) -> str:
     ('"Icon\\r"', '"a b"', '"\\303\\251"', 'a-b')
     """
     escaped_path = "".join(
-        f"\\{_ESCAPES[b]}" if b in _ESCAPES else chr(b) if 32 <= b < 127 else f"\\{b:03o}"
-        for b in _bytes(path)
+        f"\\{_ESCAPES[byte]}"
+        if byte in _ESCAPES
+        else chr(byte)
+        if 32 <= byte < 127
+        else f"\\{byte:03o}"
+        for byte in _bytes(path)
     )
     return f'"{escaped_path}"' if escaped_path != path or " " in path else path
 
 
 def format_short(lines: Iterable[tuple[str, str]]) -> str:
     """Return the lines of a status as the text that git would print."""
-    return "".join(f"{code} {quote_path(path)}\n" for code, path in lines)
+    return "".join(f"{status_code} {quote_path(path)}\n" for status_code, path in lines)
 
 
 def parse_pairs(text: str) -> list[Pair]:
@@ -362,4 +376,4 @@ def parse_pairs(text: str) -> list[Pair]:
     [('a.txt', 'M'), ('"b', '??'), ('??', 'c"')]
     """
     words = text.split()
-    return [(path, code) for code, path in zip(words[::2], words[1::2], strict=False)]
+    return [(path, status_code) for status_code, path in zip(words[::2], words[1::2], strict=False)]

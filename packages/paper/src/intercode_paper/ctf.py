@@ -142,8 +142,8 @@ def _is_flag(task: Task, answer: str | None) -> bool:
 
 def _with_folder(task: Task) -> Task:
     """Return a task with all its files; its default folder is that of 2023, ``/ctf/ID``."""
-    facts = {"directory": f"{FOLDER}/{task.task_id}", **task.metadata, "assets_without": ()}
-    return replace(task, metadata=facts)
+    metadata = {"directory": f"{FOLDER}/{task.task_id}", **task.metadata, "assets_without": ()}
+    return replace(task, metadata=metadata)
 
 
 def _check(task: Task) -> None:
@@ -154,11 +154,12 @@ def _check(task: Task) -> None:
     """
     if not task.gold:
         raise TaskError(f"task {task.task_id!r}, field 'gold': the flag is missing")
-    unknown = [name for name in ("service", "subtasks") if task.metadata.get(name)]
-    unknown += ["verification"] if task.verification else []
-    if unknown:
+    unknown_fields = [field for field in ("service", "subtasks") if task.metadata.get(field)]
+    unknown_fields += ["verification"] if task.verification else []
+    if unknown_fields:
         raise TaskError(
-            f"task {task.task_id!r}, field {unknown[0]!r}: the paper protocol has no such field"
+            f"task {task.task_id!r}, field {unknown_fields[0]!r}: the paper protocol has no such "
+            "field"
         )
 
 
@@ -203,20 +204,20 @@ def replay_ctf(
     """
     start_time = time.monotonic()
     stage = CtfStage(provider, image, LIMITS)
-    jobs = [
+    pairs = [
         (episode, replace(_with_folder(find_task(tasks, episode)), setup=None))
         for episode in recorded_run.episodes
     ]
-    for _, task in jobs:
+    for _, task in pairs:
         _check(task)
         stage.check(task)
-    calls = [partial(_episode, stage, provider, *job) for job in jobs]
+    replay_calls = [partial(_episode, stage, provider, *pair) for pair in pairs]
     report = CtfReplayReport()
-    replays = run_jobs(calls, workers, progress)
-    for (episode, _), (turns, default, has_files) in zip(jobs, replays, strict=True):
+    replays = run_jobs(replay_calls, workers, progress)
+    for (episode, _), (turns, default_reward, has_files) in zip(pairs, replays, strict=True):
         report.without_files += not has_files
         success = report.count(episode, turns)
-        report.compare(episode.task_id, success, default)
+        report.compare(episode.task_id, success, default_reward)
     report.seconds = time.monotonic() - start_time
     return report
 
@@ -230,27 +231,29 @@ def _episode(
         The compared turns, the reward under the default protocol, and whether the task's files
         exist.
     """
-    turns = []
-    folder, observation = stage.directory(task), task.query
+    replayed_turns = []
+    folder, replay_observation = stage.directory(task), task.query
     with closing(stage.open(task)) as sandbox:
         has_files = bool(sandbox.exec(["ls", "-A", "--", folder]).stdout)
         bash = _shell(sandbox, stage.image(task), folder)
         for turn in episode.turns:
             if turn.command is None:
                 continue
-            ending_status, reward = ending(turn.command), 0.0
+            ending_status, replay_reward = ending(turn.command), 0.0
             if ending_status is None:
                 command = turn.command.removeprefix(_PREFIX)
-                observation = bash.execute(command).output.decode("utf-8")
+                replay_observation = bash.execute(command).output.decode("utf-8")
             elif ending_status == "submitted" and _is_flag(task, _submitted_flag(turn.command)):
-                reward = 1.0
-                observation = RIGHT if turn.observation == RIGHT else observation
+                replay_reward = 1.0
+                replay_observation = RIGHT if turn.observation == RIGHT else replay_observation
             elif ending_status == "submitted":
-                observation = WRONG
+                replay_observation = WRONG
             if turn.is_compared:
-                same_observation = turn.observation in (None, observation)
-                turns.append(ReplayedTurn(turn, observation, reward, same_observation))
-    return turns, _default_reward(provider, episode, task), has_files
+                same_observation = turn.observation in (None, replay_observation)
+                replayed_turns.append(
+                    ReplayedTurn(turn, replay_observation, replay_reward, same_observation)
+                )
+    return replayed_turns, _default_reward(provider, episode, task), has_files
 
 
 def _default_reward(provider: Provider, episode: RecordedEpisode, task: Task) -> float:
@@ -258,13 +261,13 @@ def _default_reward(provider: Provider, episode: RecordedEpisode, task: Task) ->
 
     That reward depends only on flags, so the other commands are not run again.
     """
-    flags = [
+    flag_commands = [
         turn.command for turn in episode.turns if turn.command and turn.command.startswith("submit")
     ]
     dataset = Dataset([Task(task.task_id, task.query, task.gold)], "replay")
-    with closing(CtfEnv(dataset, sandbox=provider, max_turns=len(flags) + 1)) as env:
+    with closing(CtfEnv(dataset, sandbox=provider, max_turns=len(flag_commands) + 1)) as env:
         env.reset()
-        for action in (*flags, "submit"):
+        for action in (*flag_commands, "submit"):
             _, reward, terminated, _, _ = env.step(action)
             if terminated:
                 return reward

@@ -53,9 +53,9 @@ def _paper_record(episode: Episode, manifest: Mapping[str, Any]) -> dict[str, An
     turns = _as_react(episode) if thoughts else _with_final_turn(episode)
     rewards = [turn.reward for turn in turns]
     note_columns: dict[str, list[Any]] = {}
-    for name, notes_by_turn in (("thoughts", thoughts), ("steps", steps)):
+    for column_name, notes_by_turn in (("thoughts", thoughts), ("steps", steps)):
         if notes_by_turn:
-            note_columns[name] = [
+            note_columns[column_name] = [
                 notes_by_turn.get(turn_index, "") for turn_index in range(len(turns))
             ]
     task_id = episode.task_id
@@ -84,16 +84,16 @@ def _paper_record(episode: Episode, manifest: Mapping[str, Any]) -> dict[str, An
     return {**record, "hardness": level} if level else record
 
 
-def _notes_by_turn(episode: Episode, name: str) -> dict[int, str]:
+def _notes_by_turn(episode: Episode, note_kind: str) -> dict[int, str]:
     """Return the notes that an agent added to its calls to the model: turn → note.
 
     Args:
         episode: The episode.
-        name: The kind of the notes: ``thought``, or ``step`` for the step of a plan. Calls without
-            such a note are omitted.
+        note_kind: The kind of the notes: ``thought``, or ``step`` for the step of a plan. Calls
+            without such a note are omitted.
     """
     calls = (agent_talk(episode) or RecordedDialogue()).get("calls", ())
-    return {call.get("turn", 0): str(call.get(name)) for call in calls if name in call}
+    return {call.get("turn", 0): str(call.get(note_kind)) for call in calls if note_kind in call}
 
 
 def _as_react(episode: Episode) -> list[Turn]:

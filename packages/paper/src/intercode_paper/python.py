@@ -85,21 +85,21 @@ class PaperPython:
         """Execute an action; return the answer, from which the observation's text is made."""
         return self._ask("step", action)
 
-    def trial(self, task: Task, name: str) -> TestResults:
+    def trial(self, task: Task, function_name: str) -> TestResults:
         """Run the tests with the agent's function under gold's name, and then with gold.
 
         Gold's run starts in an empty namespace, which remains.
 
         Args:
             task: The task.
-            name: The name of the agent's function.
+            function_name: The name of the agent's function.
 
         Raises:
             RewardError: Gold is not a function, or the task has no tests.
         """
         if not task.tests:
             raise RewardError(f"task {task.task_id!r} has no tests")
-        self._execute(f"{gold_name(task)} = {name}")
+        self._execute(f"{gold_name(task)} = {function_name}")
         agent_results = self._tests(task)
         self._ask("reset", "")
         return TestResults(agent_results, self._tests(task, task.gold[0]))
@@ -130,15 +130,15 @@ class PaperPython:
         return FAILED + ENDED if answer is None else answer
 
 
-def score(trial: TestResults, name: str) -> Score:
+def score(trial: TestResults, function_name: str) -> Score:
     """Return the score of a trial. The score's detail is the ``info`` of 2023.
 
     Args:
         trial: The results of the tests.
-        name: The name of the submitted function.
+        function_name: The name of the submitted function.
     """
     info = {
-        "submitted_function": name,
+        "submitted_function": function_name,
         "agent_obs": dict(trial.agent),
         "eval_obs": dict(trial.gold),
         "reward": trial.reward,
@@ -300,12 +300,12 @@ def _reward(task: Task, episode: Episode, workspace: PaperPython) -> Score:
     Raises:
         SandboxError: The sandbox was lost.
     """
-    name = episode.answer
+    function_name = episode.answer
     if episode.status != "submitted" and episode.turns:
-        name = defined_name(episode.turns[-1].action)
-        if name is None:  # the experiments of 2023 then submitted nothing
+        function_name = defined_name(episode.turns[-1].action)
+        if function_name is None:  # the experiments of 2023 then submitted nothing
             return Score(0.0)
-    return score(workspace.trial(task, name or ""), name or "")
+    return score(workspace.trial(task, function_name or ""), function_name or "")
 
 
 _COUNT = re.compile(r"Failed \d+/\d+ Test Cases\.")
@@ -343,7 +343,7 @@ def replay_python(
         SandboxError, ImageError: A sandbox failed. The other episodes give no report then.
     """
     start_time = time.monotonic()
-    jobs = [(episode, _task(tasks, episode)) for episode in recorded_run.episodes]
+    pairs = [(episode, _task(tasks, episode)) for episode in recorded_run.episodes]
 
     def run(episode: RecordedEpisode, task: Task) -> list[ReplayedTurn]:
         sandbox = provider.start(image or task.image or "host", LIMITS)
@@ -351,11 +351,13 @@ def replay_python(
             return _episode(session, task, episode)
 
     with ThreadPoolExecutor(1, "default") as pool:
-        default_future = pool.submit(default_rewards, jobs, provider, image)
-        replays = run_jobs([partial(run, *job) for job in jobs], workers, progress)
+        default_future = pool.submit(default_rewards, pairs, provider, image)
+        replays = run_jobs([partial(run, *pair) for pair in pairs], workers, progress)
     report = PythonReplayReport(python=platform.python_version())
-    for (episode, _), turns, reward in zip(jobs, replays, default_future.result(), strict=True):
-        report.compare(episode.task_id, report.count(episode, turns), reward)
+    for (episode, _), turns, default_reward in zip(
+        pairs, replays, default_future.result(), strict=True
+    ):
+        report.compare(episode.task_id, report.count(episode, turns), default_reward)
     report.seconds = time.monotonic() - start_time
     return report
 
@@ -370,27 +372,29 @@ def _task(tasks: Sequence[Task], episode: RecordedEpisode) -> Task:
 
 def _episode(session: PaperPython, task: Task, episode: RecordedEpisode) -> list[ReplayedTurn]:
     """Replay one episode. Turns without a recorded reward are executed, but not returned."""
-    turns = []
+    replayed_turns = []
     answer: Answer = task.query
     for turn in episode.turns:
         if turn.command is None:
             continue
-        reward = 0.0
+        replay_reward = 0.0
         recorded_text = turn.observation or ""
         status = ending(turn.command)
         if status is None:
             answer = session.step(turn.command)
-        observation = str(answer)
+        replay_observation = str(answer)
         if status == "submitted":
-            reward = session.trial(task, submitted_name(turn.command)).reward
-        elif status is None and (name := defined_name(turn.command)) is not None:
-            trial = session.trial(task, name)
-            reward = trial.reward
-            observation = model_observation(answer, trial, recorded_text)
+            replay_reward = session.trial(task, submitted_name(turn.command)).reward
+        elif status is None and (function_name := defined_name(turn.command)) is not None:
+            trial = session.trial(task, function_name)
+            replay_reward = trial.reward
+            replay_observation = model_observation(answer, trial, recorded_text)
         if turn.is_compared:
-            same_observation = turn.observation in (None, observation)
-            turns.append(ReplayedTurn(turn, observation, reward, same_observation))
-    return turns
+            same_observation = turn.observation in (None, replay_observation)
+            replayed_turns.append(
+                ReplayedTurn(turn, replay_observation, replay_reward, same_observation)
+            )
+    return replayed_turns
 
 
 def model_observation(answer: Answer, trial: TestResults, recorded_text: str = "") -> str:
@@ -417,12 +421,12 @@ def model_observation(answer: Answer, trial: TestResults, recorded_text: str = "
 
 
 def default_rewards(
-    jobs: Sequence[tuple[RecordedEpisode, Task]], provider: Provider, image: str | None = None
+    pairs: Sequence[tuple[RecordedEpisode, Task]], provider: Provider, image: str | None = None
 ) -> list[float]:
     """Compute the reward of each episode's last submitted function under the default protocol.
 
     Args:
-        jobs: The episodes, each with its task.
+        pairs: The episodes, each with its task.
         provider: The provider of sandboxes.
         image: The image of all tasks; None: the default of `PythonEnv`.
 
@@ -430,24 +434,24 @@ def default_rewards(
         TaskError: A task's tests are not Python.
         SandboxError: A sandbox failed.
     """
-    if not jobs:
+    if not pairs:
         return []
-    tasks = Dataset({task.task_id: task for _, task in jobs}.values(), "replay")
-    turns = max(len(episode.turns) for episode, _ in jobs) + 1
-    with closing(PythonEnv(tasks, image=image, sandbox=provider, max_turns=turns)) as env:
-        return [_default_reward(env, episode, task) for episode, task in jobs]
+    tasks = Dataset({task.task_id: task for _, task in pairs}.values(), "replay")
+    turn_limit = max(len(episode.turns) for episode, _ in pairs) + 1
+    with closing(PythonEnv(tasks, image=image, sandbox=provider, max_turns=turn_limit)) as env:
+        return [_default_reward(env, episode, task) for episode, task in pairs]
 
 
 def _default_reward(env: PythonEnv, episode: RecordedEpisode, task: Task) -> float:
     env.reset(options={"task_id": task.task_id})
-    name = ""
+    function_name = ""
     for turn in episode.turns:
         if turn.command is None or turn.command == "skip":
             continue
         if turn.command.startswith("submit"):
-            name = submitted_name(turn.command)
+            function_name = submitted_name(turn.command)
         else:
             env.step(turn.command)
-            name = defined_name(turn.command) or name
-    _, reward, *_ = env.step(f"submit {name}".strip())
+            function_name = defined_name(turn.command) or function_name
+    _, reward, *_ = env.step(f"submit {function_name}".strip())
     return reward

@@ -63,17 +63,20 @@ class Server:
 
     def execute(self, source: str) -> dict[str, str]:
         """Execute source code; return output and error stream, or the exception without output."""
-        streams = sys.stdout, sys.stderr
-        output, error = StringIO(), StringIO()
-        sys.stdout, sys.stderr = output, error
+        previous_streams = sys.stdout, sys.stderr
+        output_stream, error_stream = StringIO(), StringIO()
+        sys.stdout, sys.stderr = output_stream, error_stream
         try:
             exec(compile(source, "<string>", "exec", dont_inherit=True), self.names)
-            return {"output": output.getvalue().strip(), "error": error.getvalue().strip()}
+            return {
+                "output": output_stream.getvalue().strip(),
+                "error": error_stream.getvalue().strip(),
+            }
         except (Exception, SystemExit) as exception:  # noqa: BLE001 - it is the observation
             # In 2023 a SystemExit reached the client, and ended the experiment.
             return {"error": f"Error: {exception}"}
         finally:
-            sys.stdout, sys.stderr = streams
+            sys.stdout, sys.stderr = previous_streams
 
 
 def wrap_in_print(action: str) -> str:
@@ -86,11 +89,11 @@ def wrap_in_print(action: str) -> str:
         SyntaxError, ValueError: The action is not Python.
     """
     nodes = list(ast.walk(ast.parse(action.strip())))
-    stays = any(isinstance(node, (ast.Assign, ast.Import)) for node in nodes)
-    prints = any(
+    is_statement = any(isinstance(node, (ast.Assign, ast.Import)) for node in nodes)
+    has_print = any(
         isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
         for node in nodes
     )
-    if stays or prints or action.strip().startswith("assert"):
+    if is_statement or has_print or action.strip().startswith("assert"):
         return action
     return f"print({action})"

@@ -78,13 +78,13 @@ class ReplayReport:
     def count(self, episode: RecordedEpisode, turns: Sequence[ReplayedTurn]) -> bool:
         """Add an episode and its replayed turns; return whether the replayed episode succeeds."""
         success = any(turn.reward == 1.0 for turn in turns)
-        task = self.by_task.setdefault(episode.task_id, TaskReplay())
-        task.success_agree = success == episode.success
+        task_replay = self.by_task.setdefault(episode.task_id, TaskReplay())
+        task_replay.success_agree = success == episode.success
         self.episodes += 1
         self.success_recorded += episode.success
         self.success_replayed += success
-        self.success_agree += task.success_agree
-        for tally in (self, task):
+        self.success_agree += task_replay.success_agree
+        for tally in (self, task_replay):
             tally.turns += len(turns)
             tally.reward_equal += sum(turn.same_reward for turn in turns)
             tally.observation_equal += sum(turn.same_observation for turn in turns)
@@ -119,17 +119,17 @@ class RegradedReport(ReplayReport):
     success_gained: list[str] = field(default_factory=list)
     """Ids of the tasks whose episode succeeds only under the default protocol."""
 
-    def compare(self, task_id: str, success: bool, default: float) -> None:
+    def compare(self, task_id: str, success: bool, default_reward: float) -> None:
         """Add the reward of an episode under the default protocol.
 
         Args:
             task_id: The id of the episode's task.
             success: Whether the episode succeeds under the paper protocol, in the replay.
-            default: The reward of the episode under the default protocol.
+            default_reward: The reward of the episode under the default protocol.
         """
-        by_default = default == 1.0
-        self.success_default += by_default
-        if success != by_default:
+        default_success = default_reward == 1.0
+        self.success_default += default_success
+        if success != default_success:
             (self.success_lost if success else self.success_gained).append(task_id)
 
 

@@ -57,9 +57,9 @@ class RecordedTurn:
         """Whether a replay compares the turn: it reached the environment, and has a reward."""
         return self.command is not None and self.reward is not None
 
-    def has_reward(self, reward: float) -> bool:
+    def has_reward(self, replay_reward: float) -> bool:
         """Return whether a reward equals the recorded reward, with a tolerance of 1e-9."""
-        return self.reward is not None and math.isclose(reward, self.reward, abs_tol=1e-9)
+        return self.reward is not None and math.isclose(replay_reward, self.reward, abs_tol=1e-9)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,12 +151,14 @@ def update_queries(
         The run with the current queries, and the ids of the episodes whose queries have changed.
     """
     queries = {task.query.strip() for task in tasks}
-    unknown = [episode for episode in recorded_run.episodes if episode.query.strip() not in queries]
-    same_data = 2 * len(unknown) <= len(recorded_run.episodes)
+    unmatched_episodes = [
+        episode for episode in recorded_run.episodes if episode.query.strip() not in queries
+    ]
+    has_same_data = 2 * len(unmatched_episodes) <= len(recorded_run.episodes)
     reworded_episodes: dict[str, RecordedEpisode] = {}
-    for episode in unknown:
+    for episode in unmatched_episodes:
         likeness, task = _find_by_id(tasks, episode)
-        if task is not None and (same_data or likeness >= _MIN_LIKENESS):
+        if task is not None and (has_same_data or likeness >= _MIN_LIKENESS):
             reworded_episodes[episode.task_id] = replace(episode, query=task.query)
     episodes = tuple(
         reworded_episodes.get(episode.task_id, episode) for episode in recorded_run.episodes
@@ -170,8 +172,10 @@ def _find_by_id(tasks: Sequence[Task], episode: RecordedEpisode) -> tuple[float,
     if episode.task_id.isdecimal():
         row = int(episode.task_id)
         candidates += tasks[row : row + 1]
-    words = episode.query.split()
-    likenesses = [SequenceMatcher(None, task.query.split(), words).ratio() for task in candidates]
+    query_words = episode.query.split()
+    likenesses = [
+        SequenceMatcher(None, task.query.split(), query_words).ratio() for task in candidates
+    ]
     return max(
         zip(likenesses, candidates, strict=True), key=lambda pair: pair[0], default=(0.0, None)
     )
@@ -189,9 +193,9 @@ def _run(path: Path, data: Any) -> RecordedRun:
     if not data:
         raise RecordError("holds no episodes")
     episodes: dict[str, RecordedEpisode] = {}
-    for key, value in data.items():
+    for key, episode_data in data.items():
         try:
-            episode = _episode(key, value)
+            episode = _episode(key, episode_data)
         except RecordError as error:
             raise RecordError(f"episode {key!r}: {error}") from None
         if episode.task_id in episodes:
@@ -262,27 +266,29 @@ def _convert(value: Any, kind: type[T]) -> T:
 def _episode(key: str, value: Any) -> RecordedEpisode:
     if isinstance(value, dict) and "trajectory" in value and "turn_history" not in value:
         value = {**value, "turn_history": _convert(value, _Person).history()}
-    data = _convert(value, _Episode)
-    history = data.turn_history
+    parsed_episode = _convert(value, _Episode)
+    history = parsed_episode.turn_history
     # Thoughts identify ReAct, because no other strategy has them. The text "execute[…]" does not
     # identify ReAct, because commands of other strategies may contain the text.
     react = history.thoughts is not msgspec.UNSET
     columns = (history.actions, history.observations, history.rewards, history.valid_action)
     rows = islice(zip_longest(*(column or () for column in columns)), len(history.actions))
     turns = tuple(_turn(index, react, *row) for index, row in enumerate(rows))
-    max_reward = data.summary.max_reward if data.summary else None
+    max_reward = parsed_episode.summary.max_reward if parsed_episode.summary else None
     if max_reward is None:
-        max_reward = max((t.reward for t in turns if t.reward is not None), default=0.0)
-    has_own_id = isinstance(data.task_id, (int, str)) and not isinstance(data.task_id, bool)
+        max_reward = max((turn.reward for turn in turns if turn.reward is not None), default=0.0)
+    has_own_id = isinstance(parsed_episode.task_id, (int, str)) and not isinstance(
+        parsed_episode.task_id, bool
+    )
     return RecordedEpisode(
-        task_id=str(data.task_id) if has_own_id else key,
-        query=data.query,
+        task_id=str(parsed_episode.task_id) if has_own_id else key,
+        query=parsed_episode.query,
         turns=turns,
         max_reward=max_reward,
         thoughts=tuple(map(str, (history.thoughts if react else None) or history.steps or ())),
         react=react,
-        hardness=data.hardness if isinstance(data.hardness, str) else None,
-        dataset=data.dataset if isinstance(data.dataset, str) else "",
+        hardness=parsed_episode.hardness if isinstance(parsed_episode.hardness, str) else None,
+        dataset=parsed_episode.dataset if isinstance(parsed_episode.dataset, str) else "",
     )
 
 

@@ -118,7 +118,9 @@ class EngineDatabases:
         owned: bool = False,
     ) -> None:
         facts = engine.facts()
-        self.engine = " ".join(str(facts.get(name, "")) for name in ("product", "version")).strip()
+        self.engine = " ".join(
+            str(facts.get(fact_name, "")) for fact_name in ("product", "version")
+        ).strip()
         self._engine = engine
         self._find = find
         self._limits = limits
@@ -133,23 +135,23 @@ class EngineDatabases:
         translate = None if self._dialect == self._engine.dialect else self._translate_sql
         return EngineConnection(self, translate)
 
-    def session(self, name: str) -> DatabaseSession:
+    def session(self, database: str) -> DatabaseSession:
         """Return the session of a database, which the first call opens.
 
         Raises:
             TaskError: The database does not exist.
         """
-        key = name.lower()
-        if key not in self._sessions:
-            self._sessions[key] = self._engine.open(self._source(name), self._limits)
-        return self._sessions[key]
+        database_key = database.lower()
+        if database_key not in self._sessions:
+            self._sessions[database_key] = self._engine.open(self._source(database), self._limits)
+        return self._sessions[database_key]
 
-    def schema(self, name: str) -> Schema:
+    def schema(self, database: str) -> Schema:
         """Return the schema that a database has before any statement."""
-        key = name.lower()
-        if key not in self._schemas:
-            self._schemas[key] = read_schema(as_sqlite(self._source(name)))
-        return self._schemas[key]
+        database_key = database.lower()
+        if database_key not in self._schemas:
+            self._schemas[database_key] = read_schema(as_sqlite(self._source(database)))
+        return self._schemas[database_key]
 
     def close(self) -> None:
         """Close all sessions, and the engine if it is owned. Idempotent."""
@@ -161,9 +163,9 @@ class EngineDatabases:
         if self._owned:
             self._engine.close()
 
-    def _source(self, name: str) -> Source:
-        if name.lower() != _SYSTEM:
-            return self._find(name)
+    def _source(self, database: str) -> Source:
+        if database.lower() != _SYSTEM:
+            return self._find(database)
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="ic-paper-"))
             register_finalizer(self, shutil.rmtree, self._folder, True)
@@ -232,9 +234,9 @@ class EngineConnection:
 
     def _query(self, sql: str) -> Answer:
         session = self._databases.session(self._database)
-        text = sql if self._translate is None else self._translate(sql)
+        engine_sql = sql if self._translate is None else self._translate(sql)
         try:
-            outcome = session.execute(text, timeout=TIMEOUT, max_rows=MAX_ROWS)
+            outcome = session.execute(engine_sql, timeout=TIMEOUT, max_rows=MAX_ROWS)
         except (ActionError, UnicodeEncodeError) as error:
             return error_observation(str(error))
         answer = _make_answer(outcome, self._database.lower())
@@ -288,17 +290,23 @@ def _make_relation(table: TableSchema) -> Relation:
     keys += [
         frozenset(map(str.lower, key)) for key in table.uniques if not nullable_columns & set(key)
     ]
-    return Relation(table.name, {c.name.lower(): c.name for c in table.columns}, tuple(keys))
+    return Relation(
+        table.name,
+        {table_column.name.lower(): table_column.name for table_column in table.columns},
+        tuple(keys),
+    )
 
 
 @lru_cache(maxsize=8192)
 def _translate(sql: str, dialect: str, target_dialect: str) -> str:
     """Translate a statement; return a statement unchanged if sqlglot cannot parse it."""
     try:
-        level = sqlglot.ErrorLevel.IGNORE  # the engine itself reports unsupported syntax
+        error_level = sqlglot.ErrorLevel.IGNORE  # the engine itself reports unsupported syntax
         sql = _DUAL.sub("", sql)
         return ";".join(
-            sqlglot.transpile(sql, read=dialect, write=target_dialect, unsupported_level=level)
+            sqlglot.transpile(
+                sql, read=dialect, write=target_dialect, unsupported_level=error_level
+            )
         )
     except PARSE_ERRORS:
         return sql

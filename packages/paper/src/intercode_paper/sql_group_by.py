@@ -144,7 +144,9 @@ class _Check:
             table_alias = item.table.lower() if isinstance(item, exp.Column) else ""
             for alias, relation in self._scope.relations.items():
                 if table_alias in ("", alias):
-                    yield from (exp.column(name, table=alias) for name in relation.columns)
+                    yield from (
+                        exp.column(column_name, table=alias) for column_name in relation.columns
+                    )
 
     def _resolve_group_item(self, item: Node) -> Node:
         """Return the expression that a ``GROUP BY`` item denotes.
@@ -196,15 +198,16 @@ class _Check:
         return None
 
 
-def _ungrouped_message(clause: str, position: int, name: str, is_grouped: bool) -> str:
+def _ungrouped_message(clause: str, position: int, column_name: str, is_grouped: bool) -> str:
     if not is_grouped:
         return (
             f"In aggregated query without GROUP BY, expression #{position} of {clause} contains "
-            f"nonaggregated column '{name}'; {_MODE}"
+            f"nonaggregated column '{column_name}'; {_MODE}"
         )
     return (
         f"Expression #{position} of {clause} is not in GROUP BY clause and contains nonaggregated "
-        f"column '{name}' which is not functionally dependent on columns in GROUP BY clause; "
+        f"column '{column_name}' which is not functionally dependent on columns in GROUP BY "
+        "clause; "
         f"{_MODE}"
     )
 
@@ -244,9 +247,9 @@ class Scope:
         self._database = database
         self.relations: dict[str, Relation] = {}
         self._rules: list[tuple[frozenset[Column], Column]] = []
-        source = _from_clause(select)
-        if source is not None:
-            self._add(source)
+        relation_node = _from_clause(select)
+        if relation_node is not None:
+            self._add(relation_node)
         joins: list[exp.Join] = select.args.get("joins") or []
         for join in joins:
             self._add(join.this)
@@ -256,15 +259,17 @@ class Scope:
             self._learn(where_clause.this)
         for alias, relation in self.relations.items():
             for key in relation.keys:
-                key_columns = frozenset((alias, name) for name in key)
-                self._rules += [(key_columns, (alias, name)) for name in relation.columns]
+                key_columns = frozenset((alias, column_name) for column_name in key)
+                self._rules += [
+                    (key_columns, (alias, column_name)) for column_name in relation.columns
+                ]
 
     def resolve(self, column: exp.Column) -> Column | None:
         """Return the column that a name denotes; None for an alias or an outer query's column."""
-        name, table = column.name.lower(), column.table.lower()
+        column_name, table_alias = column.name.lower(), column.table.lower()
         for alias, relation in self.relations.items():
-            if name in relation.columns and table in ("", alias):
-                return alias, name
+            if column_name in relation.columns and table_alias in ("", alias):
+                return alias, column_name
         return None
 
     def display_name(self, column: Column) -> str:
@@ -284,24 +289,32 @@ class Scope:
             determined_columns |= derived_columns
         return determined_columns
 
-    def _add(self, source: Node) -> None:
-        alias = source.alias_or_name.lower()
-        if isinstance(source, exp.Table) and not source.args.get("joins"):
-            table = self._tables[source.name.lower()]
-            display_name = f"{source.db or self._database}.{source.alias_or_name}"
+    def _add(self, relation_node: Node) -> None:
+        alias = relation_node.alias_or_name.lower()
+        if isinstance(relation_node, exp.Table) and not relation_node.args.get("joins"):
+            table = self._tables[relation_node.name.lower()]
+            display_name = f"{relation_node.db or self._database}.{relation_node.alias_or_name}"
             self.relations[alias] = Relation(display_name, table.columns, table.keys)
-        elif isinstance(source, exp.Subquery) and isinstance(source.this, exp.Select):
-            self.relations[alias] = self._subquery_relation(source.alias_or_name, source.this)
+        elif isinstance(relation_node, exp.Subquery) and isinstance(relation_node.this, exp.Select):
+            self.relations[alias] = self._subquery_relation(
+                relation_node.alias_or_name, relation_node.this
+            )
         else:
             raise LookupError(alias)
 
     def _subquery_relation(self, alias: str, select: exp.Select) -> Relation:
-        names = [item.alias_or_name for item in select.expressions]
+        column_names = [item.alias_or_name for item in select.expressions]
         if any(item.is_star for item in select.expressions):
             subquery_scope = Scope(select, self._tables, self._database)
-            names = [name for r in subquery_scope.relations.values() for name in r.columns.values()]
+            column_names = [
+                column_name
+                for relation in subquery_scope.relations.values()
+                for column_name in relation.columns.values()
+            ]
         return Relation(
-            alias, {name.lower(): name for name in names}, tuple(_subquery_keys(select))
+            alias,
+            {column_name.lower(): column_name for column_name in column_names},
+            tuple(_subquery_keys(select)),
         )
 
     def _join(self, join: exp.Join) -> None:
@@ -309,10 +322,14 @@ class Scope:
         nullable_alias = join.this.alias_or_name.lower() if join.side == "LEFT" else None
         if condition := join.args.get("on"):
             self._learn(condition, nullable_alias, allow_constants=not is_outer)
-        for name in join.args.get("using") or []:
-            sides = [(alias, name.name.lower()) for alias, r in self.relations.items()]
-            sides = [side for side in sides if side[1] in self.relations[side[0]].columns]
-            for left_column, right_column in pairwise(sides):
+        for using_column in join.args.get("using") or []:
+            side_columns = [
+                (alias, using_column.name.lower()) for alias, relation in self.relations.items()
+            ]
+            side_columns = [
+                side for side in side_columns if side[1] in self.relations[side[0]].columns
+            ]
+            for left_column, right_column in pairwise(side_columns):
                 self._rules += [
                     (frozenset({left_column}), right_column),
                     (frozenset({right_column}), left_column),
@@ -341,9 +358,9 @@ class Scope:
                 column = self.resolve(target) if isinstance(target, exp.Column) else None
                 if column is None or (target_alias is not None and column[0] != target_alias):
                     continue
-                sources = self._columns(determinant)
-                if sources or allow_constants:
-                    self._rules.append((frozenset(sources), column))
+                determinant_columns = self._columns(determinant)
+                if determinant_columns or allow_constants:
+                    self._rules.append((frozenset(determinant_columns), column))
 
     def _columns(self, expression: Node) -> set[Column]:
         columns = (node for node in _own_nodes(expression) if isinstance(node, exp.Column))
@@ -358,13 +375,17 @@ def _subquery_keys(select: exp.Select) -> Iterator[frozenset[str]]:
     """Yield the keys of a subquery's result that follow from its groups or aggregates."""
     group = select.args.get("group")
     if group is None:
-        if any(isinstance(n, exp.AggFunc) for item in select.expressions for n in _own_nodes(item)):
+        if any(
+            isinstance(node, exp.AggFunc)
+            for item in select.expressions
+            for node in _own_nodes(item)
+        ):
             yield frozenset()  # the result has a single row
         return
-    names = {
+    aliases_by_sql = {
         item.unalias().sql().lower(): item.alias_or_name.lower() for item in select.expressions
     }
-    group_names = [names.get(expression.sql().lower()) for expression in group.expressions]
+    group_names = [aliases_by_sql.get(expression.sql().lower()) for expression in group.expressions]
     key = frozenset(name for name in group_names if name is not None)
     if len(key) == len(group_names):
         yield key

@@ -155,13 +155,13 @@ class MySQLDatabases:
 
     def _load(self, dump: Path, on_message: Callable[[str], None]) -> None:
         databases = names(dump)
-        text = read(dump)
+        dump_text = read(dump)
         with _cursor(self._admin) as cursor:
             cursor.execute("SELECT VERSION(), @@lower_case_table_names")
-            version, lower_case = cursor.fetchone()
+            version, lower_case_mode = cursor.fetchone()
             self.is_mariadb = "mariadb" in version.lower()
             self.engine = f"{'MariaDB' if self.is_mariadb else 'MySQL'} {version.split('-')[0]}"
-            if lower_case == 0:
+            if lower_case_mode == 0:
                 on_message(
                     "this server tells upper from lower case in names of tables "
                     "(lower_case_table_names=0), unlike that of 2023: many queries will fail"
@@ -177,7 +177,7 @@ class MySQLDatabases:
         # Each database gets a new session, because its dump changes the session's settings.
         for name in databases:
             with _cursor({**self._admin, "database": name}) as cursor:
-                for statement in section(text, name):
+                for statement in section(dump_text, name):
                     cursor.execute(statement)
                 _analyse(cursor)
 
@@ -208,8 +208,8 @@ def _analyse(cursor: Any) -> None:
     If the server computed them later, query plans and the order of rows would change.
     """
     cursor.execute("SHOW FULL TABLES WHERE Table_type = 'BASE TABLE'")
-    if tables := [quote_identifier(name, "`") for name, _ in cursor.fetchall()]:
-        cursor.execute(f"ANALYZE TABLE {', '.join(tables)}")
+    if quoted_tables := [quote_identifier(table_name, "`") for table_name, _ in cursor.fetchall()]:
+        cursor.execute(f"ANALYZE TABLE {', '.join(quoted_tables)}")
 
 
 @contextmanager
@@ -339,10 +339,10 @@ class MySQLConnection:
             raise DatabaseError(f"the server was lost: {error}") from error
         except RuntimeError as error:  # the driver needs the package `cryptography`
             raise UsageError(f"cannot connect to the server: {error}") from error
-        settings = f"SET max_execution_time = {TIMEOUT * 1000:.0f}"
+        settings_sql = f"SET max_execution_time = {TIMEOUT * 1000:.0f}"
         if self._is_mariadb:
-            settings = f"SET max_statement_time = {TIMEOUT}, sql_mode = '{_MODE}', {_MARIADB}"
-        self._query(f"{settings}, sql_select_limit = {MAX_ROWS}")
+            settings_sql = f"SET max_statement_time = {TIMEOUT}, sql_mode = '{_MODE}', {_MARIADB}"
+        self._query(f"{settings_sql}, sql_select_limit = {MAX_ROWS}")
 
     def _reopen(self) -> None:
         self.close()
@@ -381,7 +381,7 @@ def remove_group_order(sql: str) -> str:
         tokens = MySQL().tokenize(sql)
     except PARSE_ERRORS:
         return sql
-    depth, is_grouped, end = 0, False, len(sql)
+    depth, is_grouped, group_end = 0, False, len(sql)
     for token in tokens:
         depth += (token.token_type == TokenType.L_PAREN) - (token.token_type == TokenType.R_PAREN)
         if depth:
@@ -401,8 +401,12 @@ def remove_group_order(sql: str) -> str:
             TokenType.FOR,
             TokenType.INTO,
         ):
-            end = min(end, token.start)
-    return f"{sql[:end].rstrip()} ORDER BY NULL {sql[end:]}".rstrip() if is_grouped else sql
+            group_end = min(group_end, token.start)
+    return (
+        f"{sql[:group_end].rstrip()} ORDER BY NULL {sql[group_end:]}".rstrip()
+        if is_grouped
+        else sql
+    )
 
 
 def read_tables(cursor: Any, database: str) -> Tables:
@@ -421,11 +425,11 @@ def read_tables(cursor: Any, database: str) -> Tables:
         "WHERE table_schema = %s AND non_unique = 0",
         (database,),
     )
-    nullable = set()
-    for table, index, column, null in cursor.fetchall():
-        keys.setdefault((table.lower(), index), set()).add(column.lower())
-        if null == "YES":
-            nullable.add((table.lower(), index))
+    nullable_keys = set()
+    for table, index_name, column, nullability in cursor.fetchall():
+        keys.setdefault((table.lower(), index_name), set()).add(column.lower())
+        if nullability == "YES":
+            nullable_keys.add((table.lower(), index_name))
     return {
         table: Relation(
             f"{database}.{table}",
@@ -433,7 +437,7 @@ def read_tables(cursor: Any, database: str) -> Tables:
             tuple(
                 frozenset(key)
                 for index_id, key in keys.items()
-                if index_id[0] == table and index_id not in nullable
+                if index_id[0] == table and index_id not in nullable_keys
             ),
         )
         for table, column_names in columns.items()
@@ -447,12 +451,14 @@ def conversions() -> dict[Any, Any]:
 
     custom_conversions: dict[Any, Any] = dict(default_conversions)
     custom_conversions[FIELD_TYPE.BIT] = _bits
-    for kind, value_type in (
+    for field_type, value_type in (
         (FIELD_TYPE.DATE, date),
         (FIELD_TYPE.DATETIME, datetime),
         (FIELD_TYPE.TIMESTAMP, datetime),
     ):
-        custom_conversions[kind] = _valid_date_conversion(default_conversions[kind], value_type)
+        custom_conversions[field_type] = _valid_date_conversion(
+            default_conversions[field_type], value_type
+        )
     return custom_conversions
 
 

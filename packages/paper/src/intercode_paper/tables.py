@@ -150,9 +150,9 @@ def rates(folder: Path, skip: Callable[[SkippedFile], None] = lambda file: None)
             if (results_file.experiment.env, results_file.experiment.model) == (env, model)
         ]
         for experiment, experiment_files, is_first_turn in _list_experiments(env, model_files):
-            name = experiment.label(file.experiment for file in model_files)
+            label = experiment.label(file.experiment for file in model_files)
             all_rates += _group_rates(
-                replace(experiment, strategy=name), experiment_files, is_first_turn
+                replace(experiment, strategy=label), experiment_files, is_first_turn
             )
     return all_rates
 
@@ -163,21 +163,28 @@ def tables(all_rates: Sequence[Rate]) -> list[Table]:
     Each group of episodes has a column.
     """
     result_tables = []
-    for env in dict.fromkeys(entry.env for entry in all_rates):
-        env_rates = [entry for entry in all_rates if entry.env == env]
-        groups = list(dict.fromkeys(entry.group for entry in env_rates))
+    for env in dict.fromkeys(group_rate.env for group_rate in all_rates):
+        env_rates = [group_rate for group_rate in all_rates if group_rate.env == env]
+        groups = list(dict.fromkeys(group_rate.group for group_rate in env_rates))
         groups.sort(key=lambda group: (group == "all", *_group_order(group)))
         rows = []
-        for model, strategy in dict.fromkeys((entry.model, entry.strategy) for entry in env_rates):
+        for model, strategy in dict.fromkeys(
+            (group_rate.model, group_rate.strategy) for group_rate in env_rates
+        ):
             row = {
                 candidate.group: candidate
                 for candidate in env_rates
                 if (candidate.model, candidate.strategy) == (model, strategy)
             }
-            total = row["all"]
+            total_rate = row["all"]
             rates = [row[group].value if group in row else None for group in groups]
             rows.append(
-                (f"{model}, {strategy}", *rates, (total.low, total.high), _solved_count(env, total))
+                (
+                    f"{model}, {strategy}",
+                    *rates,
+                    (total_rate.low, total_rate.high),
+                    _solved_count(env, total_rate),
+                )
             )
         result_tables.append(
             Table(
@@ -194,12 +201,12 @@ def tables(all_rates: Sequence[Rate]) -> list[Table]:
     return result_tables
 
 
-def _solved_count(env: str, total: Rate) -> str:
-    text = f"{total.successes} of {total.episodes}"
-    complete_count = EPISODE_COUNTS.get(env, total.episodes)
+def _solved_count(env: str, total_rate: Rate) -> str:
+    text = f"{total_rate.successes} of {total_rate.episodes}"
+    complete_count = EPISODE_COUNTS.get(env, total_rate.episodes)
     return (
         text
-        if total.episodes == complete_count
+        if total_rate.episodes == complete_count
         else f"{text} (the rest of {complete_count} is not there)"
     )
 
@@ -251,17 +258,25 @@ def _parse_experiment(path: Path) -> _Experiment | None:
     # A name with unknown words after ``N_turns``, such as ``_old``, denotes no experiment.
     if match is None or "_turns" in match["what"]:
         return None
-    description, turns = match["what"], int(match["turns"] or 0)
-    key = next((key for key in _STRATEGIES if f"{description}_".startswith(f"{key}_")), None)
-    if key is None and not turns:
+    description, turn_limit = match["what"], int(match["turns"] or 0)
+    strategy_key = next(
+        (
+            strategy_key
+            for strategy_key in _STRATEGIES
+            if f"{description}_".startswith(f"{strategy_key}_")
+        ),
+        None,
+    )
+    if strategy_key is None and not turn_limit:
         return None
-    strategy = _STRATEGIES[key or "multiturn"]
+    strategy = _STRATEGIES[strategy_key or "multiturn"]
     return _Experiment(
         env=match["env"],
-        model=(description[len(key) + 1 :] if key else description) or path.parent.name,
-        strategy=_SINGLE if strategy == _TRIES and turns == 1 else strategy,
+        model=(description[len(strategy_key) + 1 :] if strategy_key else description)
+        or path.parent.name,
+        strategy=_SINGLE if strategy == _TRIES and turn_limit == 1 else strategy,
         handicap=_HANDICAP in path.stem,
-        turns=turns,
+        turns=turn_limit,
     )
 
 
@@ -271,10 +286,12 @@ def _load_file(path: Path, experiment: _Experiment) -> _File:
         open_record(path).close()
     except OSError as error:
         raise RecordError(f"cannot read {path}: {error.strerror}") from error
-    run = load_results(path)
+    recorded_run = load_results(path)
     # For refined Plan & Solve on Bash, only the recorded path of the data file has the file system.
-    file_system_match = _SYSTEM.search(path.stem) or _SYSTEM.search(run.episodes[0].dataset)
-    return _File(experiment, file_system_match[0] if file_system_match else "", run)
+    file_system_match = _SYSTEM.search(path.stem) or _SYSTEM.search(
+        recorded_run.episodes[0].dataset
+    )
+    return _File(experiment, file_system_match[0] if file_system_match else "", recorded_run)
 
 
 # Rates
@@ -321,14 +338,17 @@ def _list_experiments(
 def _group_rates(
     experiment: _Experiment, files: Iterable[_File], is_first_turn: bool
 ) -> list[Rate]:
-    groups: dict[str, list[bool]] = {"all": []}
+    flags_by_group: dict[str, list[bool]] = {"all": []}
     for file in files:
         for episode in file.run.episodes:
             success = _is_solved_in_first_turn(episode) if is_first_turn else episode.success
-            groups["all"].append(success)
-            if name := episode.hardness or file.system:
-                groups.setdefault(name, []).append(success)
-    return [_make_rate(experiment, name, success_flags) for name, success_flags in groups.items()]
+            flags_by_group["all"].append(success)
+            if group := episode.hardness or file.system:
+                flags_by_group.setdefault(group, []).append(success)
+    return [
+        _make_rate(experiment, group, success_flags)
+        for group, success_flags in flags_by_group.items()
+    ]
 
 
 def _is_solved_in_first_turn(episode: RecordedEpisode) -> bool:

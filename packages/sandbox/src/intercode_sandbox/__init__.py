@@ -56,8 +56,8 @@ def __getattr__(name: str) -> Any:
 
     # This check precedes the import, because the modules with the public names import modules that
     # only Linux has.
-    if system := unsupported_system():
-        raise SandboxUnavailableError(system)
+    if message := unsupported_system():
+        raise SandboxUnavailableError(message)
     module = importlib.import_module(f"{__name__}.{_MODULES.get(name, 'base')}")
     value = globals()[name] = getattr(module, name)
     return value

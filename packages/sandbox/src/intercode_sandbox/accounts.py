@@ -44,7 +44,7 @@ class Account:
         return f"{self.uid}:{','.join(map(str, (self.gid, *self.groups)))}"
 
 
-def resolve_account(text: str, read: FileReader) -> Account:
+def resolve_account(user_spec: str, read_file: FileReader) -> Account:
     """Resolve the user that an image's ``USER`` instruction names.
 
     If the text names no group, the group id is that of ``/etc/passwd``, or 0 for a user without an
@@ -54,66 +54,77 @@ def resolve_account(text: str, read: FileReader) -> Account:
     commas.
 
     Args:
-        text: ``NAME`` or ``UID``, with an optional ``:GROUP`` or ``:GROUP,GID,…``. A missing user
-            is root. A number is valid without an entry in the image.
-        read: Reads a file of the image.
+        user_spec: ``NAME`` or ``UID``, with an optional ``:GROUP`` or ``:GROUP,GID,…``. A missing
+            user is root. A number is valid without an entry in the image.
+        read_file: Reads a file of the image.
 
     Raises:
         LookupError: The image has no user or group of that name.
     """
-    name, _, group = text.partition(":")
-    name = name or "0"
-    group, *other_groups = group.split(",")
-    users = [u for u in _parse_table(read("/etc/passwd")) if len(u) > 5 and u[3].isdecimal()]
-    user_fields = next((user for user in users if name in (user[0], user[2])), None)
-    if user_fields is None and not name.isdecimal():
-        raise LookupError(f"the image has no user {name!r}")
-    uid, gid = (int(user_fields[2]), int(user_fields[3])) if user_fields else (int(name), 0)
-    home, login = (user_fields[5] or "/", user_fields[0]) if user_fields else ("/", name)
-    groups = _parse_table(read("/etc/group"))
-    if not group:
-        group_ids = [g[2] for g in groups if login in g[-1].split(",")] if uid else []
+    user_name, _, primary_group = user_spec.partition(":")
+    user_name = user_name or "0"
+    primary_group, *other_group_ids = primary_group.split(",")
+    user_rows = [
+        user_row
+        for user_row in _parse_table(read_file("/etc/passwd"))
+        if len(user_row) > 5 and user_row[3].isdecimal()
+    ]
+    user_fields = next((user for user in user_rows if user_name in (user[0], user[2])), None)
+    if user_fields is None and not user_name.isdecimal():
+        raise LookupError(f"the image has no user {user_name!r}")
+    uid, gid = (int(user_fields[2]), int(user_fields[3])) if user_fields else (int(user_name), 0)
+    home, login = (user_fields[5] or "/", user_fields[0]) if user_fields else ("/", user_name)
+    group_rows = _parse_table(read_file("/etc/group"))
+    if not primary_group:
+        group_ids = (
+            [group_row[2] for group_row in group_rows if login in group_row[-1].split(",")]
+            if uid
+            else []
+        )
         return Account(uid, gid, home, login, tuple(map(int, group_ids)))
-    group_text = next((g[2] for g in groups if group in (g[0], g[2])), group)
-    for group_id in (group_text, *other_groups):
+    primary_group_id = next(
+        (group_row[2] for group_row in group_rows if primary_group in (group_row[0], group_row[2])),
+        primary_group,
+    )
+    for group_id in (primary_group_id, *other_group_ids):
         if not group_id.isdecimal():
             raise LookupError(f"the image has no group {group_id!r}")
-    return Account(uid, int(group_text), home, login, tuple(map(int, other_groups)))
+    return Account(uid, int(primary_group_id), home, login, tuple(map(int, other_group_ids)))
 
 
 def _parse_table(text: str) -> list[list[str]]:
     """Split the lines of an account table into fields; drop lines without an id as third field."""
-    lines = [line.split(":") for line in text.splitlines()]
-    return [line for line in lines if len(line) > 2 and line[2].isdecimal()]
+    rows = [row.split(":") for row in text.splitlines()]
+    return [row for row in rows if len(row) > 2 and row[2].isdecimal()]
 
 
-def look_up_user(user: str, ids: int, users: Callable[[], str]) -> User:
+def look_up_user(user: str, id_count: int, read_passwd: Callable[[], str]) -> User:
     """Resolve the user of a program, by a name in the sandbox or by ``uid[:gid]``.
 
     Args:
         user: The name, or the numbers. ``root`` is always 0; a missing gid is equal to the uid.
-        ids: The number of user ids that the sandbox has: valid ids are below this number.
-        users: A function that returns the text of the sandbox's ``/etc/passwd``.
+        id_count: The number of user ids that the sandbox has: valid ids are below this number.
+        read_passwd: A function that returns the text of the sandbox's ``/etc/passwd``.
 
     Raises:
         LookupError: The user does not exist, or has an id that the sandbox does not have.
     """
     if user in ("root", "0"):
         return User()
-    name, _, group = user.partition(":")
-    uid, gid = (name, group) if name.isdecimal() else _find_ids(name, users())
+    name, _, gid_text = user.partition(":")
+    uid, gid = (name, gid_text) if name.isdecimal() else _find_ids(name, read_passwd())
     if not uid.isdecimal():
         raise LookupError(f"the sandbox has no user {user!r}")
     if not gid.isdecimal():
         gid = uid
-    if max(len(uid), len(gid)) > _MAX_ID_DIGITS or int(uid) >= ids or int(gid) >= ids:
-        limit_text = f"ids 0 to {ids - 1} are all that it has"
+    if max(len(uid), len(gid)) > _MAX_ID_DIGITS or int(uid) >= id_count or int(gid) >= id_count:
+        limit_text = f"ids 0 to {id_count - 1} are all that it has"
         raise LookupError(f"the sandbox cannot have user {user!r}: {limit_text}")
     return User(int(uid), int(gid))
 
 
-def _find_ids(name: str, users: str) -> tuple[str, str]:
-    for line in users.split("\n"):
+def _find_ids(name: str, passwd_text: str) -> tuple[str, str]:
+    for line in passwd_text.split("\n"):
         fields = line.split(":")
         if len(fields) > 3 and fields[0] == name:
             return fields[2], fields[3]

@@ -120,17 +120,17 @@ def _make_stoppable(
     @wraps(method)
     async def call(self: AsyncSandbox, /, *args: P.args, **options: P.kwargs) -> T:
         with ExitStack() as stack:
-            cancellation = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-            stack.callback(os.close, cancellation)
-            stop, options["stop"] = options.get("stop"), cancellation
-            if stop is not None:
-                stop_events = stack.enter_context(select.epoll())
-                stop_events.register(cancellation, select.EPOLLIN)
-                stop_events.register(stop, select.EPOLLIN)  # type: ignore[arg-type]
-                options["stop"] = stop_events.fileno()
+            cancel_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            stack.callback(os.close, cancel_fd)
+            caller_stop_fd, options["stop"] = options.get("stop"), cancel_fd
+            if caller_stop_fd is not None:
+                stop_epoll = stack.enter_context(select.epoll())
+                stop_epoll.register(cancel_fd, select.EPOLLIN)
+                stop_epoll.register(caller_stop_fd, select.EPOLLIN)  # type: ignore[arg-type]
+                options["stop"] = stop_epoll.fileno()
             return await self.run(
                 lambda sandbox: method(sandbox, *args, **options),
-                stop=partial(os.eventfd_write, cancellation, 1),
+                stop=partial(os.eventfd_write, cancel_fd, 1),
             )
 
     return call
@@ -198,15 +198,17 @@ class AsyncSandbox:
         """
         async with self._call_lock:
             await self._start()
-            work = partial(call, self.sandbox)
-            return await _run_on_thread(threads(os.getpid()), work, stop, discard)
+            bound_call = partial(call, self.sandbox)
+            return await _run_on_thread(threads(os.getpid()), bound_call, stop, discard)
 
     async def _start(self) -> None:
         if self._closed:
             raise SandboxClosedError("the sandbox is closed")
         if self._sandbox is None and self._request is not None:
-            start, executor = self._request.start, threads(os.getpid())
-            backend = await _run_on_thread(executor, start, discard=lambda backend: backend.close())
+            start_backend, executor = self._request.start, threads(os.getpid())
+            backend = await _run_on_thread(
+                executor, start_backend, discard=lambda backend: backend.close()
+            )
             self._sandbox = Sandbox.from_backend(backend)
             # A task may have called `close` during the start, when no sandbox existed to be ended.
             if self._closed:

@@ -66,9 +66,9 @@ class Limits:
     raise them. If the constructor gets None: the limits that differ from their defaults."""
 
     def __post_init__(self) -> None:
-        for name, read in LIMITS.items():
+        for name, parse_limit in LIMITS.items():
             try:
-                object.__setattr__(self, name, read(getattr(self, name)))
+                object.__setattr__(self, name, parse_limit(getattr(self, name)))
             except ValueError as error:
                 raise UsageError(f"limit {name!r} {error}") from None
         if self.overrides is None:
@@ -584,14 +584,14 @@ def was_caused_inside(evidence: Evidence) -> bool:
     return evidence.exit_code != -signal.SIGKILL or evidence.starved
 
 
-def cause_of_death(errors: str) -> str:
+def cause_of_death(error_output: str) -> str:
     """Return the line of a Python process's error output that names the cause of its end.
 
     Args:
-        errors: The error output. After a fatal error of Python, a traceback for each thread
+        error_output: The error output. After a fatal error of Python, a traceback for each thread
             follows the line with the cause. Otherwise the last line has the cause.
     """
-    lines = errors.strip().splitlines() or [""]
+    lines = error_output.strip().splitlines() or [""]
     return next((line for line in lines if line.startswith("Fatal Python error")), lines[-1])
 
 
@@ -647,5 +647,5 @@ class OutputBuffer:
         match = _PARTIAL_CHARACTER_HEAD.search(self._head, max(0, len(self._head) - 3))
         head = bytes(self._head[: match.start() if match else None])
         tail = bytes(_PARTIAL_CHARACTER_TAIL.sub(b"", self._tail, count=1))
-        cut_bytes = self.total - len(head) - len(tail)
-        return head + b"\n[... %d bytes cut ...]\n" % cut_bytes + tail
+        cut_byte_count = self.total - len(head) - len(tail)
+        return head + b"\n[... %d bytes cut ...]\n" % cut_byte_count + tail

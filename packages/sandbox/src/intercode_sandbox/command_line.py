@@ -65,8 +65,8 @@ def run(arguments: argparse.Namespace) -> int:
     with closing(provider.start(arguments.image, limits, network)) as sandbox:
         stdin = sys.stdin.buffer.read() if arguments.stdin else None
         result = sandbox.exec(arguments.program, stdin=stdin, user=arguments.user)
-        for stream, data in ((sys.stdout, result.stdout), (sys.stderr, result.stderr)):
-            stream.buffer.write(data)
+        for stream, output in ((sys.stdout, result.stdout), (sys.stderr, result.stderr)):
+            stream.buffer.write(output)
             stream.flush()
         if arguments.changes:
             for change in sandbox.changes():
@@ -87,12 +87,17 @@ def doctor() -> int:
     """
     from intercode_sandbox.doctor import check_docker, check_native
 
-    native, docker_checks = check_native(), check_docker()
-    for check in (*native, *docker_checks):
+    native_checks, docker_checks = check_native(), check_docker()
+    for check in (*native_checks, *docker_checks):
         detail = check.detail + (f"\nto fix it: {check.fix}" if check.fix and not check.ok else "")
-        text = "".join(c if c.isprintable() or c == "\n" else "?" for c in detail)
-        print(f"{_MARKS[check.ok]}  {check.name:20}  {text}".replace("\n", f"\n{'':28}"))
-    return int(any(check.ok is False for check in native))
+        printable_detail = "".join(
+            character if character.isprintable() or character == "\n" else "?"
+            for character in detail
+        )
+        print(
+            f"{_MARKS[check.ok]}  {check.name:20}  {printable_detail}".replace("\n", f"\n{'':28}")
+        )
+    return int(any(check.ok is False for check in native_checks))
 
 
 def _make_parser() -> argparse.ArgumentParser:
@@ -122,13 +127,13 @@ def _make_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="list changed files on standard error; default: no list",
     )
-    for name in _LIMITS:
-        unit = {"timeout": "seconds", "processes": "a number"}.get(name, "bytes, or 512M")
-        default = getattr(Limits(), name)
+    for limit_name in _LIMITS:
+        unit = {"timeout": "seconds", "processes": "a number"}.get(limit_name, "bytes, or 512M")
+        default = getattr(Limits(), limit_name)
         default_text = f"{default >> 20}M" if unit.startswith("bytes") else f"{default:g}"
         add_option(
-            f"--{name}",
-            type=int if name == "processes" else str,
+            f"--{limit_name}",
+            type=int if limit_name == "processes" else str,
             metavar="N",
             help=f"limit: {unit}; default: {default_text}",
         )

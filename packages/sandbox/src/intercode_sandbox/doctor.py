@@ -68,20 +68,20 @@ class Check:
 
 
 def run_check(
-    name: str, check: Callable[[], Check | Sequence[Check]], ok: bool | None
+    name: str, check: Callable[[], Check | Sequence[Check]], ok_on_error: bool | None
 ) -> list[Check]:
     """Run a check, and return its results. If the check raises an error, return that as the result.
 
     Args:
         name: The result's name if the check raises an error.
         check: A function that returns one result, or several.
-        ok: `Check.ok` of the result if the check raises an error: False, or None if sandboxes work
-            without the checked feature.
+        ok_on_error: `Check.ok` of the result if the check raises an error: False, or None if
+            sandboxes work without the checked feature.
     """
     try:
         findings = check()
     except Exception as error:  # noqa: BLE001 - a machine may refuse anything, and it is reported
-        return [failed_check(name, ok, error)]
+        return [failed_check(name, ok_on_error, error)]
     return [findings] if isinstance(findings, Check) else [*findings]
 
 
@@ -97,12 +97,16 @@ def failed_check(name: str, ok: bool | None, error: Exception) -> Check:
     """
     if isinstance(error, SandboxUnavailableError):
         return Check(name, ok, error.reason, error.fix)
-    kind = "" if isinstance(error, InterCodeError) else f"{type(error).__name__}: "
-    rules = _rules_in_force()
-    detail = f"{kind}{error}"
-    if rules and rules[0].reason not in detail:
-        detail += f"; on this machine {', '.join(rule.reason for rule in rules)}"
-    fix = getattr(error, "fix", "") or next((rule.fix for rule in rules if rule.fix), "")
+    error_prefix = "" if isinstance(error, InterCodeError) else f"{type(error).__name__}: "
+    restrictions = _rules_in_force()
+    detail = f"{error_prefix}{error}"
+    if restrictions and restrictions[0].reason not in detail:
+        detail += (
+            f"; on this machine {', '.join(restriction.reason for restriction in restrictions)}"
+        )
+    fix = getattr(error, "fix", "") or next(
+        (restriction.fix for restriction in restrictions if restriction.fix), ""
+    )
     return Check(name, ok, detail, fix)
 
 
@@ -163,13 +167,13 @@ def _check_native_sandbox() -> list[Check]:
     with closing(NativeProvider()) as provider:
         with closing(provider.start("host")) as sandbox:
             result = sandbox.exec(["/bin/bash", "-c", "echo works"])
-        facts = provider.facts()
+        provider_facts = provider.facts()
     if result.stdout != b"works\n":
         output = (result.stdout + result.stderr).decode(errors="replace").strip()
         return [Check("sandbox", False, f"a command did not run: {output}", "report this as a bug")]
     return [
         Check("sandbox", True, f"native sandboxes work, {_identity_text()}"),
-        _check_memory(facts),
+        _check_memory(provider_facts),
         _check_workers(),
     ]
 
@@ -181,11 +185,13 @@ def _check_workers() -> Check:
     """
     with closing(NativeProvider(preload=[_ANY_MODULE])) as provider:
         try:
-            flaw = provider.facts().get("fork_flaw", "")
+            fork_flaw = provider.facts().get("fork_flaw", "")
         except InterCodeError as error:
             return failed_check("workers", False, error)
-    if flaw:
-        detail = f"this Python is forked by os.fork, with more memory each: {cause_of_death(flaw)}"
+    if fork_flaw:
+        detail = (
+            f"this Python is forked by os.fork, with more memory each: {cause_of_death(fork_flaw)}"
+        )
         return Check("workers", None, detail, "use a Python that InterCode declares")
     return Check("workers", True, "SQL and Python run in forks of this Python")
 
@@ -200,13 +206,13 @@ def _identity_text() -> str:
     return f"all with your id, {os.geteuid()}"
 
 
-def _check_memory(facts: dict[str, Any]) -> Check:
-    if facts["cgroup"]:
-        controllers = ", ".join(facts["controllers"])
+def _check_memory(provider_facts: dict[str, Any]) -> Check:
+    if provider_facts["cgroup"]:
+        controllers_text = ", ".join(provider_facts["controllers"])
         return Check(
             "memory limit",
             True,
-            f"for whole sandboxes, by cgroup v{facts['cgroup']}: {controllers}",
+            f"for whole sandboxes, by cgroup v{provider_facts['cgroup']}: {controllers_text}",
         )
     detail, fix = _memory_advice()
     return Check(
@@ -223,11 +229,13 @@ def _memory_advice() -> tuple[str, str]:
 
     The command is empty if no single command does so.
     """
-    if is_root() and (points := cgroup.read_only()):
-        return "what there is", " && ".join(f"mount -o remount,bind,rw {point}" for point in points)
+    if is_root() and (mount_points := cgroup.read_only()):
+        return "what there is", " && ".join(
+            f"mount -o remount,bind,rw {mount_point}" for mount_point in mount_points
+        )
     if in_container():
-        if limit := cgroup.own_memory_limit():
-            return f"the {limit / 2**30:.1f} GiB of this container", ""
+        if memory_limit := cgroup.own_memory_limit():
+            return f"the {memory_limit / 2**30:.1f} GiB of this container", ""
         return "what there is", container_remedy(
             "--memory 8g", "resources: {limits: {memory: 8Gi}}"
         )
@@ -238,8 +246,11 @@ def _memory_advice() -> tuple[str, str]:
 
 def _has_user_manager() -> bool:
     """Return whether the user has a systemd user manager, which can delegate a cgroup."""
-    folder = os.environ.get("XDG_RUNTIME_DIR", f"/run/user/{os.geteuid()}")
-    return shutil.which("systemd-run") is not None and Path(folder, "systemd/private").exists()
+    xdg_runtime_folder = os.environ.get("XDG_RUNTIME_DIR", f"/run/user/{os.geteuid()}")
+    return (
+        shutil.which("systemd-run") is not None
+        and Path(xdg_runtime_folder, "systemd/private").exists()
+    )
 
 
 def _check_open_files() -> Check:
@@ -251,20 +262,20 @@ def _check_open_files() -> Check:
 
 
 def _check_processes() -> Check:
-    text = read_if_there("/proc/sys/kernel/pid_max")
-    if not text:
+    pid_max_text = read_if_there("/proc/sys/kernel/pid_max")
+    if not pid_max_text:
         return Check("process ids", None, "/proc does not show the maximum number")
-    limit = int(text)
+    pid_max = int(pid_max_text)
     cgroup_limit = cgroup.own_process_limit()
     if cgroup_limit is not None and cgroup_limit < _MIN_PROCESSES:
         fix = container_remedy("--pids-limit -1", "a higher podPidsLimit of the kubelet")
         detail = f"a cgroup permits {cgroup_limit} processes and threads, which all sandboxes share"
         return Check("process ids", None, detail, fix)
-    ok = True if limit >= 32_768 else None
+    ok = True if pid_max >= 32_768 else None
     return Check(
         "process ids",
         ok,
-        f"pid_max is {limit}: the maximum number of processes and threads on the whole machine",
+        f"pid_max is {pid_max}: the maximum number of processes and threads on the whole machine",
         "" if ok else kernel_setting_command("kernel/pid_max", 4_194_304),
     )
 
@@ -274,9 +285,9 @@ def _check_cache() -> Check:
         root = cache_root()
     except UsageError as error:
         return Check("image cache", False, str(error), _CACHE_COMMAND)
-    folder = next(path for path in (root, *root.parents) if os.access(path, os.F_OK))
-    free_bytes = shutil.disk_usage(folder).free
-    if not os.access(folder, os.W_OK):
+    existing_folder = next(path for path in (root, *root.parents) if os.access(path, os.F_OK))
+    free_bytes = shutil.disk_usage(existing_folder).free
+    if not os.access(existing_folder, os.W_OK):
         return Check("image cache", False, f"{root} cannot be written", _CACHE_COMMAND)
     ok = True if free_bytes >= _MIN_CACHE_BYTES else None
     return Check(
@@ -310,10 +321,10 @@ def _check_engine() -> list[Check]:
             return [failed_check("docker", None, error)]
         detail = f"no engine at {default_url()}: --sandbox native only"
         return [Check("docker", None, detail, getattr(error, "fix", ""))]
-    sandbox = run_check(DOCKER_SANDBOX, _check_docker_sandbox, None)
+    sandbox_checks = run_check(DOCKER_SANDBOX, _check_docker_sandbox, None)
     return [
         _engine_check(info),
-        *sandbox,
+        *sandbox_checks,
         _check_user(info),
         _check_disk(info),
         _check_cgroup(info),
@@ -330,43 +341,45 @@ def _engine_check(info: dict[str, Any]) -> Check:
 
 
 def _check_docker_sandbox() -> Check:
-    name = DOCKER_SANDBOX
+    check_name = DOCKER_SANDBOX
     provider = DockerProvider()
     try:
         with closing(provider.start("host")) as sandbox:
             result = sandbox.exec(["/bin/bash", "-c", "echo works"])
-            clean = sandbox.changes() == []
+            is_clean = sandbox.changes() == []
     finally:
         with suppress(InterCodeError):
             provider.close()
-    if result.stdout != b"works\n" or not clean:
+    if result.stdout != b"works\n" or not is_clean:
         output = (result.stdout + result.stderr).decode(errors="replace").strip()
-        return Check(name, None, f"a command did not run: {output}", "report this as a bug")
-    return Check(name, True, "containers work: --sandbox docker")
+        return Check(check_name, None, f"a command did not run: {output}", "report this as a bug")
+    return Check(check_name, True, "containers work: --sandbox docker")
 
 
 def _check_user(info: dict[str, Any]) -> Check:
-    name = "docker user"
+    check_name = "docker user"
     if has_own_users(info):
-        return Check(name, True, "a container's user 0 is another one on this machine")
+        return Check(check_name, True, "a container's user 0 is another one on this machine")
     return Check(
-        name, None, f"a container's user 0 is this machine's root, {ROOT_RISK}", REMAP_ADVICE
+        check_name, None, f"a container's user 0 is this machine's root, {ROOT_RISK}", REMAP_ADVICE
     )
 
 
 def _check_disk(info: dict[str, Any]) -> Check:
-    name = "docker disk limit"
+    check_name = "docker disk limit"
     if has_quota(info):
-        return Check(name, True, "what a container writes is limited")
+        return Check(check_name, True, "what a container writes is limited")
     detail = (
         "the engine's storage driver has no quotas: one file is limited, but not all of them "
         "together, nor how many there are"
     )
-    return Check(name, None, detail, _QUOTA)
+    return Check(check_name, None, detail, _QUOTA)
 
 
 def _check_cgroup(info: dict[str, Any]) -> Check:
-    name = "docker memory limit"
+    check_name = "docker memory limit"
     if info.get("MemoryLimit") and info.get("PidsLimit", True):
-        return Check(name, True, f"for whole containers, by cgroup v{info.get('CgroupVersion', 1)}")
-    return Check(name, None, "the engine cannot limit memory or processes", "run it as root")
+        return Check(
+            check_name, True, f"for whole containers, by cgroup v{info.get('CgroupVersion', 1)}"
+        )
+    return Check(check_name, None, "the engine cannot limit memory or processes", "run it as root")

@@ -432,8 +432,8 @@ def join(
         while any(not flow.done for flow in flows):
             poll = select.poll()
             for sock in (client, upstream):
-                if events := flows[0].events(sock) | flows[1].events(sock):
-                    poll.register(sock, events)
+                if event_mask := flows[0].events(sock) | flows[1].events(sock):
+                    poll.register(sock, event_mask)
             if not poll.poll(idle_seconds * 1000):
                 return
             for flow in flows:

@@ -145,8 +145,8 @@ class Registry:
         if not isinstance(target, str):
             return target
         _check_target(target)
-        module, _, attribute = target.partition(":")
-        target_module = importlib.import_module(module)
+        module_name, _, attribute = target.partition(":")
+        target_module = importlib.import_module(module_name)
         return attrgetter(attribute)(target_module) if attribute else target_module
 
     def unknown(self, name: str, names: Iterable[str] | None = None) -> UsageError:
@@ -158,8 +158,8 @@ class Registry:
             name: The name.
             names: The valid names; default: all.
         """
-        if (home := self.homes.get(name)) and name not in self:
-            return missing_package_error(f"{self.kind} {name!r}", home)
+        if (home_package := self.homes.get(name)) and name not in self:
+            return missing_package_error(f"{self.kind} {name!r}", home_package)
         suggestion = hint_text(name, self.names() if names is None else names)
         advice = OR_YOUR_OWN if self._takes_files else ""
         return UsageError(f"there is no {self.kind} {name!r}{suggestion}{advice}")

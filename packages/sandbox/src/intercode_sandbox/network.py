@@ -154,33 +154,33 @@ class Policy:
         return self.shared or bool(self.hosts)
 
 
-def _parse_entry(text: object, direct: bool) -> Policy:
+def _parse_entry(text: object, can_be_endpoint: bool) -> Policy:
     """Parse one entry of the option `network`.
 
     Args:
         text: The entry.
-        direct: Whether a name with a port is an endpoint, unless it is an ``https`` URL. Otherwise
-            programs reach the host by the proxy. This machine's host with a port is always an
-            endpoint.
+        can_be_endpoint: Whether a name with a port is an endpoint, unless it is an ``https`` URL.
+            Otherwise programs reach the host by the proxy. This machine's host with a port is
+            always an endpoint.
     """
     if not isinstance(text, str):
         raise UsageError(f"network: a host is a text, not {text!r}")
-    name, port, scheme = _split_entry(text.strip())
-    if port is not None and (name in _LOCAL_NAMES or (direct and scheme != "https")):
-        _check_literal(name, text)
-        return Policy(endpoints=((name, port),))
-    literal = _parse_literal(name)
+    host_name, port, scheme = _split_entry(text.strip())
+    if port is not None and (host_name in _LOCAL_NAMES or (can_be_endpoint and scheme != "https")):
+        _check_literal(host_name, text)
+        return Policy(endpoints=((host_name, port),))
+    literal = _parse_literal(host_name)
     if literal is not None and port is None:
-        raise UsageError(f"network: give the port of an address, as {name}:443: {text!r}")
-    if literal is None and "." not in name and port is None:
+        raise UsageError(f"network: give the port of an address, as {host_name}:443: {text!r}")
+    if literal is None and "." not in host_name and port is None:
         raise UsageError(
             f"network: {text!r} is not a host: give HOST:PORT, a URL, or comma-separated names "
             "such as pypi.org,*.example.org; or no value for the whole network"
         )
-    if name.startswith("*.") and "." not in name[2:]:
+    if host_name.startswith("*.") and "." not in host_name[2:]:
         raise UsageError(f"network: {text!r} is too wide: give no value for the whole network")
-    _check_literal(name, text)
-    return Policy(hosts=(Host(name, port),))
+    _check_literal(host_name, text)
+    return Policy(hosts=(Host(host_name, port),))
 
 
 def _split_entry(text: str) -> tuple[str, int | None, str]:
@@ -247,10 +247,12 @@ def _translations(candidate: Address) -> list[Address]:
     if isinstance(candidate, ipaddress.IPv4Address):
         return []
     address_number = int(candidate)
-    bits = address_number >> 64 << 56 | address_number & (1 << 56) - 1
-    shifts = [88 - prefix for prefix in (32, 40, 48, 56, 64)]
-    shifted_numbers = [address_number, *(bits >> shift for shift in shifts)]
-    return [ipaddress.IPv4Address(word & 0xFFFFFFFF) for word in shifted_numbers]
+    packed_number = address_number >> 64 << 56 | address_number & (1 << 56) - 1
+    shifts = [88 - prefix_length for prefix_length in (32, 40, 48, 56, 64)]
+    shifted_numbers = [address_number, *(packed_number >> shift for shift in shifts)]
+    return [
+        ipaddress.IPv4Address(shifted_number & 0xFFFFFFFF) for shifted_number in shifted_numbers
+    ]
 
 
 def forbidden_reason(candidate: Address) -> str:
@@ -321,8 +323,8 @@ class NetworkGate:
 
     def allowed_text(self) -> str:
         """Return the hosts of the policy's allowlist as a phrase for messages."""
-        hosts = ", ".join(map(str, self.policy.hosts))
-        return f"{hosts} (ports 80 and 443, where none is named)"
+        hosts_text = ", ".join(map(str, self.policy.hosts))
+        return f"{hosts_text} (ports 80 and 443, where none is named)"
 
     def connect_to_host(self, name: str, port: int) -> socket.socket:
         """Connect to a host that a program requested.
@@ -377,14 +379,14 @@ class NetworkGate:
         """
         failure = OSError(f"{destination} has no address")
         reasons = []
-        for family, kind, _, _, socket_address in self._resolve(
+        for family, socket_type, _, _, socket_address in self._resolve(
             name, port, type=socket.SOCK_STREAM
         ):
             candidate = ipaddress.ip_address(str(socket_address[0]).partition("%")[0])
             if reason := refusal_reason(candidate):
                 reasons.append(reason)
                 continue
-            connection = socket.socket(family, kind)
+            connection = socket.socket(family, socket_type)
             try:
                 connection.settimeout(_CONNECT_SECONDS)
                 connection.connect(socket_address)
@@ -397,17 +399,23 @@ class NetworkGate:
         raise failure
 
     def _refuse(self, destination: str, message: str, reason: str) -> None:
-        key = f"{destination}: {reason}"
+        refusal_key = f"{destination}: {reason}"
         with self._lock:
-            if key not in self._refusal_counts and len(self._refusal_counts) >= _MAX_REFUSED_NAMES:
-                key = _OVERFLOW_KEY
-            self._refusal_counts[key] = self._refusal_counts.get(key, 0) + 1
+            if (
+                refusal_key not in self._refusal_counts
+                and len(self._refusal_counts) >= _MAX_REFUSED_NAMES
+            ):
+                refusal_key = _OVERFLOW_KEY
+            self._refusal_counts[refusal_key] = self._refusal_counts.get(refusal_key, 0) + 1
         raise RefusedError(f"{destination} cannot be reached from here: {message}")
 
 
 def _printable_name(name: str) -> str:
     """Return a requested host name for messages: shortened, and "?" for unprintable characters."""
-    return "".join(c if c.isascii() and c.isprintable() else "?" for c in name[:_LONGEST_NAME])
+    return "".join(
+        character if character.isascii() and character.isprintable() else "?"
+        for character in name[:_LONGEST_NAME]
+    )
 
 
 def proxy_variables(port: int) -> dict[str, str]:

@@ -51,10 +51,12 @@ def get_provider(
     for option, value in {"preload": preload, "path": path}.items():
         if isinstance(value, str | os.PathLike):
             raise UsageError(f"{option} must be a list, such as [{os.fspath(value)!r}]")
-    folders = tuple(str(Path(folder).absolute()) for folder in path)
-    key = (absolute(name), tuple(preload), folders)
+    module_folders = tuple(str(Path(folder).absolute()) for folder in path)
+    provider_key = (absolute(name), tuple(preload), module_folders)
     with _lock:
-        if key not in _shared_providers:
-            make = PROVIDERS.resolve(name)
-            _shared_providers[key] = make(preload=preload, path=folders) if preload else make()
-        return _shared_providers[key]
+        if provider_key not in _shared_providers:
+            make_provider = PROVIDERS.resolve(name)
+            _shared_providers[provider_key] = (
+                make_provider(preload=preload, path=module_folders) if preload else make_provider()
+            )
+        return _shared_providers[provider_key]

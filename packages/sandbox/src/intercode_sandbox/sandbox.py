@@ -545,12 +545,12 @@ def _checked_user(user: str | None) -> str | None:
     return user
 
 
-def _as_bytes(data: Data, name: str) -> bytes:
+def _as_bytes(data: Data, argument_name: str) -> bytes:
     """Return data as bytes; encode a string as UTF-8.
 
     Args:
         data: The data.
-        name: The name of the caller's argument, for the error message.
+        argument_name: The name of the caller's argument, for the error message.
 
     Raises:
         UsageError: The data is neither a string nor bytes.
@@ -558,16 +558,16 @@ def _as_bytes(data: Data, name: str) -> bytes:
     if isinstance(data, str):
         return data.encode("utf-8", "surrogateescape")
     if not isinstance(data, bytes | bytearray | memoryview):
-        raise UsageError(f"{name} must be bytes or a text, not {type(data).__name__}")
+        raise UsageError(f"{argument_name} must be bytes or a text, not {type(data).__name__}")
     return bytes(data)
 
 
-def _parse_value(parse: Callable[[object], Value], name: str, value: object) -> Value:
+def _parse_value(parse: Callable[[object], Value], argument_name: str, value: object) -> Value:
     """Return the number that a caller's value means, such as ``"512M"`` or ``"30s"``.
 
     Args:
         parse: The parser, which raises ValueError for an invalid value.
-        name: The name of the caller's argument, for the error message.
+        argument_name: The name of the caller's argument, for the error message.
         value: The value.
 
     Raises:
@@ -576,4 +576,4 @@ def _parse_value(parse: Callable[[object], Value], name: str, value: object) -> 
     try:
         return parse(value)
     except ValueError as error:
-        raise UsageError(f"{name} {error}") from None
+        raise UsageError(f"{argument_name} {error}") from None

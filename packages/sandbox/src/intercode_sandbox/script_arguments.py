@@ -38,7 +38,7 @@ def script(text: str, *arguments: str, shell: Sequence[str] = SHELL) -> Script:
         arguments: The script's ``$0``, ``$1`` and so on.
         shell: The shell, with the options before its script.
     """
-    data = text.encode("utf-8", "surrogateescape")
-    if len(data) <= _MAX_ARGUMENT_BYTES:
+    script_bytes = text.encode("utf-8", "surrogateescape")
+    if len(script_bytes) <= _MAX_ARGUMENT_BYTES:
         return Script([*shell, text, *arguments], None)
-    return Script([*shell, _READ, *arguments], data)
+    return Script([*shell, _READ, *arguments], script_bytes)

@@ -62,10 +62,10 @@ def size(value: object, minimum: int = 1) -> int:
     return byte_count
 
 
-def format_size(count: int) -> str:
+def format_size(byte_count: int) -> str:
     """Return a number of bytes as a text in the largest unit that divides it, such as ``32M``."""
-    unit = next(unit for unit in "TGMK " if count % _UNITS[unit.strip()] == 0)
-    return f"{count // _UNITS[unit.strip()]}{unit}".strip()
+    unit = next(unit for unit in "TGMK " if byte_count % _UNITS[unit.strip()] == 0)
+    return f"{byte_count // _UNITS[unit.strip()]}{unit}".strip()
 
 
 def seconds(value: object) -> float:

@@ -234,7 +234,7 @@ class Budget:
 
     Attributes:
         spent: The cost of replies, plus earlier spending of the budget.
-        reserved_amounts: The reservations of calls whose answer was lost or reported no usage. The
+        presumed_spending: The reservations of calls whose answer was lost or reported no usage. The
             provider may have charged for these calls, so the full reservations count as spent.
     """
 
@@ -264,7 +264,7 @@ class Budget:
         self.spent = (
             replace(previous_spending) if previous_spending is not None else SpendingAmounts()
         )
-        self.reserved_amounts = SpendingAmounts()
+        self.presumed_spending = SpendingAmounts()
         self._reservations = SpendingAmounts()
         self._condition = threading.Condition()
 
@@ -297,15 +297,15 @@ class Budget:
                 self._condition.wait()
 
     def _fits(self, tokens: int, cost: float, reservations: SpendingAmounts) -> bool:
-        used_tokens = self.spent.tokens + self.reserved_amounts.tokens + reservations.tokens
-        paid_cost = self.spent.cost + self.reserved_amounts.cost + reservations.cost
+        used_tokens = self.spent.tokens + self.presumed_spending.tokens + reservations.tokens
+        paid_cost = self.spent.cost + self.presumed_spending.cost + reservations.cost
         return (self.max_tokens is None or used_tokens + tokens <= self.max_tokens) and (
             self.max_cost is None or paid_cost + cost <= self.max_cost + _ROUNDING_TOLERANCE
         )
 
     def _refusal(self, tokens: int, cost: float) -> str:
-        paid_cost = self.spent.cost + self.reserved_amounts.cost
-        used_tokens = self.spent.tokens + self.reserved_amounts.tokens
+        paid_cost = self.spent.cost + self.presumed_spending.cost
+        used_tokens = self.spent.tokens + self.presumed_spending.tokens
         requirements, options = [], []
         if self.max_cost is not None:
             remaining_amount = max(0.0, self.max_cost - paid_cost)
@@ -348,7 +348,7 @@ class Hold:
 
     def presume(self) -> None:
         """End the reservation, and count its full amount, because the actual cost is unknown."""
-        self.budget._end(self, self.budget.reserved_amounts, self.cost, self.tokens)
+        self.budget._end(self, self.budget.presumed_spending, self.cost, self.tokens)
 
     def release(self) -> None:
         """End the reservation and count nothing, because the call cost nothing."""

@@ -27,13 +27,15 @@ from intercode_sandbox.images.base import Progress
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``intercode agents`` to a parser."""
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    add_action(actions, "list", "list the agents and their state")
-    install = add_action(actions, "install", "build the layers of agents")
-    install.add_argument("name", nargs="+", help="an agent's name, from 'intercode agents list'")
-    install.add_argument("-q", "--quiet", action="store_true", help="show no progress")
-    remove = add_action(actions, "remove", "remove the layers of agents")
-    remove.add_argument("name", nargs="+", help="an agent's name")
+    subparsers = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    add_action(subparsers, "list", "list the agents and their state")
+    install_parser = add_action(subparsers, "install", "build the layers of agents")
+    install_parser.add_argument(
+        "name", nargs="+", help="an agent's name, from 'intercode agents list'"
+    )
+    install_parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+    remove_parser = add_action(subparsers, "remove", "remove the layers of agents")
+    remove_parser.add_argument("name", nargs="+", help="an agent's name")
 
 
 def execute(args: argparse.Namespace) -> int:

@@ -36,32 +36,34 @@ impossible, because a client's actions cannot be repeated."""
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``intercode mcp`` to a parser."""
     add_environment(parser)
-    client = parser.add_argument_group("client")
-    client.add_argument(
+    client_group = parser.add_argument_group("client")
+    client_group.add_argument(
         "--show-score", action="store_true", help="report the reward to the client at the end"
     )
-    client.add_argument(
+    client_group.add_argument(
         "--idle",
         type=positive,
         metavar="S",
         help="seconds without a call after which a client counts as disconnected "
         f"(default: none; {IDLE_SECONDS} with --http)",
     )
-    http = parser.add_argument_group("HTTP")
-    http.add_argument("--http", action="store_true", help="serve over HTTP, with parallel episodes")
-    http.add_argument("--host", help=f"address of the server (default: {LOOPBACK})")
-    http.add_argument(
+    http_group = parser.add_argument_group("HTTP")
+    http_group.add_argument(
+        "--http", action="store_true", help="serve over HTTP, with parallel episodes"
+    )
+    http_group.add_argument("--host", help=f"address of the server (default: {LOOPBACK})")
+    http_group.add_argument(
         "--port", type=port, metavar="N", help="port of the server (default: any free one)"
     )
-    http.add_argument(
+    http_group.add_argument(
         "--token-file",
         metavar="FILE",
         help=f"file with the token that clients must send (default: ${TOKEN})",
     )
-    http.add_argument(
+    http_group.add_argument(
         "--token", help="the token itself; other users of this machine can see it in 'ps'"
     )
-    http.add_argument("--json", action="store_true", help="print the URLs as lines of JSON")
+    http_group.add_argument("--json", action="store_true", help="print the URLs as lines of JSON")
     add_tasks(parser, excluded_names=_OMITTED_OPTIONS)
 
 

@@ -202,18 +202,18 @@ class ExternalAgent:
         start_time: float,
     ) -> None:
         """Write the profile's files into the sandbox, and run its command until the end."""
-        agent, run = f"agent {self._agents.name}", self._agents.profile.run
+        agent_label, run_config = f"agent {self._agents.name}", self._agents.profile.run
         fill = self._template_filler(env.observation, session)
-        for path, text in run.files.items():
+        for path, text in run_config.files.items():
             sandbox.write_file(path, fill(text).encode())
-        variables = {name: fill(value) for name, value in run.env.items()}
+        variables = {name: fill(value) for name, value in run_config.env.items()}
         deadline = start_time + (self._agents.limits.seconds or SECONDS)
 
         def execute(argv: list[str]) -> None:
             try:
                 process = sandbox.popen(argv, channels={}, cwd=env.directory, env=variables)
             except (FileNotFoundError, PermissionError) as error:
-                raise AgentStartError(f"{agent} cannot be started: {error}") from None
+                raise AgentStartError(f"{agent_label} cannot be started: {error}") from None
             with closing(process):
                 self._wait(process, deadline)
                 self._exit_status.exit_code = process.poll()
@@ -221,11 +221,13 @@ class ExternalAgent:
                     # `kill` ends the program and all processes that it has started.
                     sandbox.kill()
 
-        if run.before is not None:
-            execute(["/bin/bash", "--norc", "--noprofile", "-c", run.before])
+        if run_config.before is not None:
+            execute(["/bin/bash", "--norc", "--noprofile", "-c", run_config.before])
             if self._exit_status.exit_code != 0:
-                raise AgentStartError(f"{agent}: run.before failed: {self._describe_end(session)}")
-        execute([fill(word) for word in run.command])
+                raise AgentStartError(
+                    f"{agent_label}: run.before failed: {self._describe_end(session)}"
+                )
+        execute([fill(word) for word in run_config.command])
 
     def _refuse_unanswered(self, session: GatewaySession) -> None:
         """Raise an error if the program made no call, or the model did not answer the last call.
@@ -239,36 +241,44 @@ class ExternalAgent:
             ModelError: The model did not answer.
             BudgetError: The run's budget is used up.
         """
-        name, is_limited = self._agents.name, self._budget.reached_limit is not None
-        model_calls = [c for c in session.calls if not c.is_count and not (is_limited and c.unpaid)]
+        agent_name, is_limited = self._agents.name, self._budget.reached_limit is not None
+        model_calls = [
+            model_call
+            for model_call in session.calls
+            if not model_call.is_count and not (is_limited and model_call.unpaid)
+        ]
         if not model_calls and not session.pending_count:
             raise AgentStartError(
-                f"agent {name} did not call its model: {self._describe_end(session)}"
+                f"agent {agent_name} did not call its model: {self._describe_end(session)}"
             )
-        calls = [call for call in model_calls if not call.is_cut]
-        if not calls and self._exit_status.limit is None:
-            raise ModelError(f"agent {name} ended before its model replied")
-        if not calls:
+        uncut_calls = [call for call in model_calls if not call.is_cut]
+        if not uncut_calls and self._exit_status.limit is None:
+            raise ModelError(f"agent {agent_name} ended before its model replied")
+        if not uncut_calls:
             return
-        last_call = calls[-1]
+        last_call = uncut_calls[-1]
         if not last_call.error:
             return
         if session.failure is not None:
             raise session.failure
         if last_call.unpaid:
-            raise BudgetError(f"agent {name} had a call refused: {last_call.error}")
-        if not any(call.is_answered for call in calls):
-            raise ModelError(f"agent {name}: its model replied to no call: {last_call.error}")
+            raise BudgetError(f"agent {agent_name} had a call refused: {last_call.error}")
+        if not any(call.is_answered for call in uncut_calls):
+            raise ModelError(f"agent {agent_name}: its model replied to no call: {last_call.error}")
 
     def _describe_end(self, session: GatewaySession | None) -> str:
         """Return a text about the end of a program that did no work, for an error message."""
         exit_status, output = self._exit_status, self._output().strip()[-_MAX_QUOTED_CHARACTERS:]
-        code = (
+        exit_text = (
             "it was killed"
             if exit_status.exit_code is None
             else f"exit code {exit_status.exit_code}"
         )
-        facts = [code if exit_status.limit is None else f"{code} (ended by: {exit_status.limit})"]
+        facts = [
+            exit_text
+            if exit_status.limit is None
+            else f"{exit_text} (ended by: {exit_status.limit})"
+        ]
         if session is not None and (refusal := session.refusal) is not None:
             facts.append(f"its last request was refused with {refusal.status}: {refusal}")
         if exit_status.failure is not None:
@@ -277,9 +287,9 @@ class ExternalAgent:
         return "; ".join(facts)
 
     def _template_filler(self, query: str, session: GatewaySession | None) -> Callable[[str], str]:
-        name = self._agents.model.partition("/")[2] or self._agents.model
+        model_name = self._agents.model.partition("/")[2] or self._agents.model
         query = "\n\n".join(filter(None, (query, self._agents.skills)))
-        values = {"query": query, "model": name, "token": session.token if session else ""}
+        values = {"query": query, "model": model_name, "token": session.token if session else ""}
         return lambda text: self._agents.profile.fill(text, **values)
 
     def _wait(self, process: Process, deadline: float) -> None:
@@ -288,19 +298,19 @@ class ExternalAgent:
         The grace period of `GRACE` seconds starts when the budget refuses a call.
         """
         exit_status, output_fd, budget = self._exit_status, process.fds[1], self._budget
-        poll = select.poll()
-        for fd in (output_fd, process.exit_fd, budget.fd):
-            poll.register(fd, select.POLLIN)
+        poller = select.poll()
+        for watched_fd in (output_fd, process.exit_fd, budget.fd):
+            poller.register(watched_fd, select.POLLIN)
         os.set_blocking(output_fd, False)
         while process.poll() is None:
             if (remaining_seconds := deadline - time.monotonic()) <= 0:
                 exit_status.limit = budget.reached_limit or "seconds"
                 return
-            ready_fds = [fd for fd, _ in poll.poll(1000 * remaining_seconds)]
+            ready_fds = [watched_fd for watched_fd, _ in poller.poll(1000 * remaining_seconds)]
             if output_fd in ready_fds and not _drain(output_fd, exit_status.output):
-                poll.unregister(output_fd)
+                poller.unregister(output_fd)
             if budget.fd in ready_fds:
-                poll.unregister(budget.fd)
+                poller.unregister(budget.fd)
                 deadline = min(deadline, time.monotonic() + GRACE)
         _drain(output_fd, exit_status.output)
         exit_status.limit = budget.reached_limit
@@ -335,18 +345,18 @@ class EpisodeBudget(Budget):
         limits, current_spending, presumed_spending = (
             self._limits,
             self.spent,
-            self.reserved_amounts,
+            self.presumed_spending,
         )
         usage = {
             "calls": (self._calls, self._max_calls),
             "tokens": (current_spending.tokens + presumed_spending.tokens, limits.tokens),
             "cost": (current_spending.cost + presumed_spending.cost, limits.cost),
         }
-        for name, (amount, maximum) in usage.items():
+        for limit_name, (amount, maximum) in usage.items():
             if maximum is not None and amount >= maximum:
-                self._refuse(name)
+                self._refuse(limit_name)
                 raise BudgetError(
-                    f"this episode has exceeded its {name}: {amount:g} of {maximum:g}"
+                    f"this episode has exceeded its {limit_name}: {amount:g} of {maximum:g}"
                 )
         return super().reserve(tokens, cost)
 

@@ -192,8 +192,8 @@ def install(name: str, progress: Progress) -> AgentLayer:
         return layer
     archive_path = _archive_path(recipe)
     _check_tools(recipe)
-    index = _index_url(recipe.install.source)
-    _check_reached(index)
+    index_url = _index_url(recipe.install.source)
+    _check_reached(index_url)
     archive_path.parent.mkdir(parents=True, exist_ok=True)
     report_wait = partial(progress, f"waiting for another process that installs {name}")
     with file_lock(archive_path.parent / f".{name}.lock", on_wait=report_wait):
@@ -204,7 +204,7 @@ def install(name: str, progress: Progress) -> AgentLayer:
             remove_tree(stale_folder)
         scratch = Path(tempfile.mkdtemp(dir=archive_path.parent, prefix=f".{name}-"))
         try:
-            return _build(recipe, archive_path, index, scratch, progress)
+            return _build(recipe, archive_path, index_url, scratch, progress)
         finally:
             remove_tree(scratch)
 
@@ -285,13 +285,15 @@ def _read_client_setting(*command: str) -> str:
     return result.stdout.strip() if result.returncode == 0 else ""
 
 
-def _endpoint(index: str) -> tuple[str, int]:
-    url = urlsplit(index)
-    return url.hostname or "", url.port or (443 if url.scheme == "https" else 80)
+def _endpoint(index_url: str) -> tuple[str, int]:
+    parsed_url = urlsplit(index_url)
+    return parsed_url.hostname or "", parsed_url.port or (
+        443 if parsed_url.scheme == "https" else 80
+    )
 
 
-def _check_reached(index: str) -> None:
-    host, port = _endpoint(index)
+def _check_reached(index_url: str) -> None:
+    host, port = _endpoint(index_url)
     try:
         socket.create_connection((host, port), timeout=_WAIT).close()
     except OSError as error:
@@ -302,8 +304,8 @@ def _check_reached(index: str) -> None:
         ) from None
 
 
-def _network_policy(index: str) -> Policy:
-    host, port = _endpoint(index)
+def _network_policy(index_url: str) -> Policy:
+    host, port = _endpoint(index_url)
     file_hosts = _FILE_HOSTS.get(host, ())
     return Policy.parse([f"{name}:{port}" for name in (host, *file_hosts)])
 
@@ -325,21 +327,21 @@ def _check_tools(recipe: LayerRecipe) -> None:
 
 
 def _build(
-    recipe: LayerRecipe, archive_path: Path, index: str, scratch: Path, progress: Progress
+    recipe: LayerRecipe, archive_path: Path, index_url: str, scratch: Path, progress: Progress
 ) -> AgentLayer:
     start_time = time.monotonic()
     previous_record = _read_record(archive_path)
-    progress(f"installing {recipe.name} {recipe.version} from {_endpoint(index)[0]}")
+    progress(f"installing {recipe.name} {recipe.version} from {_endpoint(index_url)[0]}")
     build = _install_npm if recipe.install.source == "npm" else _install_pypi
     new_archive = scratch / "layer.tar"
-    with _open_sandbox(index) as (sandbox, env):
+    with _open_sandbox(index_url) as (sandbox, env):
         run = partial(_run, sandbox, env)
-        lock, packages = build(
-            recipe, index, sandbox, run, previous_record.lock if previous_record else None
+        lock_text, checksums = build(
+            recipe, index_url, sandbox, run, previous_record.lock if previous_record else None
         )
-        progress(f"packing {len(packages)} packages")
-        with new_archive.open("wb") as file:
-            _pack(sandbox, f"{PREFIX}/{recipe.name}", file)
+        progress(f"packing {len(checksums)} packages")
+        with new_archive.open("wb") as archive_file:
+            _pack(sandbox, f"{PREFIX}/{recipe.name}", archive_file)
     _check_members(new_archive, recipe.name)
     layer = AgentLayer(
         name=recipe.name,
@@ -349,24 +351,24 @@ def _build(
         size=new_archive.stat().st_size,
         sha256=sha256(new_archive),
         seconds=round(time.monotonic() - start_time, 1),
-        packages=packages,
+        packages=checksums,
     )
-    record = msgspec.json.encode(
-        _LayerRecord(layer=layer, lock=previous_record.lock if previous_record else lock)
+    record_json = msgspec.json.encode(
+        _LayerRecord(layer=layer, lock=previous_record.lock if previous_record else lock_text)
     )
     write_atomically(
-        archive_path.with_suffix(".json"), msgspec.json.format(record, indent=1) + b"\n"
+        archive_path.with_suffix(".json"), msgspec.json.format(record_json, indent=1) + b"\n"
     )
     keep_tarball(new_archive, archive_path)  # last, because the archive marks the installation
     return layer
 
 
 @contextmanager
-def _open_sandbox(index: str) -> Iterator[tuple[SandboxBackend, dict[str, str]]]:
+def _open_sandbox(index_url: str) -> Iterator[tuple[SandboxBackend, dict[str, str]]]:
     """Start a sandbox that reaches only an index, and yield it with variables for its programs."""
     from intercode_sandbox.native.provider import NativeProvider
 
-    policy = _network_policy(index)
+    policy = _network_policy(index_url)
     with closing(NativeProvider()) as provider:
         sandbox = provider.start("host", _LIMITS)
         # The index may be on a private network, because this machine's operator chose the index.
@@ -374,8 +376,8 @@ def _open_sandbox(index: str) -> Iterator[tuple[SandboxBackend, dict[str, str]]]
         for port, serve in handlers(NetworkGate(policy, private=True), proxy.serve).items():
             sandbox.forward(port, serve)
         sandbox.write_file(_CERTIFICATES, _certificates())
-        names = ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS")
-        env = dict.fromkeys(names, _CERTIFICATES)
+        variable_names = ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS")
+        env = dict.fromkeys(variable_names, _CERTIFICATES)
         if policy.hosts:
             env |= proxy_variables(free_port(policy))
         yield sandbox, env
@@ -384,7 +386,8 @@ def _open_sandbox(index: str) -> Iterator[tuple[SandboxBackend, dict[str, str]]]
 def _certificates() -> bytes:
     """Return the first file of certificates that exists: the operator's, or this machine's own."""
     configured_paths = [
-        os.environ.get(name) for name in ("PIP_CERT", "NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE")
+        os.environ.get(variable_name)
+        for variable_name in ("PIP_CERT", "NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE")
     ]
     for path in (*configured_paths, ssl.get_default_verify_paths().cafile):
         if path and Path(path).is_file():
@@ -418,28 +421,28 @@ _Lock = tuple[str, dict[str, str]]
 
 def _install_npm(
     recipe: LayerRecipe,
-    index: str,
+    index_url: str,
     sandbox: SandboxBackend,
     run: Callable[..., bytes],
     previous_lock: str | None,
 ) -> _Lock:
-    home = f"{PREFIX}/{recipe.name}"
+    agent_home = f"{PREFIX}/{recipe.name}"
     requirements = _pin_requirements(recipe, "@")
     manifest = {
         "private": True,
         "dependencies": dict(requirement.rsplit("@", 1) for requirement in requirements),
     }
-    sandbox.write_file(f"{home}/package.json", msgspec.json.encode(manifest))
+    sandbox.write_file(f"{agent_home}/package.json", msgspec.json.encode(manifest))
     if previous_lock is not None:
-        sandbox.write_file(f"{home}/package-lock.json", previous_lock.encode())
-    scripts = "false" if recipe.install.scripts else "true"
-    command = "ci" if previous_lock is not None else "install"
-    run("npm", command, f"--prefix={home}", f"--ignore-scripts={scripts}",
+        sandbox.write_file(f"{agent_home}/package-lock.json", previous_lock.encode())
+    ignore_scripts = "false" if recipe.install.scripts else "true"
+    npm_command = "ci" if previous_lock is not None else "install"
+    run("npm", npm_command, f"--prefix={agent_home}", f"--ignore-scripts={ignore_scripts}",
         "--no-audit", "--no-fund", "--no-update-notifier", "--omit-lockfile-registry-resolved",
-        "--cache=/tmp/npm", npm_config_registry=index)  # fmt: skip
-    lock = sandbox.read_file(f"{home}/package-lock.json").decode()
+        "--cache=/tmp/npm", npm_config_registry=index_url)  # fmt: skip
+    lock_text = sandbox.read_file(f"{agent_home}/package-lock.json").decode()
     installed_lock = msgspec.json.decode(
-        sandbox.read_file(f"{home}/node_modules/.package-lock.json")
+        sandbox.read_file(f"{agent_home}/node_modules/.package-lock.json")
     )
     checksums = {
         f"{path.rpartition('node_modules/')[2]}@{package['version']}": package.get("integrity", "")
@@ -450,7 +453,7 @@ def _install_npm(
     ]:
         raise ImageError(f"the index has no checksum of {', '.join(unverified_names)}")
     # npm omits an optional package silently if it is missing or has another checksum.
-    lock_packages = msgspec.json.decode(lock)["packages"]
+    lock_packages = msgspec.json.decode(lock_text)["packages"]
     required_paths = {
         path for path, package in lock_packages.items() if path and _matches_platform(package)
     }
@@ -459,79 +462,91 @@ def _install_npm(
             f"npm did not install {', '.join(absent_paths)}: the index lacks it, or its checksum "
             "differs"
         )
-    main = requirements[0].rpartition("@")[0]
-    package_json = sandbox.read_file(f"{home}/node_modules/{main}/package.json")
+    main_package = requirements[0].rpartition("@")[0]
+    package_json = sandbox.read_file(f"{agent_home}/node_modules/{main_package}/package.json")
     programs = msgspec.json.decode(package_json).get("bin", {})
     if isinstance(programs, str):
-        programs = {main.rpartition("/")[2]: programs}
-    run("mkdir", "-p", f"{home}/bin")
-    for program_name, script in programs.items():
-        native = _install_native(program_name, home, run)
-        target = native or f"{home}/node_modules/{main}/{script}"
-        run("chmod", "a+rx", target)
-        run("ln", "-s", target, f"{home}/bin/{program_name}")
-    return lock, checksums
+        programs = {main_package.rpartition("/")[2]: programs}
+    run("mkdir", "-p", f"{agent_home}/bin")
+    for program_name, script_path in programs.items():
+        native_path = _install_native(program_name, agent_home, run)
+        link_target = native_path or f"{agent_home}/node_modules/{main_package}/{script_path}"
+        run("chmod", "a+rx", link_target)
+        run("ln", "-s", link_target, f"{agent_home}/bin/{program_name}")
+    return lock_text, checksums
 
 
 def _matches_platform(package: Mapping[str, Any]) -> bool:
     """Return whether a package of npm's lock file is built for this machine."""
     platform_facts = {"os": "linux", "cpu": _CPUS.get(platform.machine(), ""), "libc": "glibc"}
-    return all(value in package.get(kind, [value]) for kind, value in platform_facts.items())
+    return all(
+        value in package.get(field_name, [value]) for field_name, value in platform_facts.items()
+    )
 
 
-def _install_native(name: str, home: str, run: Callable[..., bytes]) -> str:
+def _install_native(program_name: str, agent_home: str, run: Callable[..., bytes]) -> str:
     """Return the path of a program's native binary, which needs no Node.js.
 
     The result is empty if no such binary, or more than one, is installed.
     """
-    output = run("find", f"{home}/node_modules", "-type", "f", "-name", name, "-size", "+1000k")
-    paths = output.decode().split("\n")[:-1]
+    output = run(
+        "find", f"{agent_home}/node_modules", "-type", "f", "-name", program_name, "-size", "+1000k"
+    )
+    binary_paths = output.decode().split("\n")[:-1]
     # Prefer the build for the GNU C library, which images for agents from PyPI need in any case.
-    paths = [path for path in paths if f"-musl/{name}" not in path] or paths
-    return paths[0] if len(paths) == 1 else ""
+    binary_paths = [
+        path for path in binary_paths if f"-musl/{program_name}" not in path
+    ] or binary_paths
+    return binary_paths[0] if len(binary_paths) == 1 else ""
 
 
 def _install_pypi(
     recipe: LayerRecipe,
-    index: str,
+    index_url: str,
     sandbox: SandboxBackend,
     run: Callable[..., bytes],
     previous_lock: str | None,
 ) -> _Lock:
-    home = f"{PREFIX}/{recipe.name}"
-    python, pip, checksums = "python3", "python3", dict[str, str]()
+    agent_home = f"{PREFIX}/{recipe.name}"
+    python_path, pip_python, checksums = "python3", "python3", dict[str, str]()
     if recipe.install.python != SYSTEM:
         local_python = python_runtimes.find_python(recipe.install.python, recipe.name)
-        python_archive = python_runtimes.pack_python(local_python, f"{home}/python")
+        python_archive = python_runtimes.pack_python(local_python, f"{agent_home}/python")
         sandbox.write_file(_PYTHON_ARCHIVE, python_archive)
         run("tar", "-C", "/", "-xf", _PYTHON_ARCHIVE)
-        python, pip = f"{home}/python/bin/python{local_python.release}", f"{_PIP}/bin/python"
-        run(python, "-m", "venv", _PIP)  # the system's pip may be too old for this Python release
+        python_path, pip_python = (
+            f"{agent_home}/python/bin/python{local_python.release}",
+            f"{_PIP}/bin/python",
+        )
+        run(
+            python_path, "-m", "venv", _PIP
+        )  # the system's pip may be too old for this Python release
         checksums[f"python=={local_python.version}"] = (
             f"sha256:{hashlib.sha256(python_archive).hexdigest()}"
         )
-    run(python, "-m", "venv", "--without-pip", home)
+    run(python_path, "-m", "venv", "--without-pip", agent_home)
     requirements = _pin_requirements(recipe, "==")
     if previous_lock is not None:
         sandbox.write_file(_LOCK, previous_lock.encode())
         requirements = ["--require-hashes", "-r", _LOCK]
     build_options = [] if recipe.install.scripts else ["--only-binary=:all:"]
-    build_options += [f"--no-binary={name}" for name in recipe.install.built]
+    build_options += [f"--no-binary={package_name}" for package_name in recipe.install.built]
     # An environment variable passes the index, because errors quote the command line.
-    run(pip, "-m", "pip", f"--python={home}/bin/python", "install", "--no-compile", *build_options,
+    run(pip_python, "-m", "pip", f"--python={agent_home}/bin/python", "install", "--no-compile",
+    *build_options,
         "--quiet", "--no-input", "--no-cache-dir", "--disable-pip-version-check",
         "--report=/tmp/report.json", *requirements,
-        PIP_INDEX_URL=index, PIP_CONFIG_FILE="/dev/null")  # fmt: skip
+        PIP_INDEX_URL=index_url, PIP_CONFIG_FILE="/dev/null")  # fmt: skip
     report = msgspec.json.decode(sandbox.read_file("/tmp/report.json"))
-    lines = []
+    lock_lines = []
     for entry in report["install"]:
         checksum = entry["download_info"]["archive_info"].get("hashes", {}).get("sha256")
-        name = f"{entry['metadata']['name']}=={entry['metadata']['version']}"
+        package_name = f"{entry['metadata']['name']}=={entry['metadata']['version']}"
         if not checksum:
-            raise ImageError(f"the index has no SHA-256 of {name}")
-        checksums[name] = f"sha256:{checksum}"
-        lines.append(f"{name} --hash={checksums[name]}\n")
-    return "".join(sorted(lines)), checksums
+            raise ImageError(f"the index has no SHA-256 of {package_name}")
+        checksums[package_name] = f"sha256:{checksum}"
+        lock_lines.append(f"{package_name} --hash={checksums[package_name]}\n")
+    return "".join(sorted(lock_lines)), checksums
 
 
 def _pin_requirements(recipe: LayerRecipe, separator: str) -> list[str]:
@@ -539,11 +554,11 @@ def _pin_requirements(recipe: LayerRecipe, separator: str) -> list[str]:
     return [f"{main_package}{separator}{recipe.version}", *other_packages]
 
 
-def _pack(sandbox: SandboxBackend, path: str, file: IO[bytes]) -> None:
+def _pack(sandbox: SandboxBackend, folder: str, file: IO[bytes]) -> None:
     """Write a folder of the sandbox as a tarball; equal folders give equal tarballs."""
     process = sandbox.popen(
         ["tar", "--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--mtime=@0",
-         "--format=gnu", "-C", "/", "-cf", "-", path.lstrip("/")],
+         "--format=gnu", "-C", "/", "-cf", "-", folder.lstrip("/")],
         channels={1: "w"},
         merge_stderr=True,
     )  # fmt: skip
@@ -552,9 +567,9 @@ def _pack(sandbox: SandboxBackend, path: str, file: IO[bytes]) -> None:
         while data := os.read(process.fds[1], _CHUNK):
             file.write(data)
         select.select([process.exit_fd], [], [])
-        code = process.poll()
-    if code != 0:
-        raise ImageError(f"tar failed with {code} in the sandbox")
+        exit_code = process.poll()
+    if exit_code != 0:
+        raise ImageError(f"tar failed with {exit_code} in the sandbox")
 
 
 def _check_members(archive_path: Path, name: str) -> None:

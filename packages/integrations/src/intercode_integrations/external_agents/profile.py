@@ -219,16 +219,18 @@ def read_profile(path: Path) -> Profile:
     except (OSError, ValueError) as error:  # the errors of msgspec and tomllib are ValueErrors
         reason = error.strerror if isinstance(error, OSError) else error
         raise UsageError(f"agent {path}: {reason}") from None
-    for name in ("reply", "output", "exit_code"):
-        pattern = getattr(profile.record, name)
+    for field_name in ("reply", "output", "exit_code"):
+        pattern = getattr(profile.record, field_name)
         try:
-            if pattern is None or (pattern.startswith(MEMBER) and name != "reply"):
+            if pattern is None or (pattern.startswith(MEMBER) and field_name != "reply"):
                 continue
-            groups = re.compile(pattern).groups
+            group_count = re.compile(pattern).groups
         except re.error as error:
-            raise UsageError(f"agent {path}: record.{name} is not a pattern: {error}") from None
-        if not groups:
-            raise UsageError(f"agent {path}: record.{name} has no group for the matched text")
+            raise UsageError(
+                f"agent {path}: record.{field_name} is not a pattern: {error}"
+            ) from None
+        if not group_count:
+            raise UsageError(f"agent {path}: record.{field_name} has no group for the matched text")
     _check_placeholders(str(path), profile.run)
     return profile
 
@@ -241,15 +243,16 @@ def _check_placeholders(agent: str, run: Run) -> None:
     Raises:
         UsageError: A single word of the command or of a variable has a misspelt placeholder.
     """
-    for text in (*run.command, *run.env.values(), *run.files.values(), run.before or ""):
-        for name in _BRACED_NAME.findall(text):
-            suggestion = nearest_word(name, _PLACEHOLDERS)
-            if name in _PLACEHOLDERS or suggestion is None:
+    for template in (*run.command, *run.env.values(), *run.files.values(), run.before or ""):
+        for placeholder in _BRACED_NAME.findall(template):
+            suggestion = nearest_word(placeholder, _PLACEHOLDERS)
+            if placeholder in _PLACEHOLDERS or suggestion is None:
                 continue
             message = (
-                f"agent {agent}: {{{name}}} is not a place of the command: {{{suggestion}}} is"
+                f"agent {agent}: there is no placeholder {{{placeholder}}} (did you mean "
+                f"{{{suggestion}}}?)"
             )
-            if len(text.split()) == 1 and text not in run.files.values():
+            if len(template.split()) == 1 and template not in run.files.values():
                 raise UsageError(
                     f"{message}; known: {', '.join(map('{{{}}}'.format, _PLACEHOLDERS))}"
                 )

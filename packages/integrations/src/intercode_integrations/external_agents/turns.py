@@ -70,23 +70,23 @@ class _ReplayModel:
 
 
 def rebuild_turns(
-    name: str, calls: Sequence[Call], record: ExtractionRules
+    model_name: str, calls: Sequence[Call], rules: ExtractionRules
 ) -> tuple[list[Turn], RecordingModel]:
     """Rebuild an episode's turns and its dialogue from the calls to the model.
 
     Args:
-        name: The name of the model.
+        model_name: The name of the model.
         calls: All calls of the episode, in order. Token counts are ignored.
-        record: The profile's rules for actions and observations.
+        rules: The profile's rules for actions and observations.
 
     Returns:
         The turns, and the transcript.
     """
     calls = [call for call in calls if not call.is_count]
-    model = _ReplayModel(name)
+    model = _ReplayModel(model_name)
     transcript, turns = RecordingModel(model), list[Turn]()
-    by_tools = any(call.tool_calls for call in calls)
-    results = {
+    uses_tools = any(call.tool_calls for call in calls)
+    results_by_call = {
         message.call_id: message.content
         for call in reversed(calls)  # the earliest message with a result prevails
         for message in call.messages
@@ -98,14 +98,14 @@ def rebuild_turns(
             transcript.complete(call.messages)
         except ModelError:
             continue
-        if not by_tools:
-            new_turns = _turns_from_text(call, calls[call_index + 1 :], record)
+        if not uses_tools:
+            new_turns = _turns_from_text(call, calls[call_index + 1 :], rules)
             turns += new_turns
         else:
             new_turns = [
-                _make_turn(read_action(tool_call, record), results[tool_call.call_id], record)
+                _make_turn(read_action(tool_call, rules), results_by_call[tool_call.call_id], rules)
                 for tool_call in call.tool_calls
-                if tool_call.call_id in results
+                if tool_call.call_id in results_by_call
             ]
             turns += new_turns
         if new_turns and call.text:
@@ -113,27 +113,29 @@ def rebuild_turns(
     return turns, transcript
 
 
-def _turns_from_text(
-    call: Call, later_calls: Sequence[Call], record: ExtractionRules
-) -> list[Turn]:
+def _turns_from_text(call: Call, later_calls: Sequence[Call], rules: ExtractionRules) -> list[Turn]:
     """Return the turn for a reply with code; empty if no later request contains the result."""
-    if (action := _find_action(call.text, record)) is None:
+    if (action := _find_action(call.text, rules)) is None:
         return []
     for later_call in later_calls:
         contents = [message.content for message in later_call.messages]
         if call.text in contents:
-            start = len(contents) - contents[::-1].index(call.text)
-            answers = [m.content for m in later_call.messages[start:] if m.role in ("user", "tool")]
+            start_index = len(contents) - contents[::-1].index(call.text)
+            answers = [
+                later_message.content
+                for later_message in later_call.messages[start_index:]
+                if later_message.role in ("user", "tool")
+            ]
             if answers:
-                return [_make_turn(action, answers[0], record)]
+                return [_make_turn(action, answers[0], rules)]
     return []
 
 
-def _find_action(text: str, record: ExtractionRules) -> str | None:
+def _find_action(text: str, rules: ExtractionRules) -> str | None:
     """Return the action in the text of a reply; None if the reply has no action."""
-    if record.reply is None:
+    if rules.reply is None:
         return find_code(text, "bash")
-    matches = re.finditer(record.reply, text, re.DOTALL)
+    matches = re.finditer(rules.reply, text, re.DOTALL)
     return "".join(_unquote_json(match[1] or "") for match in matches) or None
 
 
@@ -146,11 +148,11 @@ def _unquote_json(text: str) -> str:
     return value if isinstance(value, str) else text
 
 
-def read_action(call: ToolCall, record: ExtractionRules) -> str:
+def read_action(call: ToolCall, rules: ExtractionRules) -> str:
     """Return the action that a tool call stands for, by the profile's rules."""
     arguments: Mapping[str, Any] = call.arguments
-    for name in record.action:
-        value = arguments.get(name)
+    for argument_name in rules.action:
+        value = arguments.get(argument_name)
         if isinstance(value, str):
             return value
         if isinstance(value, (list, tuple)) and all(isinstance(word, str) for word in value):
@@ -159,9 +161,11 @@ def read_action(call: ToolCall, record: ExtractionRules) -> str:
     return json.dumps({call.name: dict(arguments)}, ensure_ascii=False)
 
 
-def _make_turn(action: str, result: str, record: ExtractionRules) -> Turn:
-    output, code = _select_text(record.output, result), _select_text(record.exit_code, result)
-    exit_code = int(code) if code is not None and _EXIT_CODE.fullmatch(code) else None
+def _make_turn(action: str, result: str, rules: ExtractionRules) -> Turn:
+    output, code_text = _select_text(rules.output, result), _select_text(rules.exit_code, result)
+    exit_code = (
+        int(code_text) if code_text is not None and _EXIT_CODE.fullmatch(code_text) else None
+    )
     return Turn(
         action,
         result if output is None else output,

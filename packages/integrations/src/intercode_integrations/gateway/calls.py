@@ -98,17 +98,17 @@ class Call:
         return self.status == PAYMENT_REQUIRED_STATUS
 
 
-def decode_answer(name: Name, body: dict[str, Any]) -> Answer:
+def decode_answer(protocol: Name, body: dict[str, Any]) -> Answer:
     """Decode a model's answer from the JSON body of a response.
 
     Args:
-        name: The protocol of the model's API.
+        protocol: The protocol of the model's API.
         body: The body.
 
     Raises:
         AttemptError: The answer has no usable content.
     """
-    return _DECODERS[name](body)
+    return _DECODERS[protocol](body)
 
 
 def incomplete_reason(body: Mapping[str, Any]) -> str:
@@ -152,16 +152,16 @@ def read_token_data(body: Mapping[str, Any]) -> dict[str, Any]:
     return token_data
 
 
-def read_dialogue(name: Name, request_body: Mapping[str, Any]) -> tuple[Message, ...]:
+def read_dialogue(protocol: Name, request_body: Mapping[str, Any]) -> tuple[Message, ...]:
     """Decode the messages in the body of a request, including the system prompt."""
-    if name == "responses":
+    if protocol == "responses":
         return (
             *_system_messages(request_body.get("instructions")),
             *_input_messages(request_body.get("input")),
         )
-    system = _system_messages(request_body.get("system"))
+    system_messages = _system_messages(request_body.get("system"))
     return (
-        *system,
+        *system_messages,
         *(
             message
             for item in request_body.get("messages") or ()
@@ -173,7 +173,11 @@ def read_dialogue(name: Name, request_body: Mapping[str, Any]) -> tuple[Message,
 def tool_names(request_body: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the names of the tools in a request's body; a tool without a name gives its type."""
     tools = (tool.get("function", tool) for tool in request_body.get("tools") or ())
-    return tuple(str(t.get("name") or t.get("type")) for t in tools if isinstance(t, dict))
+    return tuple(
+        str(tool_function.get("name") or tool_function.get("type"))
+        for tool_function in tools
+        if isinstance(tool_function, dict)
+    )
 
 
 def _system_messages(value: Any) -> tuple[Message, ...]:
@@ -208,7 +212,7 @@ def _decode_message(message_data: Mapping[str, Any]) -> Iterator[Message]:
     role, content = _role(message_data.get("role")), message_data.get("content")
     blocks = content if isinstance(content, list) else []
     content_blocks: list[Any] = []
-    calls: list[ToolCall] = []
+    tool_calls: list[ToolCall] = []
     for block in blocks:
         kind = block.get("type")
         if kind == "tool_result":
@@ -217,17 +221,17 @@ def _decode_message(message_data: Mapping[str, Any]) -> Iterator[Message]:
             )
         elif kind == "tool_use":
             arguments = response_parsing.arguments(block.get("input"))
-            calls.append(ToolCall(str(block.get("id")), str(block.get("name")), arguments))
+            tool_calls.append(ToolCall(str(block.get("id")), str(block.get("name")), arguments))
         elif kind not in {"thinking", "redacted_thinking"}:
             content_blocks.append(block)
-    for call in message_data.get("tool_calls") or ():
-        function = call.get("function") or call.get("custom") or {}
+    for tool_call in message_data.get("tool_calls") or ():
+        function = tool_call.get("function") or tool_call.get("custom") or {}
         arguments = response_parsing.arguments(function.get("arguments", function.get("input")))
-        calls.append(ToolCall(str(call.get("id")), str(function.get("name")), arguments))
-    if content_blocks or calls or not blocks:
+        tool_calls.append(ToolCall(str(tool_call.get("id")), str(function.get("name")), arguments))
+    if content_blocks or tool_calls or not blocks:
         text = _content_text(content_blocks if blocks else content)
         call_id = message_data.get("tool_call_id")
-        yield Message(role, text, tuple(calls), call_id if isinstance(call_id, str) else None)
+        yield Message(role, text, tuple(tool_calls), call_id if isinstance(call_id, str) else None)
 
 
 def _input_messages(input_items: Any) -> Iterable[Message]:

@@ -61,18 +61,20 @@ class Dialogues:
         return replace(call, messages=tuple(map(self._intern_message, call.messages)))
 
     def _intern_message(self, message: Message) -> Message:
-        call_ids = tuple(call.call_id for call in message.tool_calls)
-        key = message.role, message.content, message.call_id, call_ids
-        stored_message = self._messages.get(key)
+        call_ids = tuple(tool_call.call_id for tool_call in message.tool_calls)
+        message_key = message.role, message.content, message.call_id, call_ids
+        stored_message = self._messages.get(message_key)
         if stored_message == message:
             return stored_message
         self._characters += _characters(message)
-        self._messages[key] = message
+        self._messages[message_key] = message
         return message
 
 
 def _characters(message: Message) -> int:
-    return len(message.content) + sum(len(str(call.arguments)) for call in message.tool_calls)
+    return len(message.content) + sum(
+        len(str(tool_call.arguments)) for tool_call in message.tool_calls
+    )
 
 
 class PendingCall(Protocol):

@@ -63,17 +63,18 @@ class UpstreamBackend:
         self._names = dict(policy.models) if policy.models is not None else {}
         self._frames: dict[str, CallLimiter] = {}
         for model in dict.fromkeys([*self._names.values()] or [upstream.model]):
-            name = f"{upstream.provider}/{model}"
+            full_name = f"{upstream.provider}/{model}"
             model_price = (
                 call_context.price
                 if model == upstream.model and call_context.price
-                else prices.find(name)
+                else prices.find(full_name)
             )
             self._frames[model] = CallLimiter(
-                name, upstream.url, replace(call_context, price=model_price)
+                full_name, upstream.url, replace(call_context, price=model_price)
             )
         self.is_priced = all(
-            prices.find(f"{upstream.provider}/{m}") or call_context.price for m in self._frames
+            prices.find(f"{upstream.provider}/{model_name}") or call_context.price
+            for model_name in self._frames
         )
         self.cache, self.timeout = call_context.cache, call_context.retry.timeout
 
@@ -114,7 +115,7 @@ class ForwardedCall:
         session: The session that records the call.
         gateway: The upstream server.
         client: The client's connection.
-        name: The protocol of the call.
+        protocol: The protocol of the call.
         target: The path and the query of the upstream's URL.
         request_body: The validated body, which the constructor may extend.
         headers: The headers to forward.
@@ -129,29 +130,29 @@ class ForwardedCall:
         session: EpisodeCalls,
         gateway: UpstreamBackend,
         client: ClientConnection,
-        name: Name,
+        protocol: Name,
         target: str,
         request_body: dict[str, Any],
         headers: dict[str, str],
         size: int,
     ) -> None:
-        self._session, self._gateway, self._client, self._name = session, gateway, client, name
+        self._session, self._gateway, self._client, self._name = session, gateway, client, protocol
         self._target, self._headers, self._size = target, headers, size
         self._streamed = request_body.get("stream") is True
         self._usage_asked = bool((request_body.get("stream_options") or {}).get("include_usage"))
         # A streamed `chat` answer contains its token usage only if the request asks for usage.
-        if name == "chat" and self._streamed:
+        if protocol == "chat" and self._streamed:
             request_body["stream_options"] = {
                 **(request_body.get("stream_options") or {}),
                 "include_usage": True,
             }
         self._request_body = request_body
-        self._limit = max_reply_tokens(name, request_body)
+        self._limit = max_reply_tokens(protocol, request_body)
         self._call = Call(
-            protocol=name,
+            protocol=protocol,
             path=target.partition("?")[0],
             model=request_body["model"],
-            messages=read_dialogue(name, request_body),
+            messages=read_dialogue(protocol, request_body),
             streamed=self._streamed,
             tools=tool_names(request_body),
         )
@@ -174,17 +175,20 @@ class ForwardedCall:
             ClientDisconnect: The client has left, or the answer broke off.
             OSError: The call cannot be recorded.
         """
-        frame, start_time = self._gateway.frame(self._request_body["model"]), time.monotonic()
-        reply_cache, key = self._cache_key()
+        call_limiter, start_time = (
+            self._gateway.frame(self._request_body["model"]),
+            time.monotonic(),
+        )
+        reply_cache, cache_key = self._cache_key()
         try:
-            entry = reply_cache.get(key) if reply_cache else None
-            if entry is not None:
+            cached_reply = reply_cache.get(cache_key) if reply_cache else None
+            if cached_reply is not None:
                 self.is_answered = True
-                reply = replace(entry, cached=True, cost=0.0, seconds=0.0, retries=0)
-                self._replay(entry.text.encode())
+                reply = replace(cached_reply, cached=True, cost=0.0, seconds=0.0, retries=0)
+                self._replay(cached_reply.text.encode())
             else:
                 budget = self._session.budget
-                reply = frame.ask(
+                reply = call_limiter.ask(
                     self._send,
                     self._size,
                     self._limit,
@@ -192,7 +196,7 @@ class ForwardedCall:
                     is_over=lambda: self._session.is_closed,
                 )
                 if reply_cache and not self._error:
-                    reply_cache.put(key, replace(reply, text=self._answer_bytes.decode()))
+                    reply_cache.put(cache_key, replace(reply, text=self._answer_bytes.decode()))
         except (ModelError, ClientDisconnect) as error:
             self._fail(error, time.monotonic() - start_time)
             return
@@ -211,8 +215,8 @@ class ForwardedCall:
             is_unseeded_sampling(settings) and not self._gateway.policy.cache_sampled
         ):
             return None, ""
-        text = json.dumps([self._target, self._headers, request_body], sort_keys=True)
-        request = Request((Message("user", text),))
+        request_text = json.dumps([self._target, self._headers, request_body], sort_keys=True)
+        request = Request((Message("user", request_text),))
         return cache, digest(self._gateway.upstream.name, self._gateway.upstream.url, request)
 
     def _replay(self, answer_bytes: bytes) -> None:
@@ -241,18 +245,18 @@ class ForwardedCall:
         self._session.hold(answer)
         try:
             if answer.status != 200:
-                error = gateway.upstream.remove_key(answer.read(MAX_ERROR_BYTES))
-                self._failure = answer.status, error
+                error_body = gateway.upstream.remove_key(answer.read(MAX_ERROR_BYTES))
+                self._failure = answer.status, error_body
                 raise response_parsing.status_error(
-                    answer.status, answer.headers, error.decode(errors="replace")
+                    answer.status, answer.headers, error_body.decode(errors="replace")
                 )
             if self._streamed and answer.headers.get("content-type", "").startswith(_STREAM):
                 return self._stream(answer)
             self._answer_bytes = gateway.upstream.remove_key(answer.read(MAX_ANSWER_BYTES))
-            data = response_parsing.load(self._answer_bytes)
-            self._body = hide_in(data, gateway.upstream.key)
+            answer_data = response_parsing.load(self._answer_bytes)
+            self._body = hide_in(answer_data, gateway.upstream.key)
             # JSON escapes can hide the key from `remove_key`, but not from `hide_in`.
-            if self._body != data:
+            if self._body != answer_data:
                 self._answer_bytes = json.dumps(self._body).encode()
             self._error = incomplete_reason(self._body)
             return decode_answer(self._name, self._body)
@@ -282,9 +286,10 @@ class ForwardedCall:
             while data := answer.read_available():
                 events = assembly.feed(data)
                 if not has_begun and assembly.error:
-                    text = json.dumps({"error": assembly.error})
+                    error_text = json.dumps({"error": assembly.error})
                     raise AttemptError(
-                        f"an error in the stream: {text[: response_parsing.MAX_MESSAGE_LENGTH]}"
+                        "an error in the stream: "
+                        f"{error_text[: response_parsing.MAX_MESSAGE_LENGTH]}"
                     )
                 output = secret_filter.filter_events(
                     event for event in events if not self._is_internal_usage(event.data)
@@ -393,8 +398,8 @@ def _strip_tracebacks(error: _ErrorT) -> _ErrorT:
 
     The frames of a traceback would keep the request, with its whole dialogue, in memory.
     """
-    link: BaseException | None = error
-    while link is not None:
-        link.__traceback__ = None
-        link = link.__context__
+    chained_error: BaseException | None = error
+    while chained_error is not None:
+        chained_error.__traceback__ = None
+        chained_error = chained_error.__context__
     return error

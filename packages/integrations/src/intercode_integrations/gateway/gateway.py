@@ -247,63 +247,74 @@ class GatewaySession(EpisodeCalls):
             Refusal: The gateway refuses the request.
         """
         try:
-            target = urlsplit(request.target) if request.target.startswith("/") else None
+            parsed_target = urlsplit(request.target) if request.target.startswith("/") else None
         except ValueError:  # urlsplit takes //[ for the start of an invalid IPv6 host
-            target = None
-        if target is None:
+            parsed_target = None
+        if parsed_target is None:
             raise Refusal(400, "the target of a request is a path")
-        is_free = request.method in {"HEAD", "GET"} and target.path == "/"
+        is_free = request.method in {"HEAD", "GET"} and parsed_target.path == "/"
         if denial := self._guard.refusal(_KeyHeaders(request), is_token_free=is_free):
             raise Refusal(denial[0].value, denial[1])
         if self._closed:
             raise Refusal(401, "this token is no longer served")
         if not is_free:
             client.on_admission()
-        query = dict(parse_qsl(target.query, keep_blank_values=True))
+        query = dict(parse_qsl(parsed_target.query, keep_blank_values=True))
         if unknown_names := query.keys() - _QUERIES:
             raise bad_request(f"?{'&'.join(sorted(unknown_names))}")
         if is_free:
             client.body()
             client.answer(200, b"" if request.method == "HEAD" else b"{}")
-        elif request.method == "GET" and (target.path == MODELS or _is_model_path(target.path)):
+        elif request.method == "GET" and (
+            parsed_target.path == MODELS or _is_model_path(parsed_target.path)
+        ):
             client.body()
-            client.answer(200, json.dumps(self._models(target.path)).encode())
-        elif request.method == "POST" and target.path in {*_PATHS, COUNT}:
-            self._post(request, client, target.path, "?beta=true" if query.get("beta") else "")
+            client.answer(200, json.dumps(self._models(parsed_target.path)).encode())
+        elif request.method == "POST" and parsed_target.path in {*_PATHS, COUNT}:
+            self._post(
+                request, client, parsed_target.path, "?beta=true" if query.get("beta") else ""
+            )
         else:
-            raise Refusal(404, f"the gateway has no {request.method} {target.path[:200]}")
+            raise Refusal(404, f"the gateway has no {request.method} {parsed_target.path[:200]}")
 
     def _models(self, path: str) -> dict[str, Any]:
-        names = self._gateway.model_names()
+        model_names = self._gateway.model_names()
         if path == MODELS:
-            return model_page(names, "intercode")
-        name = unquote(path.removeprefix(MODELS + "/"))
-        if name not in names:
-            raise Refusal(404, f"model: there is no {name[:200]!r}")
-        return model_entry(name, "intercode")
+            return model_page(model_names, "intercode")
+        model_name = unquote(path.removeprefix(MODELS + "/"))
+        if model_name not in model_names:
+            raise Refusal(404, f"model: there is no {model_name[:200]!r}")
+        return model_entry(model_name, "intercode")
 
     def _post(self, request: RequestHead, client: ClientConnection, path: str, query: str) -> None:
         if {*request.get_all("Content-Encoding")} - {"identity"}:
             raise Refusal(415, "a body is sent as it is, without Content-Encoding")
-        gateway, name = self._gateway, _PATHS.get(path, "messages")
-        if name not in PROVIDER_PROTOCOLS.get(gateway.upstream.provider, (name,)):
+        gateway, protocol = self._gateway, _PATHS.get(path, "messages")
+        if protocol not in PROVIDER_PROTOCOLS.get(gateway.upstream.provider, (protocol,)):
             raise Refusal(404, f"{gateway.upstream.name} does not speak the protocol of {path}")
         self._refuse_beyond_limits()
         headers = {"Content-Type": "application/json"}
-        if name == "messages":
+        if protocol == "messages":
             headers["anthropic-version"] = "2023-06-01"
-            if flags := betas(request.get_all("anthropic-beta"), gateway.policy):
-                headers["anthropic-beta"] = flags
+            if beta_header := betas(request.get_all("anthropic-beta"), gateway.policy):
+                headers["anthropic-beta"] = beta_header
         with self._turns, ExitStack() as stack:
             body = self._body(request, client, stack)
             with gateway.intake.parsing_lock if len(body) > FREE_BODY_BYTES else nullcontext():
-                request_body, size = self._read(name, body)
+                request_body, size = self._read(protocol, body)
                 del body
                 forwarded_call = None
                 if path != COUNT:
                     try:
                         forwarded_call = ForwardedCall(
-                            self, gateway, client, name, path + query, request_body, headers, size
+                            self,
+                            gateway,
+                            client,
+                            protocol,
+                            path + query,
+                            request_body,
+                            headers,
+                            size,
                         )
                     except (AttributeError, KeyError, TypeError, AttemptError):
                         raise bad_request("a dialogue that cannot be read") from None
@@ -329,7 +340,7 @@ class GatewaySession(EpisodeCalls):
 
         return client.body(policy.max_body, free_bytes=FREE_BODY_BYTES, reserve=reserve)
 
-    def _read(self, name: Name, body: bytes) -> tuple[dict[str, Any], int]:
+    def _read(self, protocol: Name, body: bytes) -> tuple[dict[str, Any], int]:
         """Parse and validate a body.
 
         Returns:
@@ -343,7 +354,10 @@ class GatewaySession(EpisodeCalls):
         check_embedded_tokens(client_body, remaining_tokens)
         model = self._gateway.model(client_body.get("model"))
         try:
-            request_body = {"model": model, **admit_body(name, client_body, self._gateway.policy)}
+            request_body = {
+                "model": model,
+                **admit_body(protocol, client_body, self._gateway.policy),
+            }
             return request_body, context_size(request_body)
         except RecursionError:
             raise bad_request("the body has too many levels") from None
@@ -394,12 +408,12 @@ class GatewaySession(EpisodeCalls):
                 raise Refusal(429, "tokens were counted too often for the calls that were made")
             self._counts += 1
         gateway, start_time = self._gateway, time.monotonic()
-        data = json.dumps(
-            {key: request_body[key] for key in request_body.keys() - _OMITTED_COUNT_FIELDS}
+        payload = json.dumps(
+            {field: request_body[field] for field in request_body.keys() - _OMITTED_COUNT_FIELDS}
         ).encode()
 
         def send() -> bytes:
-            answer = gateway.connections.open("POST", target, data, headers, gateway.timeout)
+            answer = gateway.connections.open("POST", target, payload, headers, gateway.timeout)
             self.hold(answer)
             try:
                 body = answer.read(MAX_ERROR_BYTES)
@@ -410,16 +424,16 @@ class GatewaySession(EpisodeCalls):
                 raise AttemptError(f"status {answer.status}")
             return body
 
-        error = ""
+        error_text = ""
         try:
             body = gateway.frame(request_body["model"]).send_unbilled(send)
         except AttemptError as failure:
-            error = f"an estimate: {failure}"
+            error_text = f"an estimate: {failure}"
             body = json.dumps({"input_tokens": size // BYTES_PER_TOKEN}).encode()
         body = gateway.upstream.remove_key(body)
         text, seconds = body.decode(errors="replace"), time.monotonic() - start_time
         call = Call("count", COUNT, request_body["model"], text=text, cost=0.0, seconds=seconds)
-        self.note(replace(call, error=error))
+        self.note(replace(call, error=error_text))
         client.answer(200, body)
 
 
@@ -430,8 +444,8 @@ class _KeyHeaders:
         self._request = request
 
     def get_all(self, key: str) -> list[str]:
-        keys = self._request.get_all("x-api-key") if key == "Authorization" else []
-        return [f"Bearer {value}" for value in keys] or self._request.get_all(key)
+        api_keys = self._request.get_all("x-api-key") if key == "Authorization" else []
+        return [f"Bearer {value}" for value in api_keys] or self._request.get_all(key)
 
 
 def _is_model_path(path: str) -> bool:

@@ -68,13 +68,13 @@ class Intake:
     """A quota of bytes that holders share, with a maximum for each holder.
 
     Args:
-        total: The maximum number of bytes of all holders together.
-        share: The maximum number of bytes of one holder at a time. No single reservation may be
-            larger.
+        total_bytes: The maximum number of bytes of all holders together.
+        share_bytes: The maximum number of bytes of one holder at a time. No single reservation may
+            be larger.
     """
 
-    def __init__(self, total: int, share: int) -> None:
-        self._total, self._share = max(total, share), share
+    def __init__(self, total_bytes: int, share_bytes: int) -> None:
+        self._total, self._share = max(total_bytes, share_bytes), share_bytes
         self._reserved_bytes = 0
         self._bytes_by_holder: dict[object, int] = {}
         self._condition = threading.Condition()

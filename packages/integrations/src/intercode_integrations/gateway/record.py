@@ -28,32 +28,33 @@ class CallLog:
             its owner.
         key: The provider's key; redacted.
         token: The clients' token; redacted, because an agent may print its environment variables.
-        limit: The bytes after which the file is full, and `is_full` is true. Each call repeats its
-            dialogue, so clients could otherwise fill the disk.
+        max_bytes: The bytes after which the file is full, and `is_full` is true. Each call repeats
+            its dialogue, so clients could otherwise fill the disk.
 
     Raises:
         UsageError: The file cannot be opened, or has reached its limit.
     """
 
-    def __init__(self, path: str, key: str, token: str, limit: int) -> None:
+    def __init__(self, path: str, key: str, token: str, max_bytes: int) -> None:
         self.path = path
-        self._limit = limit
+        self._limit = max_bytes
         self._redactor = Redactor()
         self._replacements = {json.dumps(key)[1:-1]: "[key]", token: "[token]"}
         self._lock = threading.Lock()
         try:
-            flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-            self._file = os.fdopen(os.open(path, flags, 0o600), "a+b", buffering=0)
-            end = self._file.seek(0, os.SEEK_END)
-            if end and os.pread(self._file.fileno(), 1, end - 1) != b"\n":
+            open_flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+            self._file = os.fdopen(os.open(path, open_flags, 0o600), "a+b", buffering=0)
+            file_size = self._file.seek(0, os.SEEK_END)
+            if file_size and os.pread(self._file.fileno(), 1, file_size - 1) != b"\n":
                 self._file.write(b"\n")  # end the last line, which a crash cut off
         except OSError as error:
             raise UsageError(f"--record {path}: cannot be written: {error.strerror}") from None
-        self._size = end
+        self._size = file_size
         if self.is_full:
             self.close()
             raise UsageError(
-                f"--record {path}: the file has {self._size} bytes, above the limit of {limit}: "
+                f"--record {path}: the file has {self._size} bytes, above the limit of "
+                f"{max_bytes}: "
                 "name another file, or raise --record-limit"
             )
 
@@ -69,8 +70,8 @@ class CallLog:
             OSError: The write failed, for example because the disk is full.
         """
         line = json.dumps(self._redactor.dialogue(_call_record(call)))
-        for secret, name in self._replacements.items():
-            line = line.replace(secret, name) if secret else line
+        for secret, replacement in self._replacements.items():
+            line = line.replace(secret, replacement) if secret else line
         data = memoryview(f"{line}\n".encode())
         with self._lock:
             self._size += len(data)
@@ -159,7 +160,7 @@ class CallLedger:
     def spent(self) -> dict[str, Any]:
         """Return the totals of all calls. A cost is None if the price of any call is unknown."""
         with self._lock:
-            presumed_spending = self._budget.reserved_amounts
+            presumed_spending = self._budget.presumed_spending
             return {
                 "calls": self._calls,
                 "cached": self._cached_calls,

@@ -149,8 +149,12 @@ class SecretFilter:
 
     def _end_texts(self, position: Position) -> None:
         """End the texts at a position: no later event continues them, so their events can pass."""
-        for key in [key for key in self._tails if key[: len(position)] == position]:
-            for tail in self._tails.pop(key):
+        for tail_position in [
+            tail_position
+            for tail_position in self._tails
+            if tail_position[: len(position)] == position
+        ]:
+            for tail in self._tails.pop(tail_position):
                 tail.event.open_text_count -= 1
 
 

@@ -59,19 +59,25 @@ class FileChecks:
         """
         outcomes = [self._env.outcome(replace(task, gold=(gold,))) for gold in task.gold]
         output_flags = [_is_output_counted(task, outcome) for outcome in outcomes]
-        tests = {"test.sh": read_check("files.sh"), "list.sh": read_check("list.sh")}
+        test_files = {"test.sh": read_check("files.sh"), "list.sh": read_check("list.sh")}
         with closing(self._env.stage.open(task)) as workspace:
             setup_paths = {
-                c.path: c.type == "dir" for c in workspace.changes() if c.kind == "added"
+                change.path: change.type == "dir"
+                for change in workspace.changes()
+                if change.kind == "added"
             }
-            scope = _scope(task, {**self._image_paths(task), **setup_paths}, outcomes)
-            workspace.write_file(f"{TESTS}/list.sh", tests["list.sh"])
-            listing = _list_files(task, workspace, scope)
-        for number, (outcome, answer) in enumerate(zip(outcomes, output_flags, strict=True)):
-            tests[f"gold-{number}/files"] = _gold_listing(task, listing, outcome)
-            if answer:
-                tests[f"gold-{number}/answer"] = sha256(encode(normalise(outcome.output))).encode()
-        tests |= scope
+            scope_files = _scope(task, {**self._image_paths(task), **setup_paths}, outcomes)
+            workspace.write_file(f"{TESTS}/list.sh", test_files["list.sh"])
+            listing = _list_files(task, workspace, scope_files)
+        for gold_index, (outcome, is_counted) in enumerate(
+            zip(outcomes, output_flags, strict=True)
+        ):
+            test_files[f"gold-{gold_index}/files"] = _gold_listing(task, listing, outcome)
+            if is_counted:
+                test_files[f"gold-{gold_index}/answer"] = sha256(
+                    encode(normalise(outcome.output))
+                ).encode()
+        test_files |= scope_files
         *actions, _ = self._env.solution(task)
         solution_script, prompt = "\n".join(actions), ""
         if any(output_flags):
@@ -81,7 +87,7 @@ class FileChecks:
             )
         if output_flags[0]:
             solution_script = f"{{\n{solution_script}\n}} 2>&1 | tee {ANSWER}"
-        return TaskChecks(tests, solution_script, prompt)
+        return TaskChecks(test_files, solution_script, prompt)
 
     def _image_paths(self, task: Task) -> dict[str, bool]:
         """Return the paths that an image's additions created; the value is True for a folder."""
@@ -90,8 +96,8 @@ class FileChecks:
         if not (spec := parse(image)).additions:
             return {}
         if image not in self._added_paths:
-            base = str(replace(spec, additions=()))
-            with closing(stage.provider.start(base)) as base_sandbox:
+            base_image = str(replace(spec, additions=()))
+            with closing(stage.provider.start(base_image)) as base_sandbox:
                 base_paths = _list_paths(base_sandbox)
             with closing(stage.provider.start(image)) as full_sandbox:
                 paths = _list_paths(full_sandbox)
@@ -113,8 +119,8 @@ def _list_paths(sandbox: SandboxBackend) -> dict[str, bool]:
 
 def _is_output_counted(task: Task, outcome: GoldOutcome) -> bool:
     """Return whether the output counts for the score, by the rule of `intercode.rewards.bash`."""
-    if (answer := AnswerType.parse(task)) is not None:
-        return answer.is_printed
+    if (answer_type := AnswerType.parse(task)) is not None:
+        return answer_type.is_printed
     return bool(normalise(outcome.output)) or not outcome.changes
 
 
@@ -132,26 +138,38 @@ def _scope(
         TaskError: A path cannot be written as a line.
     """
     counted_paths = {
-        path: folder for path, folder in created_paths.items() if not _scratch_folder(path)
+        path: is_folder for path, is_folder in created_paths.items() if not _scratch_folder(path)
     }
-    changes = [c for outcome in outcomes for c in outcome.changes if _is_requested(task, c.path)]
-    counted_paths |= {c.path: c.type == "dir" for c in changes if c.kind == "added"}
-    trees = _top_folders(path for path, folder in counted_paths.items() if folder)
+    changes = [
+        gold_change
+        for outcome in outcomes
+        for gold_change in outcome.changes
+        if _is_requested(task, gold_change.path)
+    ]
+    counted_paths |= {
+        gold_change.path: gold_change.type == "dir"
+        for gold_change in changes
+        if gold_change.kind == "added"
+    }
+    trees = _top_folders(path for path, is_folder in counted_paths.items() if is_folder)
     all_paths = counted_paths.keys() | {change.path for change in changes}
     paths = sorted(path for path in all_paths if not _is_below(path, trees))
     for path in (*trees, *paths):
         if "\n" in path or "\\" in path:
             raise TaskError(f"task {task.task_id!r}: the name {path!r} cannot be written as a line")
-    lists = {"trees": sorted(trees), "paths": paths, "free": task.may_change}
-    return {name: encode("".join(f"{row}\n" for row in rows)) for name, rows in lists.items()}
+    path_lists = {"trees": sorted(trees), "paths": paths, "free": task.may_change}
+    return {
+        list_name: encode("".join(f"{row}\n" for row in rows))
+        for list_name, rows in path_lists.items()
+    }
 
 
 def _list_files(
-    task: Task, workspace: SandboxBackend, scope: Mapping[str, bytes]
+    task: Task, workspace: SandboxBackend, scope_files: Mapping[str, bytes]
 ) -> dict[str, set[str]]:
     """Return the output of ``list.sh`` in the workspace before any action: path → its lines."""
-    for name, rows in scope.items():
-        workspace.write_file(f"{TESTS}/{name}", rows)
+    for file_name, content in scope_files.items():
+        workspace.write_file(f"{TESTS}/{file_name}", content)
     argv = ["/bin/bash", f"{TESTS}/list.sh", TESTS]
     result = workspace.exec(argv, output_limit=_MAX_LISTING_BYTES, timeout=120)
     if not result.ok or result.truncated:
@@ -166,11 +184,13 @@ def _list_files(
 
 def _gold_listing(task: Task, listing: Mapping[str, set[str]], outcome: GoldOutcome) -> bytes:
     """Return the output that ``list.sh`` would have after gold, as bytes."""
-    lines = dict(listing)
+    lines_by_path = dict(listing)
     for change in outcome.changes:
         if _is_requested(task, change.path) and not task.expects(change.path):
-            lines[change.path] = set(_lines(task, change, outcome))
-    return b"".join(sorted(encode(f"{line}\n") for rows in lines.values() for line in rows))
+            lines_by_path[change.path] = set(_lines(task, change, outcome))
+    return b"".join(
+        sorted(encode(f"{line}\n") for path_lines in lines_by_path.values() for line in path_lines)
+    )
 
 
 def _lines(task: Task, change: Change, outcome: GoldOutcome) -> list[str]:
@@ -195,13 +215,15 @@ def _is_requested(task: Task, path: str) -> bool:
 
     A path in a folder for temporary files counts only if the query names it.
     """
-    if not (top := _scratch_folder(path)):
+    if not (scratch_folder := _scratch_folder(path)):
         return True
-    return "/".join(path.split("/")[: top.count("/") + 2]) in task.query
+    return "/".join(path.split("/")[: scratch_folder.count("/") + 2]) in task.query
 
 
 def _scratch_folder(path: str) -> str:
-    return next((top for top in _SCRATCH if path.startswith(f"{top}/")), "")
+    return next(
+        (scratch_folder for scratch_folder in _SCRATCH if path.startswith(f"{scratch_folder}/")), ""
+    )
 
 
 def _top_folders(paths: Iterable[str]) -> set[str]:

@@ -120,11 +120,11 @@ def read_config(folder: Path) -> Config:
     Raises:
         TaskError: The file cannot be read, or is malformed.
     """
-    path = folder / CONFIG
+    config_path = folder / CONFIG
     try:
-        return msgspec.toml.decode(path.read_bytes(), type=Config)
+        return msgspec.toml.decode(config_path.read_bytes(), type=Config)
     except (OSError, ValueError, msgspec.MsgspecError) as error:
-        raise TaskError(f"{path}: {error}") from None
+        raise TaskError(f"{config_path}: {error}") from None
 
 
 def load(folder: Path) -> Dataset:
@@ -137,11 +137,11 @@ def load(folder: Path) -> Dataset:
         TaskError: The folder has no tasks, or a task is malformed.
     """
     folder = folder.expanduser().absolute()
-    task_folders = [path.parent for path in sorted(folder.glob(f"*/{CONFIG}"))]
-    folders = [folder] if (folder / CONFIG).is_file() else task_folders
-    if not folders:
+    task_folders = [config_path.parent for config_path in sorted(folder.glob(f"*/{CONFIG}"))]
+    loaded_folders = [folder] if (folder / CONFIG).is_file() else task_folders
+    if not loaded_folders:
         raise TaskError(f"{folder}: neither a task folder of Harbor's nor a folder of such folders")
-    return Dataset(map(_task, folders), folder.name, source=str(folder))
+    return Dataset(map(_task, loaded_folders), folder.name, source=str(folder))
 
 
 def find_folder(source: Path, task: Task) -> Path:
@@ -172,7 +172,7 @@ def resolve_variables(env: Mapping[str, str], variables: Mapping[str, str]) -> d
     Raises:
         TaskError: A variable without a default is not in `variables`.
     """
-    values = {}
+    resolved_values = {}
     for name, value in env.items():
         match = _TEMPLATE.fullmatch(value)
         resolved_value = value if match is None else variables.get(match[1], match[2])
@@ -182,8 +182,8 @@ def resolve_variables(env: Mapping[str, str], variables: Mapping[str, str]) -> d
                 "permitted: a task gets only the environment variables that the command names "
                 f"(variables: {match[1]!r})"
             )
-        values[name] = resolved_value
-    return values
+        resolved_values[name] = resolved_value
+    return resolved_values
 
 
 def _task(folder: Path) -> Task:
@@ -197,8 +197,8 @@ def _task(folder: Path) -> Task:
     environment, task_facts = config.environment, config.metadata
     digest_inputs: list[str | bytes] = [(folder / CONFIG).read_bytes()]
     for subfolder in (TESTS, SOLUTION):
-        for name, path in files(folder / subfolder):
-            digest_inputs += [f"{subfolder}/{name}", path.read_bytes()]
+        for relative_name, path in files(folder / subfolder):
+            digest_inputs += [f"{subfolder}/{relative_name}", path.read_bytes()]
     tags = [*config.task.get("keywords", ()), *task_facts.get("tags", ())]
     tags += [task_facts.get("category"), task_facts.get("difficulty")]
     metadata = {"digest": joint_digest(*digest_inputs)}
@@ -222,14 +222,16 @@ def _find_obstacle(folder: Path, config: Config) -> str:
     """Return the reason why InterCode cannot run a task; empty if InterCode can."""
     environment, verifier = config.environment, config.verifier
     environment_folder = folder / "environment"
-    separate = verifier.environment_mode == "separate" or verifier.environment is not None
-    compose_files = [environment_folder / f"docker-compose.{end}" for end in ("yaml", "yml")]
+    is_separate = verifier.environment_mode == "separate" or verifier.environment is not None
+    compose_files = [
+        environment_folder / f"docker-compose.{file_suffix}" for file_suffix in ("yaml", "yml")
+    ]
     reasons = {
         "it has several steps": bool(config.steps),
         f"it is for {environment.os}": environment.os.lower() != "linux",
         "it needs a GPU or TPU": bool(environment.gpus or environment.tpu),
         "it needs several containers (docker-compose)": any(map(Path.is_file, compose_files)),
-        "its tests need a container of their own": separate or bool(verifier.collect),
+        "its tests need a container of their own": is_separate or bool(verifier.collect),
         "it brings tools by MCP": bool(environment.mcp_servers),
         "it has no tests/test.sh": not (folder / TESTS / "test.sh").is_file(),
         "it has neither environment/Dockerfile nor docker_image": not environment.docker_image
@@ -263,10 +265,10 @@ def _gold(folder: Path, config: Config) -> tuple[str, ...]:
             with path.open("rb") as file:
                 archive.addfile(member, file)
     encoded_archive = base64.encodebytes(gzip.compress(archive_buffer.getvalue(), mtime=0)).decode()
-    variables = " ".join(shlex.quote(f"{name}={value}") for name, value in env.items())
+    env_words = " ".join(shlex.quote(f"{name}={value}") for name, value in env.items())
     return (
         "mkdir -p /solution && base64 -d <<'END' | tar -xzf - -C /solution && "
-        f"env {variables} /solution/solve.sh\n{encoded_archive}END",
+        f"env {env_words} /solution/solve.sh\n{encoded_archive}END",
     )
 
 
@@ -278,11 +280,13 @@ def _strip_canary(text: str) -> str:
     return "\n".join(lines).rstrip()
 
 
-def _bytes(folder: Path, megabytes: int | None, text: str | None) -> int | None:
+def _bytes(folder: Path, megabytes: int | None, size_text: str | None) -> int | None:
     """Return a size in bytes, from a number of MiB or from an older text, such as ``2G``."""
-    if megabytes is None and text is not None:
+    if megabytes is None and size_text is not None:
         try:
-            megabytes = int(float(text[:-1]) * _SIZES[text[-1].upper()])
+            megabytes = int(float(size_text[:-1]) * _SIZES[size_text[-1].upper()])
         except (LookupError, ValueError):
-            raise TaskError(f"{folder / CONFIG}: {text!r} is not a size, such as '2G'") from None
+            raise TaskError(
+                f"{folder / CONFIG}: {size_text!r} is not a size, such as '2G'"
+            ) from None
     return None if megabytes is None else megabytes * MIB

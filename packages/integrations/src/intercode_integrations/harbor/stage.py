@@ -128,11 +128,11 @@ class HarborStage(SandboxStage):
             name: os.environ[name] for name in self._variable_names & os.environ.keys()
         }
         try:
-            environments = [self.config(task).environment.env, *extra_variables]
+            env_mappings = [self.config(task).environment.env, *extra_variables]
             return {
-                k: v
-                for env in environments
-                for k, v in resolve_variables(env, machine_variables).items()
+                variable: value
+                for env in env_mappings
+                for variable, value in resolve_variables(env, machine_variables).items()
             }
         except TaskError as error:
             raise TaskError(f"task {task.task_id!r}: {error}") from None
@@ -156,40 +156,42 @@ class HarborStage(SandboxStage):
         return [host for host in hosts if any(rule.admits(host, 443) for rule in allowed_hosts)]
 
     def _lay(self, sandbox: SandboxBackend, task: Task) -> None:
-        config, folder = self.config(task), self.folder(task) / "environment"
-        shared_folders = [*LOGS, *(["/solution"] if config.agent.user is not None else [])]
-        result = run_as_root(sandbox, ["mkdir", "-p", "-m", "777", "--", *shared_folders])
-        if not result.ok:
+        config, environment_folder = self.config(task), self.folder(task) / "environment"
+        writable_folders = [*LOGS, *(["/solution"] if config.agent.user is not None else [])]
+        mkdir_result = run_as_root(sandbox, ["mkdir", "-p", "-m", "777", "--", *writable_folders])
+        if not mkdir_result.ok:
             raise TaskError(
-                f"task {task.task_id!r}: no /logs in its image: {decode(result.stderr)}"
+                f"task {task.task_id!r}: no /logs in its image: {decode(mkdir_result.stderr)}"
             )
-        if task.image is not None and not (folder / "Dockerfile").is_file():
-            for name, path in files(folder):
-                target = f"{self.directory(task)}/{name}"
-                sandbox.write_file(target, path.read_bytes(), path.stat().st_mode & 0o777)
+        if task.image is not None and not (environment_folder / "Dockerfile").is_file():
+            for name, path in files(environment_folder):
+                target_path = f"{self.directory(task)}/{name}"
+                sandbox.write_file(target_path, path.read_bytes(), path.stat().st_mode & 0o777)
         super()._lay(sandbox, task)
 
     def _prepare(self, sandbox: SandboxBackend, task: Task) -> None:
         super()._prepare(sandbox, task)
-        if (health := self.config(task).environment.healthcheck) is not None:
-            self._await(sandbox, task, health)
+        if (health_check := self.config(task).environment.healthcheck) is not None:
+            self._await(sandbox, task, health_check)
 
-    def _await(self, sandbox: SandboxBackend, task: Task, health: HealthCheck) -> None:
+    def _await(self, sandbox: SandboxBackend, task: Task, health_check: HealthCheck) -> None:
         """Wait until the task's health check succeeds, by Docker's rules for retries.
 
         Raises:
             TaskError: The health check failed too often.
         """
-        start_time, failures = time.monotonic(), 0
-        argv, stdin = script(health.command)
-        env, seconds = self.variables(task), health.timeout_sec
+        start_time, failure_count = time.monotonic(), 0
+        argv, stdin = script(health_check.command)
+        env, seconds = self.variables(task), health_check.timeout_sec
         while not (result := sandbox.exec(argv, stdin=stdin, env=env, timeout=seconds)).ok:
-            starting = time.monotonic() - start_time < health.start_period_sec
-            failures += not starting
-            if failures >= max(1, health.retries):
+            is_starting = time.monotonic() - start_time < health_check.start_period_sec
+            failure_count += not is_starting
+            if failure_count >= max(1, health_check.retries):
                 error_text = decode(result.stderr or result.stdout).strip()[-500:]
                 raise TaskError(f"task {task.task_id!r}: its healthcheck fails: {error_text}")
-            time.sleep(health.start_interval_sec if starting else health.interval_sec)
+            time.sleep(
+                health_check.start_interval_sec if is_starting else health_check.interval_sec
+            )
 
 
 def home_variables(sandbox: SandboxBackend, user: str | None) -> dict[str, str]:
@@ -208,8 +210,8 @@ def home_variables(sandbox: SandboxBackend, user: str | None) -> dict[str, str]:
         return {}
     account = resolve_account(user, read)
     # A value of HOME that the image sets takes precedence over the account's home.
-    is_set = sandbox.env.get("HOME", _ROOTS) != _ROOTS
-    return {"USER": account.name, **({} if is_set else {"HOME": account.home})}
+    is_home_set = sandbox.env.get("HOME", _ROOTS) != _ROOTS
+    return {"USER": account.name, **({} if is_home_set else {"HOME": account.home})}
 
 
 def run_as_root(sandbox: SandboxBackend, argv: list[str], **options: Any) -> Completed:

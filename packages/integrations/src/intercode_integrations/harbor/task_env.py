@@ -33,12 +33,14 @@ class SourceTask:
     """
 
     def __init__(self, folder: Path, tasks: str) -> None:
-        file = folder / "task.toml"
-        name, source_id = task_id(TaskConfig.model_validate_toml(file.read_text()).metadata, file)
+        config_path = folder / "task.toml"
+        env_name, source_id = task_id(
+            TaskConfig.model_validate_toml(config_path.read_text()).metadata, config_path
+        )
         # The folder may come from a stranger, so a name in it must not make InterCode load code.
-        if not is_project(tasks) and name not in ENVS:
-            raise UsageError(f"{file}: there is no environment {name!r}")
-        environment: Any = create(tasks) if is_project(tasks) else create(name, data=tasks)
+        if not is_project(tasks) and env_name not in ENVS:
+            raise UsageError(f"{config_path}: there is no environment {env_name!r}")
+        environment: Any = create(tasks) if is_project(tasks) else create(env_name, data=tasks)
         self._env: InterCodeEnv[Any] = environment
         self._task = self._env.dataset.by_id(source_id)
 

@@ -76,10 +76,12 @@ class InspectEnv(InterCodeEnv[SandboxBackend]):
             TaskError: A sample is a multiple choice, or its sandbox is not supported.
             UsageError: The address matches no task or several tasks, or the task has no scorer.
         """
-        task = _load_task(address)
-        with chdir(task_run_dir(task)):
-            rows = [_task(address, task, index) for index in range(len(task.dataset))]
-        return Dataset(rows, f"inspect:{address}")
+        inspect_task = _load_task(address)
+        with chdir(task_run_dir(inspect_task)):
+            tasks = [
+                _task(address, inspect_task, index) for index in range(len(inspect_task.dataset))
+            ]
+        return Dataset(tasks, f"inspect:{address}")
 
 
 @cache
@@ -129,7 +131,11 @@ def _content(source: str) -> str:
 
 
 def _texts(sample: Sample) -> list[str]:
-    return [sample.input] if isinstance(sample.input, str) else [m.text for m in sample.input]
+    return (
+        [sample.input]
+        if isinstance(sample.input, str)
+        else [message.text for message in sample.input]
+    )
 
 
 def _image(spec: SandboxEnvironmentSpec | None) -> str | None:
@@ -176,11 +182,13 @@ def _reward(task: Task, episode: Episode, workspace: SandboxBackend) -> Score:
         assert inspect_task.scorer
         return await inspect_task.scorer[0](state, Target(sample.target))
 
-    result = _run_coroutine(score)
-    value = math.nan if result is None else _convert_number(result.value)
+    inspect_score = _run_coroutine(score)
+    value = math.nan if inspect_score is None else _convert_number(inspect_score.value)
     if not math.isfinite(value):
-        raise RewardError(f"task {task.task_id!r}: its scorer gives {result!r}, not one value")
-    return Score(value, detail={"explanation": result.explanation or ""})
+        raise RewardError(
+            f"task {task.task_id!r}: its scorer gives {inspect_score!r}, not one value"
+        )
+    return Score(value, detail={"explanation": inspect_score.explanation or ""})
 
 
 def _convert_number(value: Any) -> float:
@@ -199,7 +207,7 @@ def _convert_number(value: Any) -> float:
         return math.nan
 
 
-def _run_coroutine(call: Any) -> Any:
+def _run_coroutine(async_function: Any) -> Any:
     """Run a coroutine function on a new thread, which has no event loop yet; return its result."""
     with ThreadPoolExecutor(1) as executor:
-        return executor.submit(lambda: asyncio.run(call())).result()
+        return executor.submit(lambda: asyncio.run(async_function())).result()

@@ -51,34 +51,34 @@ def execute(args: argparse.Namespace) -> int:
         ) from None
     spec = assign_folder(RunSpec.from_layers(read_arguments(args)).merge(agent="mcp", retries=0))
     sessions = EpisodeSessions(idle_seconds=args.idle, show_score=args.show_score)
-    watcher = _Watcher(sessions, quiet=spec.run_options.quiet)
-    run_plan = plan(spec, watcher)
+    run_watcher = _Watcher(sessions, quiet=spec.run_options.quiet)
+    run_plan = plan(spec, run_watcher)
     output_folder = Path(str(spec.run_options.out))
-    fresh = not output_folder.exists()
+    is_new = not output_folder.exists()
     with ExitStack() as stack:
         if args.http:
-            http = Http(sessions, args.host, args.port or 0, read_token(args))
+            http_server = Http(sessions, args.host, args.port or 0, read_token(args))
             sessions.announce = lambda session, episode: _print(
-                http.url(session), episode, args.json
+                http_server.url(session), episode, args.json
             )
-            http.start()
-            stack.callback(http.stop)
+            http_server.start()
+            stack.callback(http_server.stop)
         else:
             Stdio(sessions, _only_session(run_plan, sessions)).start()
         stack.callback(sessions.close)
         stack.enter_context(_signals(sessions.leave))
-        result = _run_in_thread(lambda: _run_episodes(run_plan, sessions, watcher))
-        if not args.http and result.ran:
+        run_result = _run_in_thread(lambda: _run_episodes(run_plan, sessions, run_watcher))
+        if not args.http and run_result.ran:
             sessions.leave_event.wait()  # the client may still list its tools after the episode
-    if result.complete and not result.ran:
+    if run_result.complete and not run_result.ran:
         raise UsageError(
             f"{output_folder} already has a result for every episode: choose another folder (--out)"
         )
-    if not result.outcomes and fresh:
+    if not run_result.outcomes and is_new:
         shutil.rmtree(output_folder)  # the client has called no tool, so no episode was recorded
         return 1
     print_message(f"run: {output_folder}")
-    return 0 if result.complete else 1
+    return 0 if run_result.complete else 1
 
 
 class _Watcher(Watcher):
@@ -117,16 +117,16 @@ def _print(url: str, episode: Episode, as_json: bool) -> None:
     print(f"{line}\n", end="", file=output(), flush=True)
 
 
-def _run_episodes(run_plan: Plan, sessions: EpisodeSessions, watcher: Watcher) -> RunResult:
+def _run_episodes(run_plan: Plan, sessions: EpisodeSessions, run_watcher: Watcher) -> RunResult:
     """Run the episodes with the settings of ``intercode run``, except retries."""
     spec = run_plan.spec
-    run_setting = resolve_setting(run_plan, watcher, budget=make_budget(spec))
+    run_setting = resolve_setting(run_plan, run_watcher, budget=make_budget(spec))
     try:
         return evaluate(
             run_plan.dataset,
             sessions,
             run_setting.make,
-            progress=watcher,
+            progress=run_watcher,
             workers=spec.run_options.workers,
             max_sandboxes=spec.run_options.max_sandboxes,
             out=spec.run_options.out,
@@ -148,14 +148,16 @@ def _signals(leave: Callable[[], None]) -> Iterator[None]:
 
     MCP clients end a server by these signals.
     """
-    queue: SimpleQueue[int] = SimpleQueue()  # a signal handler may only put into such a queue
+    signal_queue: SimpleQueue[int] = (
+        SimpleQueue()
+    )  # a signal handler may only put into such a queue
 
     def handle_signal(signal_number: int, frame: FrameType | None) -> None:
         signal.signal(signal_number, signal.SIG_DFL)
-        queue.put(signal_number)
+        signal_queue.put(signal_number)
 
     def wait() -> None:
-        queue.get()
+        signal_queue.get()
         leave()
 
     threading.Thread(target=wait, daemon=True).start()
@@ -168,7 +170,7 @@ def _signals(leave: Callable[[], None]) -> Iterator[None]:
     finally:
         for signal_number, handler in previous_handlers.items():
             signal.signal(signal_number, handler)
-        queue.put(0)  # ends the thread of `wait`
+        signal_queue.put(0)  # ends the thread of `wait`
 
 
 def _run_in_thread(work: Callable[[], T]) -> T:

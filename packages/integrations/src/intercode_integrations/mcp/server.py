@@ -74,8 +74,10 @@ def server(find_session: Callable[[Any], EpisodeSession]) -> Server[Any]:
         )
 
     async def call_tool(context: Any, params: Any) -> Any:
-        call = find_session(context).call(params.name, params.arguments or {}, context.request_id)
-        text, has_failed = await _report_progress(context.session, call)
+        answer_coroutine = find_session(context).call(
+            params.name, params.arguments or {}, context.request_id
+        )
+        text, has_failed = await _report_progress(context.session, answer_coroutine)
         return types.CallToolResult(
             content=[types.TextContent(type="text", text=text)], is_error=has_failed
         )
@@ -89,13 +91,15 @@ def server(find_session: Callable[[Any], EpisodeSession]) -> Server[Any]:
     )
 
 
-async def _report_progress(session: Any, call: Coroutine[Any, Any, Answer]) -> Answer:
+async def _report_progress(session: Any, answer_coroutine: Coroutine[Any, Any, Answer]) -> Answer:
     """Await a call, and report the seconds so far each second to a client that wants progress."""
-    task, seconds = asyncio.create_task(call), 0
+    task, elapsed_seconds = asyncio.create_task(answer_coroutine), 0
     try:
         while not (await asyncio.wait({task}, timeout=PROGRESS_SECONDS))[0]:
-            seconds += PROGRESS_SECONDS
-            await session.report_progress(seconds, message=f"running for {seconds} s")
+            elapsed_seconds += PROGRESS_SECONDS
+            await session.report_progress(
+                elapsed_seconds, message=f"running for {elapsed_seconds} s"
+            )
         return task.result()
     finally:
         task.cancel()  # if the client has cancelled the request, this stops the action, too
@@ -253,8 +257,8 @@ class _RequestFilter:
                     session.cancel(_cancelled_request(body))
                     rejection = None
                 except (UsageError, TimeoutError) as error:
-                    message = str(error) or "the body took too long"
-                    rejection = PlainTextResponse(message, 413, {"connection": "close"})
+                    error_text = str(error) or "the body took too long"
+                    rejection = PlainTextResponse(error_text, 413, {"connection": "close"})
                 scope = {
                     **scope,
                     "path": path_prefix,

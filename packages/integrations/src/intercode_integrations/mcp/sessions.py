@@ -267,9 +267,9 @@ class EpisodeSessions:
         if episode.status == "error":
             session.end(FAILED, failed=True)
         else:
-            score = f"\n[reward: {episode.reward}]" if self._show_score else ""
+            score_text = f"\n[reward: {episode.reward}]" if self._show_score else ""
             is_last_turn = episode.status == "truncated" and "ended_by" not in episode.metadata
-            session.end(f"{TURN_LIMIT if is_last_turn else ENDED}{score}", failed=False)
+            session.end(f"{TURN_LIMIT if is_last_turn else ENDED}{score_text}", failed=False)
 
     def leave(self) -> None:
         """Submit the current states of all episodes, including those that start later."""

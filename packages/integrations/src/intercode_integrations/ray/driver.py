@@ -156,7 +156,11 @@ class RayExecutor:
                     spec.run_options.max_connections,
                 )
             )
-        image_digests = {n: d for n, d in images.items() if not self._image(n).host}
+        image_digests = {
+            image_name: digest
+            for image_name, digest in images.items()
+            if not self._image(image_name).host
+        }
         hidden_paths = [spec.run_options.out, run_plan.dataset.source]
         assignment = Assignment(
             run_plan,
@@ -181,8 +185,10 @@ class RayExecutor:
             if interrupts.count > handled_count:
                 handled_count = interrupts.count
                 self._drain()
-                progress.report_interrupt(sum(len(call.batch) for call in self._calls.values()))
-            is_playing = any(call.batch for call in self._calls.values())
+                progress.report_interrupt(
+                    sum(len(worker_call.batch) for worker_call in self._calls.values())
+                )
+            is_playing = any(worker_call.batch for worker_call in self._calls.values())
             if not is_playing and (self._draining or not self._remaining_jobs):
                 return
             if not self._draining:
@@ -199,8 +205,15 @@ class RayExecutor:
         if now - self._last_poll < NODE_POLL_SECONDS:
             return
         self._last_poll = now
-        nodes = {n["NodeID"]: n for n in self._ray.nodes() if n["Alive"]}
-        self._node_names = {i: f"{n['NodeName']} ({i[:8]})" for i, n in nodes.items()}
+        nodes = {
+            cluster_node["NodeID"]: cluster_node
+            for cluster_node in self._ray.nodes()
+            if cluster_node["Alive"]
+        }
+        self._node_names = {
+            node_id: f"{cluster_node['NodeName']} ({node_id[:8]})"
+            for node_id, cluster_node in nodes.items()
+        }
         process_counts = allocate_nodes(
             self._worker_count, self._cpus, excluded_nodes=self._refusals
         )
@@ -213,7 +226,9 @@ class RayExecutor:
             self._wait_start = now
         elif now - self._wait_start > WAIT_NOTICE_SECONDS:
             self._wait_start = now
-            reasons_text = "; ".join(f"{n}: {reason}" for n, reason in self._refusals.items())
+            reasons_text = "; ".join(
+                f"{cluster_node}: {reason}" for cluster_node, reason in self._refusals.items()
+            )
             notice = "no node has room for a process with environments yet"
             progress.nodes(0, f"{notice} ({reasons_text})" if reasons_text else notice)
 
@@ -221,22 +236,22 @@ class RayExecutor:
         # Ray reserves memory for the sandboxes of the worker's environments. The reservation is at
         # most 90 % of the node's memory, divided by the number of the node's processors.
         env_memory = self._work.setting.facts.get("limits", {}).get("memory", 0)
-        memory = min(
+        reserved_memory = min(
             share * env_memory,
             int(resources.get("memory", 0) * 0.9 / max(1, int(resources["CPU"]))),
         )
-        name = f"worker-{next(self._worker_numbers)}"
+        worker_name = f"worker-{next(self._worker_numbers)}"
         actor = (
             self._ray.remote(RayWorker)
             .options(
                 num_cpus=self._cpus,
-                memory=memory or None,
+                memory=reserved_memory or None,
                 max_concurrency=self._worker_count + 2,
                 scheduling_strategy=node_affinity(node),
             )
-            .remote(name)
+            .remote(worker_name)
         )
-        worker = _WorkerHandle(name, node, actor)
+        worker = _WorkerHandle(worker_name, node, actor)
         self._worker_handles.append(worker)
         self._open(worker)
 
@@ -247,9 +262,12 @@ class RayExecutor:
         self, worker: _WorkerHandle, open_result: OpenResult, progress: Progress
     ) -> None:
         if open_result.missing_images:
-            for name in open_result.missing_images:
-                self._store_image(name)
-            image_refs = {name: self._image_refs[name] for name in open_result.missing_images}
+            for image_name in open_result.missing_images:
+                self._store_image(image_name)
+            image_refs = {
+                image_name: self._image_refs[image_name]
+                for image_name in open_result.missing_images
+            }
             self._calls[worker.actor.open.remote(self._assignment_ref, image_refs)] = _WorkerCall(
                 worker
             )
@@ -292,9 +310,11 @@ class RayExecutor:
             self._refuse(worker.node, f"its processes end at once: {error}", progress)
             return
         self._announced_nodes.discard(worker.node)
-        name = self._node_names.get(worker.node, worker.node[:8])
-        progress.nodes(self._count_nodes(), f"{name}: a process was lost; its episodes begin again")
-        log.info("%s on %s was lost: %s", worker.name, name, error)
+        node_name = self._node_names.get(worker.node, worker.node[:8])
+        progress.nodes(
+            self._count_nodes(), f"{node_name}: a process was lost; its episodes begin again"
+        )
+        log.info("%s on %s was lost: %s", worker.name, node_name, error)
 
     def _remove_worker(self, worker: _WorkerHandle) -> None:
         if worker not in self._worker_handles:
@@ -321,9 +341,9 @@ class RayExecutor:
         """Put an image into Ray's object store, unless the store has it."""
         if name not in self._image_refs:
             with tempfile.TemporaryDirectory() as folder:
-                file = Path(folder, "image.tar")
-                export_image(self._image(name), name, file)
-                self._image_refs[name] = self._ray.put(file.read_bytes())
+                archive_path = Path(folder, "image.tar")
+                export_image(self._image(name), name, archive_path)
+                self._image_refs[name] = self._ray.put(archive_path.read_bytes())
 
     # Jobs
 
@@ -338,9 +358,9 @@ class RayExecutor:
         while self._remaining_jobs and worker_heap and free_slots > 0:
             _, worker_index, worker = worker_heap[0]
             batch = self._take_batch()
-            keys = [(job.epoch, job.task.task_id) for job in batch]
-            call = _WorkerCall(worker, batch)
-            self._calls[worker.actor.play.remote(keys)] = call
+            job_keys = [(job.epoch, job.task.task_id) for job in batch]
+            worker_call = _WorkerCall(worker, batch)
+            self._calls[worker.actor.play.remote(job_keys)] = worker_call
             worker.batch_count += 1
             free_slots -= 1
             heapreplace(worker_heap, (worker.batch_count, worker_index, worker))
@@ -348,9 +368,11 @@ class RayExecutor:
     def _take_batch(self) -> list[Job]:
         """Take the jobs of a batch from the queue. A job that lost a worker is alone in it."""
         fair_share = len(self._remaining_jobs) // (2 * self._worker_count)
-        size = int(BATCH_SECONDS / self._mean_episode_seconds) if self._mean_episode_seconds else 1
+        batch_size = (
+            int(BATCH_SECONDS / self._mean_episode_seconds) if self._mean_episode_seconds else 1
+        )
         batch = [self._remaining_jobs.popleft()]
-        while len(batch) < min(size, fair_share, MAX_BATCH_JOBS) and self._remaining_jobs:
+        while len(batch) < min(batch_size, fair_share, MAX_BATCH_JOBS) and self._remaining_jobs:
             if (
                 batch[-1].key in self._loss_counts
                 or self._remaining_jobs[0].key in self._loss_counts
@@ -373,29 +395,29 @@ class RayExecutor:
             ready_refs, _ = self._ray.wait(refs, num_returns=len(refs), timeout=0)
         episodes: list[Episode] = []
         for ref in ready_refs:
-            if (call := self._calls.pop(ref, None)) is None:
+            if (worker_call := self._calls.pop(ref, None)) is None:
                 continue  # an earlier result of this loop has removed the lost worker of the call
             try:
                 worker_result = self._ray.get(ref)
             except self._ray.exceptions.RayTaskError:
                 raise  # an exception inside the actor is a defect of InterCode
             except self._ray.exceptions.RayError as error:
-                self._calls[ref] = call
-                self._handle_loss(call.worker, error, progress)
+                self._calls[ref] = worker_call
+                self._handle_loss(worker_call.worker, error, progress)
                 episodes += self._abandon_jobs()
                 continue
             if isinstance(worker_result, OpenResult):
-                self._finish_open(call.worker, worker_result, progress)
+                self._finish_open(worker_call.worker, worker_result, progress)
             else:
-                episodes += self._finish_batch(call, worker_result, progress)
+                episodes += self._finish_batch(worker_call, worker_result, progress)
         if episodes:
             self._work.record(*episodes)
             yield from episodes
 
     def _finish_batch(
-        self, call: _WorkerCall, batch_result: BatchResult, progress: Progress
+        self, worker_call: _WorkerCall, batch_result: BatchResult, progress: Progress
     ) -> list[Episode]:
-        call.worker.batch_count -= 1
+        worker_call.worker.batch_count -= 1
         if episode_count := len(batch_result.episodes):
             # These seconds exclude the wait for the driver, which may itself be the bottleneck.
             episode_seconds = batch_result.seconds / episode_count
@@ -404,17 +426,17 @@ class RayExecutor:
                 if self._mean_episode_seconds
                 else episode_seconds
             )
-        self._remaining_jobs.extendleft(reversed(call.batch[episode_count:]))
+        self._remaining_jobs.extendleft(reversed(worker_call.batch[episode_count:]))
         for episode in batch_result.episodes:
             if episode.metadata.get("error_type") in FATAL_ERROR_NAMES:
                 self.stopped = self.stopped or episode.error
                 self._drain()
         if batch_result.error is not None:
-            name, message = batch_result.error
-            if name == SandboxUnavailableError.__name__:
-                self._refuse(call.worker.node, message, progress)
+            error_name, message = batch_result.error
+            if error_name == SandboxUnavailableError.__name__:
+                self._refuse(worker_call.worker.node, message, progress)
             else:
-                self._failure = self._failure or rebuild_error(name, message)
+                self._failure = self._failure or rebuild_error(error_name, message)
                 self._drain()
         return batch_result.episodes
 
@@ -428,8 +450,8 @@ class RayExecutor:
             del self._loss_counts[job.key]
             attempt_text = format_count(max_retries + 1, "time")
             error = SandboxError(f"the process that ran the episode was lost {attempt_text}")
-            env = str(self._work.setting.facts.get("env", ""))
-            partial_episode = Episode(job.task.task_id, job.task.query, env, epoch=job.epoch)
+            env_name = str(self._work.setting.facts.get("env", ""))
+            partial_episode = Episode(job.task.task_id, job.task.query, env_name, epoch=job.epoch)
             partial_episode.agent = self._work.agent.name
             yield failed_episode(error, partial_episode)
 
@@ -461,4 +483,4 @@ class RayExecutor:
         if budget is not None:
             cost, tokens = self._prior_spending
             budget.spent.add(current_spending.cost - cost, current_spending.tokens - tokens)
-            budget.reserved_amounts.add(presumed_spending.cost, presumed_spending.tokens)
+            budget.presumed_spending.add(presumed_spending.cost, presumed_spending.tokens)

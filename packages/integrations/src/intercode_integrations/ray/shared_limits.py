@@ -93,24 +93,24 @@ class SharedLedger:
         tokens: int,
         cost: float,
         account_name: str,
-        costs: tuple[float, int],
+        charge: tuple[float, int],
     ) -> None:
-        """End a reservation, and charge `costs`.
+        """End a reservation, and charge `charge`.
 
         Args:
             process_name: The name of the process.
             tokens: The reserved tokens.
             cost: The reserved cost.
             account_name: The account to charge: ``spent``, ``presumed``, or empty for none.
-            costs: The cost and the tokens to charge.
+            charge: The cost and the tokens to charge.
         """
         with self._lock:
             # For a lost process, `release_process` has already ended all reservations.
             if self._process_state(process_name).lost:
                 return
             _decrement(self._process_state(process_name).reservations, (tokens, cost))
-        account = getattr(self._budget, account_name) if account_name else None
-        self._budget._end(Hold(self._budget, tokens, cost), account, *costs)
+        accounts = {"spent": self._budget.spent, "presumed": self._budget.presumed_spending}
+        self._budget._end(Hold(self._budget, tokens, cost), accounts.get(account_name), *charge)
 
     def acquire(self, process_name: str, tokens: int, ticket: int | None) -> tuple[float, int]:
         """Wait until a call may start; see `RateLimit.acquire`.
@@ -146,9 +146,9 @@ class SharedLedger:
 
     def _end_call(self, process_name: str, start_time: float) -> bool:
         with self._lock:
-            state = self._process_state(process_name)
-            _decrement(state.start_times, start_time)
-            return not state.lost
+            process_state = self._process_state(process_name)
+            _decrement(process_state.start_times, start_time)
+            return not process_state.lost
 
     def enter(self, process_name: str) -> float:
         """Wait for a free slot for a call, and return the seconds of the wait."""
@@ -175,20 +175,20 @@ class SharedLedger:
         charged.
         """
         with self._lock:
-            state = self._process_state(process_name)
-            if state.lost:
+            process_state = self._process_state(process_name)
+            if process_state.lost:
                 return
-            state.lost = True
-        for tokens, cost in state.reservations.elements():
-            Hold(self._budget, tokens, cost).presume()
-        for start_time in state.start_times.elements():
+            process_state.lost = True
+        for token_count, cost in process_state.reservations.elements():
+            Hold(self._budget, token_count, cost).presume()
+        for start_time in process_state.start_times.elements():
             self._rate_limit.release(start_time, succeeded=False)
-        for _ in range(state.permits):
+        for _ in range(process_state.permits):
             self._calls.__exit__(None, None, None)
 
     def read_spending(self) -> tuple[SpendingAmounts, SpendingAmounts]:
         """Return the known spending, and the presumed spending of calls whose end is unknown."""
-        return self._budget.spent, self._budget.reserved_amounts
+        return self._budget.spent, self._budget.presumed_spending
 
 
 def _decrement(counter: Counter[Any], key: Any) -> None:
@@ -267,7 +267,7 @@ class SharedBudget(Budget):
         return Hold(self, tokens, cost)
 
     def _end(self, hold: Hold, to: SpendingAmounts | None, cost: float, tokens: int) -> None:
-        account_name = "" if to is None else "presumed" if to is self.reserved_amounts else "spent"
+        account_name = "" if to is None else "presumed" if to is self.presumed_spending else "spent"
         self._outbox.post("end", hold.tokens, hold.cost, account_name, (cost, tokens))
 
 
@@ -292,11 +292,17 @@ class SharedRateLimit(RateLimit):
     def acquire(self, tokens: int, ticket: int | None = None, drain: Drain | None = None) -> float:
         """Wait until the shared rate limit permits a call; see `RateLimit.acquire`."""
         (drain or current_drain()).check()
-        call = self._thread_call
-        ledger_ticket = call.ledger_ticket if ticket is not None and ticket == call.ticket else None
-        call.start_time, call.ledger_ticket = self._outbox.ask("acquire", tokens, ledger_ticket)
-        call.ticket = ticket
-        return call.start_time
+        thread_call = self._thread_call
+        ledger_ticket = (
+            thread_call.ledger_ticket
+            if ticket is not None and ticket == thread_call.ticket
+            else None
+        )
+        thread_call.start_time, thread_call.ledger_ticket = self._outbox.ask(
+            "acquire", tokens, ledger_ticket
+        )
+        thread_call.ticket = ticket
+        return thread_call.start_time
 
     def release(
         self, start_time: float, *, unused_tokens: float = 0, succeeded: bool = True

@@ -150,20 +150,20 @@ def _capture_error(work: Callable[[], Any]) -> Any:
         return _Error(type(error).__name__, str(error))
 
 
-def _sandbox_failure(call: Any) -> SandboxError | None:
+def _sandbox_failure(answer_ref: Any) -> SandboxError | None:
     """Wait for the answer of `EnvironmentActor.check`.
 
     Returns:
         The error if the machine permits no sandboxes, or the process was lost; otherwise None.
     """
     try:
-        _await_answer(call)
+        _await_answer(answer_ref)
     except (SandboxUnavailableError, SandboxClosedError) as error:
         return error
     return None
 
 
-def _await_answer(call: Any) -> Any:
+def _await_answer(answer_ref: Any) -> Any:
     """Wait for an actor's answer, and raise the error if the answer is one.
 
     Raises:
@@ -172,7 +172,7 @@ def _await_answer(call: Any) -> Any:
     """
     ray = import_ray()
     try:
-        answer = ray.get(call)
+        answer = ray.get(answer_ref)
     except ray.exceptions.RayTaskError:
         raise
     except ray.exceptions.RayError as error:
@@ -217,13 +217,17 @@ class EnvironmentActors:
                 )
             started_actors = [(self._start(node), node) for node in process_counts.elements()]
             checks = [(actor, node, actor.check.remote()) for actor, node in started_actors]
-            calls = [check for *_, check in checks]
+            check_refs = [check_ref for *_, check_ref in checks]
             if len(
-                import_ray().wait(calls, num_returns=len(calls), timeout=WAIT_NOTICE_SECONDS)[0]
-            ) < len(calls):
-                log.warning("waiting for free processors of the cluster, %d in all", len(calls))
-            for actor, node, check in checks:
-                if (failure := _sandbox_failure(check)) is None:
+                import_ray().wait(
+                    check_refs, num_returns=len(check_refs), timeout=WAIT_NOTICE_SECONDS
+                )[0]
+            ) < len(check_refs):
+                log.warning(
+                    "waiting for free processors of the cluster, %d in all", len(check_refs)
+                )
+            for actor, node, check_ref in checks:
+                if (failure := _sandbox_failure(check_ref)) is None:
                     self._actors.append(actor)
                     continue
                 error = failure
@@ -338,8 +342,8 @@ class ClusterEnv(ProxyEnv):
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Execute an action; see `InterCodeEnv.step`."""
-        result: tuple[str, float, bool, bool, dict[str, Any]] = self._call("step", action)
-        return result
+        step_result: tuple[str, float, bool, bool, dict[str, Any]] = self._call("step", action)
+        return step_result
 
     def snapshot(self, mode: ForkMode = "auto", lossy: bool = False) -> RemoteSnapshot:
         """Save the running episode; only proxies of this vector can restore the snapshot.

@@ -126,8 +126,8 @@ class RayWorker:
         run_assignment = assignment
         if (versions := package_versions()).get("code") != run_assignment.versions.get("code"):
             local_version, driver_version = (
-                f"{entry['intercode']} ({entry['code'][:8]})"
-                for entry in (versions, run_assignment.versions)
+                f"{version_facts['intercode']} ({version_facts['code'][:8]})"
+                for version_facts in (versions, run_assignment.versions)
             )
             return OpenResult(
                 refusal=f"it has InterCode {local_version}, and the driver has {driver_version}"
@@ -136,20 +136,20 @@ class RayWorker:
             os.chdir(run_assignment.folder)
         hide(*run_assignment.hidden_folders)
         name = run_assignment.plan.spec.env.name
-        cache = ImageCache.default()
+        image_cache = ImageCache.default()
         try:
             if run_assignment.env_location:
                 admit(run_assignment.env_location)
             admit_protocol(name, run_assignment.plan.spec.env.protocol)
             missing_images = [
-                n
-                for n, digest in run_assignment.image_digests.items()
-                if cache.lookup(digest) is None
+                image_name
+                for image_name, digest in run_assignment.image_digests.items()
+                if image_cache.lookup(digest) is None
             ]
             if unsent_images := [name for name in missing_images if name not in images]:
                 return OpenResult(missing_images=tuple(unsent_images))
             for name in missing_images:
-                _import_image(images[name], cache)
+                _import_image(images[name], image_cache)
             for name, digest in run_assignment.image_digests.items():
                 register_digest(name, digest)
             self._prepare(run_assignment)
@@ -180,13 +180,13 @@ class RayWorker:
         # The facts of the provider raise an error if this machine does not permit sandboxes.
         getattr(self._setting.provider, "facts", dict)()
         run_options = spec.run_options
-        calls = (
+        shared_calls = (
             SharedCalls(self._outbox)
             if self._outbox and run_options.max_connections
             else Semaphore()
         )
         shared_limits = SharedResources(
-            calls, Semaphore(run_options.max_sandboxes or default_sandboxes())
+            shared_calls, Semaphore(run_options.max_sandboxes or default_sandboxes())
         )
         self._orders = PreparedRun(assignment.plan, self._actors, self._setting, Progress()).orders(
             shared_limits
@@ -194,18 +194,18 @@ class RayWorker:
         self._tasks = {task.task_id: task for task in assignment.plan.tasks}
         self._redactor = Redactor()
 
-    def play(self, keys: Sequence[tuple[int, str]]) -> BatchResult:
+    def play(self, job_keys: Sequence[tuple[int, str]]) -> BatchResult:
         """Run the jobs of a batch one after the other, in an environment that stays open.
 
         Args:
-            keys: The epoch and the task id of each job.
+            job_keys: The epoch and the task id of each job.
         """
         with self._lock:
             worker = self._idle_workers.pop() if self._idle_workers else Worker(self._orders)
         episodes: list[Episode] = []
         start_time = time.monotonic()
         try:
-            for epoch, task_id in keys:
+            for epoch, task_id in job_keys:
                 if self._draining:
                     break
                 episode = worker.run(Job(epoch, self._tasks[task_id]))
@@ -248,19 +248,23 @@ def _import_image(image_ref: Any, cache: ImageCache) -> None:
     import ray
 
     with TemporaryDirectory() as folder:
-        file = Path(folder, "image.tar")
-        file.write_bytes(ray.get(image_ref))
-        import_image(file, (), cache, lambda text: None)
+        archive_path = Path(folder, "image.tar")
+        archive_path.write_bytes(ray.get(image_ref))
+        import_image(archive_path, (), cache, lambda text: None)
 
 
 def _describe_differences(driver_facts: Mapping[str, Any], local_facts: Mapping[str, Any]) -> str:
     """Return how this machine's environment differs from the driver's; empty if it does not."""
-    names = sorted(
-        n for n in {*driver_facts, *local_facts} if driver_facts.get(n) != local_facts.get(n)
+    fact_names = sorted(
+        fact_name
+        for fact_name in {*driver_facts, *local_facts}
+        if driver_facts.get(fact_name) != local_facts.get(fact_name)
     )
-    if not names:
+    if not fact_names:
         return ""
     differences = "; ".join(
-        f"{n} is {driver_facts.get(n)!r} there, and here {local_facts.get(n)!r}" for n in names
+        f"{fact_name} is {driver_facts.get(fact_name)!r} there, and here "
+        f"{local_facts.get(fact_name)!r}"
+        for fact_name in fact_names
     )
     return f"its environment is another than the driver's: {differences}"

@@ -37,16 +37,20 @@ class EnvironmentEntry:
 
     def __init__(self, address: str, max_message: int = MIB) -> None:
         self._max_message = max_message
-        self._address, self._data, name = address, address, address
+        self._address, self._data, env_name = address, address, address
         self._options: dict[str, Any] = {"observations": "utf-8", "errors": "value"}
         project_options: dict[str, Any] = {}
         if is_project(address):
             project = read_project(address)
-            name, self._data, project_options = project.name, project.tasks, dict(project.options)
+            env_name, self._data, project_options = (
+                project.name,
+                project.tasks,
+                dict(project.options),
+            )
             self._split = project.split
         else:
             self._split = None
-        self.name = re.sub(r"[^\w.:-]+", "-", name)
+        self.name = re.sub(r"[^\w.:-]+", "-", env_name)
         """The environment's name in URLs."""
         self._sets: dict[str | None, Dataset] = {}
         env = create(address, **self._options).unwrapped
@@ -139,11 +143,11 @@ class EnvironmentEntry:
 
     def schema(self) -> dict[str, Any]:
         """Return JSON schemas of actions, observations and states."""
-        action = {"type": "string", "description": self.env.traits.parameter_description}
+        action_schema = {"type": "string", "description": self.env.traits.parameter_description}
         string_schema, integer_schema = {"type": "string"}, {"type": "integer"}
         return {
             # The framework verifiers takes the title "Action" for a request to list tools by MCP.
-            "action": _object("TextAction", action=action),
+            "action": _object("TextAction", action=action_schema),
             "observation": _object(
                 "Observation",
                 text=string_schema,

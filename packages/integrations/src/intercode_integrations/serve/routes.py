@@ -32,47 +32,47 @@ class Routes:
     def __init__(self, entries: Mapping[str, EnvironmentEntry]) -> None:
         self._entries = entries
 
-    def find_entry(self, words: Sequence[str]) -> EnvironmentEntry | None:
+    def find_entry(self, path_parts: Sequence[str]) -> EnvironmentEntry | None:
         """Return the environment that an address names; None if no environment has the name.
 
         Args:
-            words: The parts of the URL's path, without slashes. The last part names a route, and
-                is ignored.
+            path_parts: The parts of the URL's path, without slashes. The last part names a route,
+                and is ignored.
         """
-        if len(words) == 1:
+        if len(path_parts) == 1:
             return next(iter(self._entries.values()))
-        return self._entries.get(words[0]) if len(words) == 2 else None
+        return self._entries.get(path_parts[0]) if len(path_parts) == 2 else None
 
-    async def answer(self, method: str, words: Sequence[str], body: bytes | None) -> Response:
+    async def answer(self, method: str, path_parts: Sequence[str], body: bytes | None) -> Response:
         """Answer a request.
 
         Args:
             method: The HTTP method, such as GET or POST.
-            words: The parts of the URL's path, without slashes.
+            path_parts: The parts of the URL's path, without slashes.
             body: The body of the request; None: the body is too long, or its length is unknown.
         """
-        entry, route_name = self.find_entry(words), words[-1]
-        expected_method, answer = (
+        entry, route_name = self.find_entry(path_parts), path_parts[-1]
+        expected_method, handler = (
             "GET",
-            self._global_routes().get(route_name) if len(words) == 1 else None,
+            self._global_routes().get(route_name) if len(path_parts) == 1 else None,
         )
         if entry is not None and route_name in _GET:
-            answer = partial(_GET[route_name], entry)
-        elif entry is not None and route_name in _POST and len(words) == 2:
-            expected_method, answer = (
+            handler = partial(_GET[route_name], entry)
+        elif entry is not None and route_name in _POST and len(path_parts) == 2:
+            expected_method, handler = (
                 "POST",
                 lambda: _POST[route_name](entry, wire.read(body or b"{}", TaskQuery)),
             )
-        elif words == ["mcp"]:
-            expected_method, answer = "POST", lambda: _NO_MCP
-        if answer is None:
+        elif path_parts == ["mcp"]:
+            expected_method, handler = "POST", lambda: _NO_MCP
+        if handler is None:
             return refusal(HTTPStatus.NOT_FOUND, "there is nothing at this address")
         if method != expected_method:
             return refusal(HTTPStatus.METHOD_NOT_ALLOWED, f"the method here is {expected_method}")
         if body is None:
             return refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "the body is too long")
         try:  # on a thread, because loading the tasks of a split may block
-            return response(HTTPStatus.OK, wire.json(await asyncio.to_thread(answer)))
+            return response(HTTPStatus.OK, wire.json(await asyncio.to_thread(handler)))
         except (wire.MessageFault, InterCodeError) as fault:
             error = fault.error if isinstance(fault, wire.MessageFault) else fault
             return refusal(HTTPStatus.BAD_REQUEST, str(error), error=type(error).__name__)

@@ -95,22 +95,22 @@ def run(
     """
     _, descriptor_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (descriptor_limit, descriptor_limit))
-    counts = ServerMetrics(len(listeners))
+    metrics = ServerMetrics(len(listeners))
     if len(listeners) == 1:
         on_ready()
         asyncio.run(
-            EnvironmentServer(entries, limits, guard, counts).run(listeners[0], _END_SIGNALS)
+            EnvironmentServer(entries, limits, guard, metrics).run(listeners[0], _END_SIGNALS)
         )
         return
-    worker = _supervise(counts, listeners, on_ready)
-    if worker is not None:
-        parent_fd, counts.worker = worker
-        server = EnvironmentServer(entries, limits, guard, counts)
-        asyncio.run(server.run(listeners[counts.worker], (signal.SIGTERM,), parent_fd))
+    worker_facts = _supervise(metrics, listeners, on_ready)
+    if worker_facts is not None:
+        parent_death_fd, metrics.worker = worker_facts
+        server = EnvironmentServer(entries, limits, guard, metrics)
+        asyncio.run(server.run(listeners[metrics.worker], (signal.SIGTERM,), parent_death_fd))
 
 
 def _supervise(
-    counts: ServerMetrics, listeners: Sequence[socket.socket], on_ready: Callable[[], None]
+    metrics: ServerMetrics, listeners: Sequence[socket.socket], on_ready: Callable[[], None]
 ) -> tuple[int, int] | None:
     """Start the workers, and replace dead ones, until a signal ends all of them.
 
@@ -123,7 +123,7 @@ def _supervise(
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     # Only this process holds the writing end `life_fd`: its death makes `parent_fd` readable.
-    parent_fd, life_fd = os.pipe()
+    parent_death_fd, life_fd = os.pipe()
     workers_by_pid: dict[int, int] = {}
 
     def fork_worker(worker_index: int) -> bool:
@@ -144,9 +144,9 @@ def _supervise(
 
     for worker_index in range(len(listeners)):
         if fork_worker(worker_index):
-            return parent_fd, worker_index
+            return parent_death_fd, worker_index
     on_ready()
-    is_ending = failed = False
+    is_ending = has_failed = False
     while workers_by_pid:
         if signal.sigwait(_SIGNALS) != signal.SIGCHLD:
             is_ending = True
@@ -155,15 +155,15 @@ def _supervise(
             if not os.waitpid(pid, os.WNOHANG)[0]:
                 continue
             del workers_by_pid[pid]
-            has_served = counts.forget(worker_index)
+            has_served = metrics.forget(worker_index)
             if is_ending:
                 continue
             if has_served and fork_worker(worker_index):
-                return parent_fd, worker_index
+                return parent_death_fd, worker_index
             if not has_served:
-                is_ending = failed = True
+                is_ending = has_failed = True
                 _end(workers_by_pid, listeners)
-    if failed:
+    if has_failed:
         raise InterCodeError("a worker ended before it was ready: its error is above")
     return None
 

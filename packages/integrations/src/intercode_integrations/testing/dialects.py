@@ -48,8 +48,13 @@ def messages(answer: Answer, turn: int = 1) -> Payload:
     usage = answer.usage or Usage()
     blocks: list[Payload] = [{"type": "text", "text": answer.text}] if answer.text else []
     blocks += [
-        {"type": "tool_use", "id": call.call_id, "name": call.name, "input": dict(call.arguments)}
-        for call in answer.tool_calls
+        {
+            "type": "tool_use",
+            "id": tool_call.call_id,
+            "name": tool_call.name,
+            "input": dict(tool_call.arguments),
+        }
+        for tool_call in answer.tool_calls
     ]
     reasons = {"length": "max_tokens", "tool_calls": "tool_use", "filter": "refusal"}
     return {
@@ -75,21 +80,21 @@ def responses(answer: Answer, turn: int = 1) -> Payload:
     reasons = {"length": "max_output_tokens", "filter": "content_filter"}
     reason = reasons.get(answer.finish)
     status = "incomplete" if reason else "completed"
-    output: list[Payload] = []
+    output_items: list[Payload] = []
     if answer.text:
         text_part = {"type": "output_text", "text": answer.text, "annotations": [], "logprobs": []}
         message_item = {"type": "message", "role": "assistant", "content": [text_part]}
-        output.append({"id": f"msg_{turn}", "status": status, **message_item})
-    output += [
+        output_items.append({"id": f"msg_{turn}", "status": status, **message_item})
+    output_items += [
         {
             "id": f"fc_{turn}_{call_index}",
             "type": "function_call",
             "status": "completed",
-            "call_id": call.call_id,
-            "name": call.name,
-            "arguments": json.dumps(dict(call.arguments)),
+            "call_id": tool_call.call_id,
+            "name": tool_call.name,
+            "arguments": json.dumps(dict(tool_call.arguments)),
         }
-        for call_index, call in enumerate(answer.tool_calls)
+        for call_index, tool_call in enumerate(answer.tool_calls)
     ]
     return {
         "id": f"resp_{turn}",
@@ -101,7 +106,7 @@ def responses(answer: Answer, turn: int = 1) -> Payload:
         "instructions": None,
         "metadata": {},
         "model": answer.model,
-        "output": output,
+        "output": output_items,
         "parallel_tool_calls": True,
         "temperature": 1.0,
         "tool_choice": "auto",
@@ -172,9 +177,9 @@ def vllm(payload: Payload, request_body: Mapping[str, Any]) -> Payload:
 def ollama(payload: Payload, request_body: Mapping[str, Any]) -> Payload:
     """Write tool calls as Ollama does: arguments as objects, no ids, and finish reason ``stop``."""
     choice = payload["choices"][0]
-    for call in choice.get("message", {}).get("tool_calls", ()):
-        call.pop("id")
-        call["function"]["arguments"] = json.loads(call["function"]["arguments"])
+    for tool_call in choice.get("message", {}).get("tool_calls", ()):
+        tool_call.pop("id")
+        tool_call["function"]["arguments"] = json.loads(tool_call["function"]["arguments"])
     if choice["finish_reason"] == "tool_calls":
         choice["finish_reason"] = "stop"
     payload["usage"].pop("prompt_tokens_details")
@@ -218,10 +223,10 @@ def llama_cpp_python(payload: Payload, request_body: Mapping[str, Any]) -> Paylo
     message.pop("refusal", None)
     if request_body.get("tool_choice") != "auto" and message.pop("tool_calls", None):
         choice |= {"finish_reason": "stop"}
-    for call_index, call in enumerate(message.get("tool_calls", ())):
-        function = call["function"]
+    for call_index, tool_call in enumerate(message.get("tool_calls", ())):
+        function = tool_call["function"]
         function["arguments"] = function["arguments"].replace("\\n", "\n")
-        call["id"] = f"call__{call_index}_{function['name']}_{payload['id']}"
+        tool_call["id"] = f"call__{call_index}_{function['name']}_{payload['id']}"
         message["function_call"] = {**function, "name": f"{function['name']}:"}
     return payload
 
@@ -230,10 +235,10 @@ def calls_in_text(payload: Payload, request_body: Mapping[str, Any]) -> Payload:
     """Write tool calls into the text, as a server that lacks the model's call format does."""
     message = payload["choices"][0]["message"]
     content_parts = [message["content"] or ""]
-    for call in message.pop("tool_calls", ()):
-        function = call["function"]
-        body = {"name": function["name"], "arguments": json.loads(function["arguments"])}
-        content_parts.append(f"<tool_call>\n{json.dumps(body)}\n</tool_call>")
+    for tool_call in message.pop("tool_calls", ()):
+        function = tool_call["function"]
+        call_body = {"name": function["name"], "arguments": json.loads(function["arguments"])}
+        content_parts.append(f"<tool_call>\n{json.dumps(call_body)}\n</tool_call>")
     message["content"] = "\n".join(content_parts)
     payload["choices"][0]["finish_reason"] = "stop"
     return payload
@@ -241,14 +246,14 @@ def calls_in_text(payload: Payload, request_body: Mapping[str, Any]) -> Payload:
 
 def no_json(request_body: Mapping[str, Any]) -> tuple[int, Payload] | None:
     """Return llama.cpp's refusal of tool arguments that are not JSON; None if all are JSON."""
-    calls = [
-        call
+    tool_calls = [
+        tool_call
         for message in request_body.get("messages", ())
-        for call in message.get("tool_calls", ())
+        for tool_call in message.get("tool_calls", ())
     ]
     try:
-        for call in calls:
-            json.loads(call["function"]["arguments"])
+        for tool_call in tool_calls:
+            json.loads(tool_call["function"]["arguments"])
     except ValueError as error:
         error_text = f"Failed to parse tool call arguments as JSON: {error}"
         return 500, {"error": {"code": 500, "message": error_text, "type": "server_error"}}
@@ -269,9 +274,9 @@ def add_token_data(
     answer_tokens = tokens(
         choice["text"] if "text" in choice else choice["message"]["content"] or ""
     )
-    for call in choice.get("message", {}).get("tool_calls") or ():
-        call_arguments = call["function"]["arguments"]
-        answer_tokens += [call["function"]["name"]]
+    for tool_call in choice.get("message", {}).get("tool_calls") or ():
+        call_arguments = tool_call["function"]["arguments"]
+        answer_tokens += [tool_call["function"]["name"]]
         answer_tokens += tokens(
             call_arguments if isinstance(call_arguments, str) else json.dumps(call_arguments)
         )
@@ -298,8 +303,10 @@ def add_token_data(
             "refusal": None,
         }
     if request_body.get("return_token_ids"):
-        words = [word for message in input_messages for word in message.content.split()]
-        payload["prompt_token_ids"] = [token_id(word) for word in words]
+        prompt_words = [
+            prompt_word for message in input_messages for prompt_word in message.content.split()
+        ]
+        payload["prompt_token_ids"] = [token_id(prompt_word) for prompt_word in prompt_words]
         choice["token_ids"] = [token_id(token) for token in answer_tokens]
     return payload
 

@@ -66,20 +66,24 @@ def fit_script(base_script: Script, tools: Sequence[Tool]) -> Script:
 
     def fit(messages: Sequence[Message]) -> Line:
         line, turn_count = base_script(messages), turn(messages)
-        calls: list[ToolCall] = []
-        for call_index, call in enumerate(line.calls):
+        tool_calls: list[ToolCall] = []
+        for call_index, tool_call in enumerate(line.calls):
             # The ids of all calls in a dialogue must differ.
             identified_call = replace(
-                call, call_id=call.call_id or f"call_{turn_count}_{call_index}"
+                tool_call, call_id=tool_call.call_id or f"call_{turn_count}_{call_index}"
             )
-            if call.name != SHELL:
-                calls.append(identified_call)
+            if tool_call.name != SHELL:
+                tool_calls.append(identified_call)
             elif (tool := _find_shell_tool(tools)) is not None:
-                call_arguments = _command_arguments(tool, str(call.arguments.get("command", "")))
-                calls.append(replace(identified_call, name=tool.name, arguments=call_arguments))
-        if line.calls and not calls:
+                call_arguments = _command_arguments(
+                    tool, str(tool_call.arguments.get("command", ""))
+                )
+                tool_calls.append(
+                    replace(identified_call, name=tool.name, arguments=call_arguments)
+                )
+        if line.calls and not tool_calls:
             return Line(line.text or "ok")
-        return replace(line, calls=tuple(calls))
+        return replace(line, calls=tuple(tool_calls))
 
     return fit
 
@@ -97,14 +101,21 @@ def _properties(tool: Tool) -> dict[str, Any]:
 
 def _command_arguments(tool: Tool, command: str) -> dict[str, Any]:
     properties = _properties(tool)
-    name = next((name for name in _COMMANDS if name in properties), "command")
-    listed = properties.get(name, {}).get("type") == "array"
-    values: dict[str, Any] = {name: ["bash", "-lc", command] if listed else command}
+    command_parameter = next(
+        (command_parameter for command_parameter in _COMMANDS if command_parameter in properties),
+        "command",
+    )
+    is_list = properties.get(command_parameter, {}).get("type") == "array"
+    call_arguments: dict[str, Any] = {
+        command_parameter: ["bash", "-lc", command] if is_list else command
+    }
     for parameter in tool.parameters.get("required", ()):
-        schema = properties.get(parameter, {})
-        choices = schema.get("enum") or [_DEFAULT_VALUES.get(schema.get("type"), "act")]
-        values.setdefault(parameter, choices[0])
-    return values
+        parameter_schema = properties.get(parameter, {})
+        choices = parameter_schema.get("enum") or [
+            _DEFAULT_VALUES.get(parameter_schema.get("type"), "act")
+        ]
+        call_arguments.setdefault(parameter, choices[0])
+    return call_arguments
 
 
 def _tools(path: str, body: Body) -> Iterable[Tool]:
@@ -118,8 +129,8 @@ def _tools(path: str, body: Body) -> Iterable[Tool]:
 
 def _settings(path: str, body: Body) -> Settings:
     """Return the settings of a request that affect a scripted reply: token limit and stop texts."""
-    names = ("max_tokens", "max_completion_tokens", "max_output_tokens")
-    limits = [body[name] for name in names if body.get(name) is not None]
+    limit_fields = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+    limits = [body[name] for name in limit_fields if body.get(name) is not None]
     default_limit = COMPLETION if path == "completions" else None
     stop = body.get("stop") or body.get("stop_sequences") or ()
     return Settings(
@@ -134,25 +145,36 @@ def _messages(path: str, body: Body) -> list[Message]:
         return [Message("user", str(body.get("prompt", "")))]
     if path == "responses":
         return _join_assistant_messages(_input_messages(body))
-    system = [Message("system", extract_text(body["system"]))] if body.get("system") else []
-    dialogue = [*system, *map(_message, body.get("messages", ()))]
+    system_messages = (
+        [Message("system", extract_text(body["system"]))] if body.get("system") else []
+    )
+    dialogue = [*system_messages, *map(_message, body.get("messages", ()))]
     return _join_assistant_messages(dialogue) if path == "messages" else dialogue
 
 
-def _message(data: Body) -> Message:
-    calls = [
-        ToolCall(call.get("id", ""), function["name"], arguments(function.get("arguments")))
-        for call in data.get("tool_calls") or ()
-        for function in [call["function"]]
+def _message(message_data: Body) -> Message:
+    tool_calls = [
+        ToolCall(tool_call.get("id", ""), function["name"], arguments(function.get("arguments")))
+        for tool_call in message_data.get("tool_calls") or ()
+        for function in [tool_call["function"]]
     ]
-    content = data.get("content")
-    blocks = [b for b in content if isinstance(b, dict)] if isinstance(content, list) else []
-    calls += [
+    content = message_data.get("content")
+    blocks = (
+        [content_block for content_block in content if isinstance(content_block, dict)]
+        if isinstance(content, list)
+        else []
+    )
+    tool_calls += [
         ToolCall(block["id"], block["name"], arguments(block.get("input")))
         for block in blocks
         if block.get("type") == "tool_use"
     ]
-    return Message(_role(data), _message_text(content), tuple(calls), data.get("tool_call_id"))
+    return Message(
+        _role(message_data),
+        _message_text(content),
+        tuple(tool_calls),
+        message_data.get("tool_call_id"),
+    )
 
 
 def _input_messages(body: Body) -> Iterable[Message]:

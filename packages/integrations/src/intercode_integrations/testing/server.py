@@ -129,8 +129,8 @@ def some(share: float, faults: Sequence[Fault], seed: int = 0) -> Plan:
     """Return a plan of random faults for a share of the requests; equal seeds give equal plans."""
 
     def plan(request_number: int) -> Fault | None:
-        generator = random.Random(f"{seed} {request_number}")
-        return generator.choice(faults) if generator.random() < share else None
+        random_generator = random.Random(f"{seed} {request_number}")
+        return random_generator.choice(faults) if random_generator.random() < share else None
 
     return plan
 
@@ -221,7 +221,11 @@ class ScriptedServer:
     @property
     def usage(self) -> Usage:
         """The total tokens of all complete answers. Clients can know of no other tokens."""
-        usages = (e.usage for e in self.exchanges if e.answered and e.usage is not None)
+        usages = (
+            exchange.usage
+            for exchange in self.exchanges
+            if exchange.answered and exchange.usage is not None
+        )
         return sum(usages, Usage())
 
     def next_number(self) -> int:
@@ -292,8 +296,8 @@ class _Handler(BaseHTTPRequestHandler):
         # time, so numbers for them would shift the faults of the other requests.
         fault = None if path == COUNT else owner.plan(owner.next_number())
         status, reply, usage = self._make_reply(path, body)
-        kind = fault.kind if fault else None
-        charged_usage = usage if kind in _CHARGED_KINDS and status == HTTPStatus.OK else None
+        fault_kind = fault.kind if fault else None
+        charged_usage = usage if fault_kind in _CHARGED_KINDS and status == HTTPStatus.OK else None
         self._record_exchange(path, body, fault, charged_usage)
         if fault is not None:
             owner.wait(fault.delay)
@@ -329,9 +333,9 @@ class _Handler(BaseHTTPRequestHandler):
         owner = self.owner
         if path not in FORMS and path != COUNT:
             return 404, error(path, 404, "there is no such endpoint", "not_found"), None
-        key = self.headers.get("x-api-key") or self.headers.get("authorization") or ""
-        if owner.key is not None and key.removeprefix("Bearer ") != owner.key:
-            message = f"Incorrect API key provided: {key}"
+        client_key = self.headers.get("x-api-key") or self.headers.get("authorization") or ""
+        if owner.key is not None and client_key.removeprefix("Bearer ") != owner.key:
+            message = f"Incorrect API key provided: {client_key}"
             return 401, error(path, 401, message, "invalid_api_key"), None
         if "llama.cpp" in owner.dialect and (refusal := no_json(body)):
             return *refusal, None
@@ -344,7 +348,11 @@ class _Handler(BaseHTTPRequestHandler):
         if path == COUNT:
             return (
                 200,
-                {"input_tokens": sum(count(m.content) for m in model_request.messages)},
+                {
+                    "input_tokens": sum(
+                        count(request_message.content) for request_message in model_request.messages
+                    )
+                },
                 None,
             )
         model_answer = answer(
@@ -352,8 +360,8 @@ class _Handler(BaseHTTPRequestHandler):
         )
         usage = model_answer.usage or Usage()
         if owner.context is not None and usage.input_tokens > owner.context:
-            name = "anthropic" if path == "messages" else owner.dialect
-            return 400, TOO_LONG.get(name, TOO_LONG["openai"]), None
+            dialect = "anthropic" if path == "messages" else owner.dialect
+            return 400, TOO_LONG.get(dialect, TOO_LONG["openai"]), None
         reply = FORMS[path](model_answer, turn(model_request.messages))
         if "choices" in reply:
             reply = add_token_data(
@@ -394,14 +402,14 @@ class _Handler(BaseHTTPRequestHandler):
         """Send an answer as events, each in its own HTTP chunk, with the fault if there is one."""
         events = list(STREAMS[path](reply, body))
         middle_index = len(events) // 2
-        kind = fault.kind if fault else None
-        if kind == "empty":
+        fault_kind = fault.kind if fault else None
+        if fault_kind == "empty":
             events = []
-        elif kind in {"truncated", "unfinished"}:
+        elif fault_kind in {"truncated", "unfinished"}:
             events = events[: middle_index + 1]
-        elif kind == "malformed":
+        elif fault_kind == "malformed":
             events.insert(middle_index, (events[middle_index][0], '{"half'))
-        elif kind == "overloaded":
+        elif fault_kind == "overloaded":
             error_payload = error(path, 529, "Overloaded", "server_is_overloaded")
             events[middle_index:] = [failure(path, reply, error_payload)]
         self._head(200, {"Content-Type": "text/event-stream", "Transfer-Encoding": "chunked"})
@@ -413,7 +421,7 @@ class _Handler(BaseHTTPRequestHandler):
                 )
             event_bytes = frame(event)
             chunk = b"%x\r\n%b\r\n" % (len(event_bytes), event_bytes)
-            if kind == "truncated" and event_index == middle_index:
+            if fault_kind == "truncated" and event_index == middle_index:
                 self.wfile.write(chunk[: len(chunk) // 2])
                 self._hang_up()
                 return
@@ -428,15 +436,17 @@ class _Handler(BaseHTTPRequestHandler):
         self, status: int, text: str, headers: Mapping[str, str] | None = None, cut: bool = False
     ) -> None:
         body = text.encode()
-        fields = {"Content-Type": "application/json", "Content-Length": str(len(body))}
+        header_fields = {"Content-Type": "application/json", "Content-Length": str(len(body))}
         # A single write: otherwise the body would wait for the acknowledgement of the headers.
-        self._head(status, fields | dict(headers or {}), body[: len(body) // 2] if cut else body)
+        self._head(
+            status, header_fields | dict(headers or {}), body[: len(body) // 2] if cut else body
+        )
 
     def _head(self, status: int, headers: Mapping[str, str], body: bytes = b"") -> None:
-        fields = {"Date": self.date_time_string(time.time()), **headers}
-        head = f"HTTP/1.1 {status} {_phrase(status)}\r\n"
-        head += "".join(f"{name}: {value}\r\n" for name, value in fields.items())
-        self.wfile.write(f"{head}\r\n".encode() + body)
+        header_fields = {"Date": self.date_time_string(time.time()), **headers}
+        head_text = f"HTTP/1.1 {status} {_phrase(status)}\r\n"
+        head_text += "".join(f"{name}: {value}\r\n" for name, value in header_fields.items())
+        self.wfile.write(f"{head_text}\r\n".encode() + body)
 
 
 def _phrase(status: int) -> str:

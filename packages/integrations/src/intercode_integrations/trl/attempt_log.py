@@ -59,14 +59,14 @@ class AttemptLog:
         """
         for attempt in attempts:
             env: Any = envs.envs[attempt.number].unwrapped
-            tokens = [
-                sum(len(call[name]) for call in attempt.calls)
-                for name in ("prompt_token_ids", "token_ids")
+            token_counts = [
+                sum(len(call[field]) for call in attempt.calls)
+                for field in ("prompt_token_ids", "token_ids")
             ]
             dialogue = RecordedDialogue(
                 name=_AGENT,
-                input_tokens=tokens[0],
-                output_tokens=tokens[1],
+                input_tokens=token_counts[0],
+                output_tokens=token_counts[1],
                 cached_tokens=0,
                 cost=None,
                 messages=[],

@@ -102,10 +102,10 @@ class Batch:
             [member.number for member in group]
             for _, group in groupby(self.attempts, lambda member: member.task)
         ]
-        leaders = [group[0] for group in groups]
-        self._begin(leaders)
+        leader_numbers = [group[0] for group in groups]
+        self._begin(leader_numbers)
         for _ in range(shared_turns):
-            self._play_turn(leaders)
+            self._play_turn(leader_numbers)
         remaining_numbers = [
             member
             for group in groups
@@ -121,11 +121,11 @@ class Batch:
             return
         reset_mask = np.zeros(self._envs.num_envs, dtype=np.bool_)
         reset_mask[list(attempt_numbers)] = True
-        tasks: list[str | None] = [None] * self._envs.num_envs
+        task_ids: list[str | None] = [None] * self._envs.num_envs
         for attempt_number in attempt_numbers:
-            tasks[attempt_number] = self.attempts[attempt_number].task
+            task_ids[attempt_number] = self.attempts[attempt_number].task
             self.attempts[attempt_number].running = True
-        self._envs.reset(options={"task_id": tasks, "reset_mask": reset_mask})
+        self._envs.reset(options={"task_id": task_ids, "reset_mask": reset_mask})
 
     def _fork(self, group: Sequence[int]) -> bool:
         """Fork the episode of a group's first attempt into the environments of the others.
@@ -133,21 +133,25 @@ class Batch:
         Returns:
             Whether the fork succeeded; False if the episode has ended or cannot fork.
         """
-        leader, *followers = group
-        if not self.attempts[leader].running:
+        leader_number, *follower_numbers = group
+        if not self.attempts[leader_number].running:
             return False
         try:
-            self._envs.fork(leader, into=followers)
+            self._envs.fork(leader_number, into=follower_numbers)
         except (ForkError, SandboxError):  # the next step reports a lost sandbox
             return False
-        source = self.attempts[leader]
+        leader_attempt = self.attempts[leader_number]
         for attempt_number in group:
-            self.attempts[attempt_number] = source.continuation(attempt_number)
+            self.attempts[attempt_number] = leader_attempt.continuation(attempt_number)
         return True
 
     def _play_turn(self, attempt_numbers: Sequence[int]) -> None:
         """Generate a reply for each running attempt, and execute the replies' actions."""
-        active_attempts = [self.attempts[n] for n in attempt_numbers if self.attempts[n].running]
+        active_attempts = [
+            self.attempts[attempt_number]
+            for attempt_number in attempt_numbers
+            if self.attempts[attempt_number].running
+        ]
         if not active_attempts:
             return
         trainer, max_tokens = self._trainer, self._trainer.max_completion_length
@@ -165,9 +169,11 @@ class Batch:
             attempt.reply(
                 ids[:remaining_tokens], None if logprobs is None else logprobs[:remaining_tokens]
             )
-            text = trainer.processing_class.decode(ids[:remaining_tokens], skip_special_tokens=True)
+            reply_text = trainer.processing_class.decode(
+                ids[:remaining_tokens], skip_special_tokens=True
+            )
             is_complete = len(ids) <= remaining_tokens and ids[-1] in trainer.eos_token_ids
-            actions.append(find_action(text, self._language, cut_off=not is_complete))
+            actions.append(find_action(reply_text, self._language, cut_off=not is_complete))
         self._step(active_attempts, actions)
         full_attempts = [
             attempt
@@ -198,10 +204,10 @@ class Batch:
             Whether it was added; False if no space for a reply would remain within `max_tokens`.
         """
         env: Any = self._envs.envs[attempt.number].unwrapped
-        ids = self._observation_tokens(env.messages("chat")[-1], attempt.completion[-1])
-        if len(attempt.completion) + len(ids) >= max_tokens:
+        observation_ids = self._observation_tokens(env.messages("chat")[-1], attempt.completion[-1])
+        if len(attempt.completion) + len(observation_ids) >= max_tokens:
             return False
-        attempt.add(ids, [0.0] * len(ids), mask_value=0)
+        attempt.add(observation_ids, [0.0] * len(observation_ids), mask_value=0)
         return True
 
     def _observation_tokens(self, message: dict[str, Any], last_token: int) -> list[int]:
@@ -212,12 +218,12 @@ class Batch:
             last_token: The last token of the reply before it.
         """
         trainer, tokenizer = self._trainer, self._trainer.processing_class
-        reply = {"role": "assistant", "content": _REPLY}
+        placeholder_reply = {"role": "assistant", "content": _REPLY}
         content = str(message["content"])
         has_added_tokens = len(split_text(content, added_tokens(tokenizer))) > 1
         shown_message = {**message, "content": _DATA} if has_added_tokens else message
         rendered_text = tokenizer.apply_chat_template(
-            [{"role": "user", "content": ""}, reply, shown_message],
+            [{"role": "user", "content": ""}, placeholder_reply, shown_message],
             add_generation_prompt=True,
             tokenize=False,
             chat_template=trainer.chat_template,

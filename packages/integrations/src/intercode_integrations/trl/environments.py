@@ -81,8 +81,8 @@ class Environments:
         """
         task_dialogues = dialogues(self._template, transcripts.tools)
         return [
-            {"prompt": [system, {**user, "content": ""}], "task_id": task.task_id}
-            for task, (system, user) in task_dialogues
+            {"prompt": [system_message, {**user_message, "content": ""}], "task_id": task.task_id}
+            for task, (system_message, user_message) in task_dialogues
         ]
 
     def dataset(self) -> datasets.Dataset:
@@ -110,9 +110,11 @@ class Environments:
 
     @cached_property
     def _environment_class(self) -> type[_Environment]:
-        name = str(self._template.name).capitalize()  # TRL's logs name the reward by the class
+        class_name = str(
+            self._template.name
+        ).capitalize()  # TRL's logs name the reward by the class
         return type(
-            name,
+            class_name,
             (_Environment,),
             {function.__name__: _make_method(function) for function in Tools(self._template)},
         )

@@ -86,8 +86,8 @@ class Rollouts:
     def rows(self) -> list[dict[str, Any]]:
         """Return the tasks as rows of a dataset. Each prompt's last message has the task's id."""
         return [
-            {"prompt": [system, {**user, "task_id": task.task_id}]}
-            for task, (system, user) in dialogues(self._template, transcripts.chat)
+            {"prompt": [system_message, {**user_message, "task_id": task.task_id}]}
+            for task, (system_message, user_message) in dialogues(self._template, transcripts.chat)
         ]
 
     def dataset(self) -> datasets.Dataset:
@@ -110,13 +110,15 @@ class Rollouts:
         Raises:
             UsageError: A prompt does not contain its task's id.
         """
-        tasks = [prompt[-1].get("task_id") for prompt in prompts]
-        if None in tasks:
+        task_ids = [prompt[-1].get("task_id") for prompt in prompts]
+        if None in task_ids:
             raise UsageError("a prompt does not name its task: train_dataset=rollouts.dataset()")
         prompt_ids, *_ = trainer._tokenize_prompts(prompts)
         attempts = [
-            Rollout(attempt_number, task, list(prompt))
-            for attempt_number, (task, prompt) in enumerate(zip(tasks, prompt_ids, strict=True))
+            Rollout(attempt_number, task_id, list(prompt))
+            for attempt_number, (task_id, prompt) in enumerate(
+                zip(task_ids, prompt_ids, strict=True)
+            )
         ]
         envs = self._vector(len(attempts))
         try:

@@ -25,8 +25,8 @@ def dialogues(env: Any, style: Style) -> Iterator[tuple[Task, list[dict[str, Any
     """
     for task in env.dataset:
         episode = Episode(task.task_id, task.query, env.name)
-        facts = {"name": env.name, "traits": env.traits, "max_turns": env.max_turns}
-        yield task, style(SimpleNamespace(**facts, episode=episode), task)
+        env_facts = {"name": env.name, "traits": env.traits, "max_turns": env.max_turns}
+        yield task, style(SimpleNamespace(**env_facts, episode=episode), task)
 
 
 def as_dataset(rows: list[dict[str, Any]]) -> datasets.Dataset:

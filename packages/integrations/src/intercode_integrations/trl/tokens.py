@@ -20,8 +20,8 @@ _GAP = "\N{ZERO WIDTH SPACE}"
 def added_tokens(tokenizer: Any) -> Collection[str]:
     """Return the texts, longer than a character, that a tokenizer always encodes as one token."""
     vocabulary: Collection[str] = getattr(tokenizer, "get_added_vocab", tuple)()
-    special = getattr(tokenizer, "all_special_tokens", ())
-    return {text for text in (*vocabulary, *special) if len(text) > 1}
+    special_tokens = getattr(tokenizer, "all_special_tokens", ())
+    return {text for text in (*vocabulary, *special_tokens) if len(text) > 1}
 
 
 def split_text(text: str, tokens: Collection[str]) -> list[str]:

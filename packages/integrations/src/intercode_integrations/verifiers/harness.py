@@ -74,12 +74,14 @@ class InterCodeHarness(vf.Harness[InterCodeHarnessConfig]):
         # Certificates take longer to load than an episode takes. Only an encrypted endpoint needs
         # them.
         is_encrypted = endpoint.startswith("https:")
-        http = openai.DefaultAsyncHttpxClient(
+        http_client = openai.DefaultAsyncHttpxClient(
             verify=is_encrypted, trust_env=is_encrypted, timeout=None
         )
-        async with openai.AsyncOpenAI(base_url=endpoint, api_key=secret, http_client=http) as model:
+        async with openai.AsyncOpenAI(
+            base_url=endpoint, api_key=secret, http_client=http_client
+        ) as model_client:
             while env.episode.status == "running":
-                reply = await model.chat.completions.create(
+                reply = await model_client.chat.completions.create(
                     model=ctx.model, messages=dialogue, tools=tools
                 )
                 with failures():
@@ -93,22 +95,26 @@ class InterCodeHarness(vf.Harness[InterCodeHarnessConfig]):
             The messages to append to the dialogue: the reply, and the observations.
         """
         messages = [choice.message.model_dump(exclude_none=True)]
-        calls = choice.message.tool_calls or ()
-        if not calls:
+        tool_calls = choice.message.tool_calls or ()
+        if not tool_calls:
             note = CUT_OFF if choice.finish_reason == "length" else NO_CALL
             messages[0].setdefault("content", "")  # the API refuses a message without content
-            text, *_ = await env.step(NoAction(note))
-            return [*messages, {"role": "user", "content": text}]
-        for call in calls:
+            observation, *_ = await env.step(NoAction(note))
+            return [*messages, {"role": "user", "content": observation}]
+        for tool_call in tool_calls:
             if env.episode.status == "running":
-                text, *_ = await env.call(call.function.name, arguments(call.function.arguments))
-                clipped_text = Clip(self.config.observation_limit)(text.rstrip("\n")) or "(nothing)"
-                answer = {
+                observation, *_ = await env.call(
+                    tool_call.function.name, arguments(tool_call.function.arguments)
+                )
+                clipped_text = (
+                    Clip(self.config.observation_limit)(observation.rstrip("\n")) or "(nothing)"
+                )
+                tool_message = {
                     "role": "tool",
-                    "tool_call_id": call.id,
+                    "tool_call_id": tool_call.id,
                     "content": sendable(clipped_text),
                 }
-                messages.append(answer)
+                messages.append(tool_message)
         return messages
 
     async def cleanup(self, trace: vf.Trace, runtime: vf.Runtime) -> None:

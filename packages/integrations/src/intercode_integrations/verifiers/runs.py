@@ -65,13 +65,15 @@ class VerifiersEnv(RemoteEnvironment):
         return self._submit(action)
 
     def _submit(self, answer: str | None) -> RemoteReply:
-        task, data = self._task, self._task.data
+        task, task_data = self._task, self._task.data
         trace = vf.Trace(
-            task=vf.TraceTask(type=type(task).__name__, data=data, key=task.key, hash=task.hash),
+            task=vf.TraceTask(
+                type=type(task).__name__, data=task_data, key=task.key, hash=task.hash
+            ),
             state=state_cls(type(task))(),
             agent=vf.AgentInfo(config=vf.AgentConfig(runtime=vf.SubprocessConfig())),
         )
-        for role, text in (("system", data.system_prompt), ("user", data.prompt_text)):
+        for role, text in (("system", task_data.system_prompt), ("user", task_data.prompt_text)):
             if text:
                 trace.nodes.append(_node(trace, {"role": role, "content": text}))
         trace.nodes.append(_node(trace, {"role": "assistant", "content": answer or ""}, True))
@@ -79,19 +81,21 @@ class VerifiersEnv(RemoteEnvironment):
             asyncio.run(task.score(trace))
         except vf.TaskError as error:
             raise RewardError(f"task {task.key} of verifiers cannot be scored: {error}") from error
-        rewards = {name: reward.score for name, reward in trace.rewards.items()}
+        rewards = {reward_name: reward.score for reward_name, reward in trace.rewards.items()}
         return RemoteReply("", trace.reward, ended=True, parts={**trace.metrics, **rewards})
 
 
 def _node(trace: Any, message: dict[str, str], sampled: bool = False) -> Any:
-    parent = len(trace.nodes) - 1 if trace.nodes else None
-    return vf.MessageNode(parent=parent, message=message, sampled=sampled)
+    parent_index = len(trace.nodes) - 1 if trace.nodes else None
+    return vf.MessageNode(parent=parent_index, message=message, sampled=sampled)
 
 
 def _convert_task(task: Any) -> Task:
-    data = task.data
-    query = "\n\n".join(text for text in (data.system_prompt, data.prompt_text) if text)
-    return Task(f"{data.idx}", query, metadata={"index": data.idx, "name": data.name})
+    task_data = task.data
+    query = "\n\n".join(text for text in (task_data.system_prompt, task_data.prompt_text) if text)
+    return Task(
+        f"{task_data.idx}", query, metadata={"index": task_data.idx, "name": task_data.name}
+    )
 
 
 @cache
@@ -101,12 +105,12 @@ def _taskset(address: str) -> list[Any]:
     Raises:
         UsageError: The taskset cannot be loaded, or a task of it is not supported.
     """
-    module, _, parameters = address.partition("?")
+    module_name, _, query_string = address.partition("?")
     try:
-        config = taskset_config_type(module).model_validate(
-            {"id": module, **dict(parse_qsl(parameters))}
+        config = taskset_config_type(module_name).model_validate(
+            {"id": module_name, **dict(parse_qsl(query_string))}
         )
-        has_own_env = environment_class(module) is not vf.SingleAgentEnv
+        has_own_env = environment_class(module_name) is not vf.SingleAgentEnv
         tasks = list(islice(load_taskset(config), MAX_TASKS))
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise UsageError(
@@ -114,19 +118,22 @@ def _taskset(address: str) -> list[Any]:
         ) from error
     for task in tasks:
         if feature := "an environment of its own" if has_own_env else _missing_feature(task):
-            raise UsageError(f"verifiers:{module} needs {feature}: only vf-eval can run it")
+            raise UsageError(f"verifiers:{module_name} needs {feature}: only vf-eval can run it")
     return tasks
 
 
 def _missing_feature(task: Any) -> str:
     """Return the unsupported feature that a task needs; empty if the task is supported."""
-    kind = type(task)
+    task_class = type(task)
     scoring_functions = [*task.hooks("reward"), *task.hooks("metric")]
     if task.NEEDS_CONTAINER or any(
         "runtime" in inspect.signature(function).parameters for function in scoring_functions
     ):
         return "a runtime"
-    if any(getattr(kind, name) is not getattr(vf.Task, name) for name in ("setup", "finalize")):
+    if any(
+        getattr(task_class, method_name) is not getattr(vf.Task, method_name)
+        for method_name in ("setup", "finalize")
+    ):
         return "its own preparation"
     if task.toolsets(task.config):
         return "tool servers"

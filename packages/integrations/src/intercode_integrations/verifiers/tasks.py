@@ -93,8 +93,8 @@ class InterCodeTask(vf.Task[InterCodeTaskData, InterCodeState]):
     async def parts(self, trace: vf.Trace) -> dict[str, float]:
         """Return the parts of the reward, the success (0 or 1), and the number of turns."""
         score: Score = trace.state.score
-        turns = len(trace.state.env.episode.turns)
-        return {**score.parts, "success": float(score.value == 1.0), "turns": float(turns)}
+        turn_count = len(trace.state.env.episode.turns)
+        return {**score.parts, "success": float(score.value == 1.0), "turns": float(turn_count)}
 
 
 class InterCodeTaskset(vf.Taskset[InterCodeTask, InterCodeConfig]):
@@ -107,18 +107,18 @@ class InterCodeTaskset(vf.Taskset[InterCodeTask, InterCodeConfig]):
         traits, prompt = env.traits, Prompt("tool_calling")
         setting = traits.setting or traits.language
         for task in env.dataset:
-            scene = PromptContext(env.name, traits, setting, task.query, env.max_turns)
-            values = {**scene.values(), "show_reward": False}
-            data = InterCodeTaskData(
+            prompt_context = PromptContext(env.name, traits, setting, task.query, env.max_turns)
+            prompt_values = {**prompt_context.values(), "show_reward": False}
+            task_data = InterCodeTaskData(
                 id=task.task_id,
                 name=task.task_id,
-                prompt=prompt.render("task", **values),
-                system_prompt=prompt.render("system", **values),
+                prompt=prompt.render("task", **prompt_values),
+                system_prompt=prompt.render("system", **prompt_values),
                 env=config.env,
                 split=config.split,
                 options=config.options,
             )
-            yield InterCodeTask(data, config.task)
+            yield InterCodeTask(task_data, config.task)
 
 
 @contextmanager
@@ -130,6 +130,6 @@ def failures() -> Iterator[None]:
     try:
         yield
     except (intercode.InterCodeError, OSError) as error:
-        name = type(error).__name__
-        kind = vf.SandboxError if failure_kind(name) == "lost" else vf.TaskError
-        raise kind(f"{name}: {error}") from error
+        class_name = type(error).__name__
+        error_class = vf.SandboxError if failure_kind(class_name) == "lost" else vf.TaskError
+        raise error_class(f"{class_name}: {error}") from error

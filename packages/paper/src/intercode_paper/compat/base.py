@@ -184,9 +184,11 @@ class IntercodeEnv(ABC, gymnasium.Env[Any, str]):
         ]
         trajectory_record["info"] = self.info
         stem = time.strftime("log_%Y%m%d%H%M%S")
-        paths = (folder / f"{stem}{f'_{n}' if n else ''}.json" for n in count())
+        candidate_paths = (
+            folder / f"{stem}{f'_{number}' if number else ''}.json" for number in count()
+        )
         # The stem has only full seconds, and several logs may be written within one second.
-        path = next(path for path in paths if not path.exists())
+        path = next(path for path in candidate_paths if not path.exists())
         path.write_text(json.dumps(trajectory_record, indent=2, default=str), encoding="utf-8")
         self.logger.info("Saved trajectory to %s", path)
 
@@ -217,8 +219,8 @@ class IntercodeEnv(ABC, gymnasium.Env[Any, str]):
             return 0.0, {"ended": str(error)}
 
     def _new_container(self, name: str) -> Container:
-        image, sandbox, network, environment = self._container_settings
-        provider = get_provider(sandbox)
+        image, sandbox_name, network, environment = self._container_settings
+        provider = get_provider(sandbox_name)
         return Container(name, lambda: provider.start(image, LIMITS, network), environment)
 
     def _task(self, fields: Mapping[str, Any] | None = None) -> Task:

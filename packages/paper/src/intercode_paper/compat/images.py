@@ -31,21 +31,23 @@ def image_for(name: str, data_path: str | None = None) -> str:
     if name in _HOST:
         return "host"
     if name == "intercode-bash":
-        script = _find_above(data_path, ["docker/bash_scripts/setup_fs.sh"])
-        return f"host+{script or DATA / 'testbed.sh'}"
+        setup_script = _find_above(data_path, ["docker/bash_scripts/setup_fs.sh"])
+        return f"host+{setup_script or DATA / 'testbed.sh'}"
     if name != "intercode-nl2bash":
         return name
     match = re.search(r"fs_(\d)", Path(data_path or "").name)
     file_system_number = match[1] if match else "1"
-    scripts = f"docker/bash_scripts/setup_nl2b_fs_{file_system_number}.sh"
-    layer = _find_above(data_path, [f"filesystems/fs_{file_system_number}.tar.gz", scripts])
-    if layer is None and match:
+    script_name = f"docker/bash_scripts/setup_nl2b_fs_{file_system_number}.sh"
+    layer_path = _find_above(
+        data_path, [f"filesystems/fs_{file_system_number}.tar.gz", script_name]
+    )
+    if layer_path is None and match:
         raise TaskError(
             f"{data_path}: its tasks need the file system {file_system_number} of NL2Bash, as "
-            f"{scripts} in a folder above, where the release has it; to try them without: "
+            f"{script_name} in a folder above, where the release has it; to try them without: "
             "image_name='nl2bash'"
         )
-    return BASE_IMAGE if layer is None else f"{BASE_IMAGE}+{layer}"
+    return BASE_IMAGE if layer_path is None else f"{BASE_IMAGE}+{layer_path}"
 
 
 def find_databases(data_path: str | None) -> Path:

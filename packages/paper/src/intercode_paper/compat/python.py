@@ -44,9 +44,9 @@ class PythonEnv(IntercodeEnv):
         """
         self.reward, self.info = 0.0, {REWARD: 0.0}
         if task := (self._task() if self.record.get("tests") else None):
-            name = submitted_name(self.trajectory[-1][0])
-            result = score(self._python.trial(task, name), name)
-            self.reward, self.info = result.value, dict(result.detail)
+            function_name = submitted_name(self.trajectory[-1][0])
+            test_score = score(self._python.trial(task, function_name), function_name)
+            self.reward, self.info = test_score.value, dict(test_score.detail)
         return self.reward, self.info
 
     def input_multiline_function(self) -> str:
@@ -54,6 +54,6 @@ class PythonEnv(IntercodeEnv):
         return "\n".join(iter(lambda: input(". "), ""))
 
     def _new_container(self, name: str) -> Container:
-        image, sandbox, network, environment = self._container_settings
-        provider = PYTHON.provider(sandbox)
+        image, sandbox_name, network, environment = self._container_settings
+        provider = PYTHON.provider(sandbox_name)
         return Container(name, lambda: provider.start(image, LIMITS, network), environment)

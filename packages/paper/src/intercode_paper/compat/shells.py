@@ -54,8 +54,8 @@ class BashEnv(IntercodeEnv):
         }
 
     def _new_container(self, name: str) -> Container:
-        image, sandbox, network, environment = self._container_settings
-        prepared_image = gold_runs(get_provider(sandbox), image).image
+        image, sandbox_name, network, environment = self._container_settings
+        prepared_image = gold_runs(get_provider(sandbox_name), image).image
 
         def reset(container: Container) -> str:
             container.reset()
@@ -95,11 +95,13 @@ class BashEnv(IntercodeEnv):
         """
         self.container_eval.reset()
         gold = self.gold if isinstance(self.gold, str) else ";".join(self.gold)
-        eval_ = self.container_eval
-        output = run(eval_.sandbox, split_words(self.clean_cmd(gold)), eval_.environment).text
+        eval_container = self.container_eval
+        gold_output = run(
+            eval_container.sandbox, split_words(self.clean_cmd(gold)), eval_container.environment
+        ).text
         score = bash_reward.score(
             self._outcome(self.container, str(self.observation)),
-            self._outcome(eval_, output),
+            self._outcome(eval_container, gold_output),
             self.info.get(ACTION_EXEC, True),
         )
         self.reward = score.value
@@ -158,16 +160,16 @@ class CTFEnv(BashEnv):
     def clean_cmd(self, action: str) -> str:
         """Return the command line that runs an action."""
         action = action.strip()
-        as_it_stands = action.startswith(("python -c", "python3 -c"))
-        return action if as_it_stands else f"/bin/bash -c '{action}'"
+        is_unchanged = action.startswith(("python -c", "python3 -c"))
+        return action if is_unchanged else f"/bin/bash -c '{action}'"
 
     def _new_container(self, name: str) -> Container:
         if self.data_path is None:
             return IntercodeEnv._new_container(self, name)
-        image, sandbox, network, environment = self._container_settings
+        image, sandbox_name, network, environment = self._container_settings
         folder = Path(self.data_path).absolute().parent
         hide(folder / "task_assets")  # the write-ups in this folder contain flags
-        stage = CtfStage(sandbox, image, LIMITS, network)
+        stage = CtfStage(sandbox_name, image, LIMITS, network)
 
         def start() -> SandboxBackend:
             ctf_fields = task_fields(self.record.fields, folder)
@@ -199,27 +201,30 @@ class SWEEnv(BashEnv):
 
     def get_reward(self) -> tuple[float, dict[str, Any]]:
         """Run the tests of the issue, and return the reward and `info`."""
-        reward = SweReward(self._stage.open, self._stage.plan, self._stage.identify)
+        swe_reward = SweReward(self._stage.open, self._stage.plan, self._stage.identify)
         issue = self._issue()
         episode = Episode(issue.task_id, issue.query, self.name)
-        score = reward(issue, episode, self.container.sandbox)
+        score = swe_reward(issue, episode, self.container.sandbox)
         self.reward, self.info = score.value, {**score.detail, REWARD: score.value}
         return self.reward, self.info
 
     def _issue(self) -> Task:
         """Return the row as a task. The fields of the object ``tests`` of 2023 become its own."""
         fields = dict(self.record.fields)
-        tests = fields.pop("tests", None)
-        if isinstance(tests, Mapping):
-            fields |= {"test_patch" if name == "patch" else name: v for name, v in tests.items()}
+        test_fields = fields.pop("tests", None)
+        if isinstance(test_fields, Mapping):
+            fields |= {
+                "test_patch" if name == "patch" else name: value
+                for name, value in test_fields.items()
+            }
         return self._task(fields)
 
     def _new_container(self, name: str) -> Container:
-        image, sandbox, network, environment = self._container_settings
+        image, sandbox_name, network, environment = self._container_settings
         repositories = self.kwargs.get("repositories", "https://github.com")
         # As in 2023, the repository of an issue contains its full history.
         self._stage = SweStage(
-            sandbox, image, LIMITS, network, repositories=repositories, history=FULL_HISTORY
+            sandbox_name, image, LIMITS, network, repositories=repositories, history=FULL_HISTORY
         )
         if self.tool_mode:
             return IntercodeEnv._new_container(self, name)

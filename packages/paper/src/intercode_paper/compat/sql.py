@@ -56,9 +56,9 @@ class SqlEnv(IntercodeEnv):
         Raises:
             TaskError: The database of the row does not exist.
         """
-        if not self.tool_mode and (name := self.record.get("db")):
+        if not self.tool_mode and (database_name := self.record.get("db")):
             try:
-                find(self._databases, name)
+                find(self._databases, database_name)
             except TaskError as error:
                 advice = "give the dump, file or folder that has it: SqlEnv(…, databases=PATH)"
                 raise TaskError(f"{error}; {advice}") from None

@@ -42,9 +42,11 @@ class Record(dict[str, Any]):
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
         self.fields = fields
-        extra = {name: value for name, value in fields.items() if name not in ("query", "gold")}
+        extra_fields = {
+            name: value for name, value in fields.items() if name not in ("query", "gold")
+        }
         main_fields = {name: fields[name] for name in ("query", "gold") if name in fields}
-        super().__init__({**main_fields, "extra": extra} if extra else main_fields)
+        super().__init__({**main_fields, "extra": extra_fields} if extra_fields else main_fields)
 
     def __missing__(self, name: str) -> Any:
         return self.fields[name]
@@ -237,8 +239,8 @@ class Container:
         """
         argv = split_words(cmd) if isinstance(cmd, str) else tuple(map(str.encode, cmd))
         script = argv[-1].decode("utf-8", "replace").strip() if argv else ""
-        if (answer := self._answers.get(script)) is not None:
-            return ExecResult(0, answer(self).encode())
+        if (scripted_answer := self._answers.get(script)) is not None:
+            return ExecResult(0, scripted_answer(self).encode())
         if timeout is None:
             deadline = _deadline.get()
             timeout = MAX_SECONDS if deadline is None else max(0.01, deadline - time.monotonic())
@@ -311,6 +313,6 @@ def get_container(ctr_name: str, image_name: str, **kwargs: Any) -> Container:
     Raises:
         UsageError, TaskError, ImageError: As for `read_container_settings`.
     """
-    image, sandbox, network, environment = read_container_settings(image_name, kwargs)
-    provider = get_provider(sandbox)
+    image, sandbox_name, network, environment = read_container_settings(image_name, kwargs)
+    provider = get_provider(sandbox_name)
     return Container(ctr_name, lambda: provider.start(image, LIMITS, network), environment)

@@ -94,8 +94,16 @@ class ContainerKey:
     @classmethod
     def from_limits(cls, image: EngineImage, network: bool, limits: Limits) -> ContainerKey:
         """Return the key of the containers for sandboxes with these limits."""
-        names = ("memory", "processes", "disk", "files", "open_files", "capabilities", "debugger")
-        return cls(image, network, *(getattr(limits, name) for name in names))
+        limit_names = (
+            "memory",
+            "processes",
+            "disk",
+            "files",
+            "open_files",
+            "capabilities",
+            "debugger",
+        )
+        return cls(image, network, *(getattr(limits, limit_name) for limit_name in limit_names))
 
 
 @dataclass(eq=False)
@@ -131,21 +139,21 @@ class Container:
         Raises:
             SandboxError: The request failed, or process 1 has ended.
         """
-        answered = False
+        is_answered = False
         try:
             with self._lock:
                 wire.send(self.control, message, fds, packed=True)
-                reply, descriptors = wire.receive(self.control)
-                answered = True
+                reply, reply_fds = wire.receive(self.control)
+                is_answered = True
         except (EOFError, OSError) as error:
             raise SandboxError(f"container {self.id[:12]} died: {error}") from error
         finally:
-            if not answered:
+            if not is_answered:
                 self.close()  # otherwise the next request would receive the reply to this request
         if "errno" in reply:
             reason = reply["error"] or os.strerror(reply["errno"])
             raise SandboxError(f"container {self.id[:12]} failed at {message['op']!r}: {reason}")
-        return reply, descriptors
+        return reply, reply_fds
 
     def disown(self) -> None:
         """Close the inherited descriptors in a fork of this process: see `SupportsDisown`."""
@@ -183,18 +191,20 @@ class Container:
                 return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         return self.ask({"op": "root"})[1][0]
 
-    def evidence(self, mute: bool) -> Evidence:
+    def evidence(self, is_timeout: bool) -> Evidence:
         """Return the engine's evidence about the container's end, or about its failure to answer.
 
         Args:
-            mute: Whether process 1 did not answer in time. False: its socket was closed.
+            is_timeout: Whether process 1 did not answer in time. False: its socket was closed.
         """
         try:
             with self.engine.errors("looking at a container") as api:
-                if mute:
-                    state = api.inspect_container(self.id)["State"]
+                if is_timeout:
+                    container_state = api.inspect_container(self.id)["State"]
                     return Evidence(
-                        True, was_killed_outside=state["Paused"], running=state["Running"]
+                        True,
+                        was_killed_outside=container_state["Paused"],
+                        running=container_state["Running"],
                     )
                 return _read_exit_evidence(api, self.id)
         except SandboxError:
@@ -241,7 +251,7 @@ def start_container(
     """
     socket_folder = runtime_folder.link()
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    identity = ""
+    container_id = ""
     try:
         with listener:
             _bind(listener, socket_folder)
@@ -251,55 +261,64 @@ def start_container(
                     response = api.create_container_from_config(
                         _container_config(runtime_folder, socket_folder, key)
                     )
-                    identity = response["Id"]
-                    api.start(identity)
+                    container_id = response["Id"]
+                    api.start(container_id)
             except SandboxError as error:
                 raise _explain_error(error, engine) from error
-            control = _accept(listener, engine, identity)
+            control = _accept(listener, engine, container_id)
         try:
-            account, ids = _greet(control, identity, key)
+            account, id_count = _greet(control, container_id, key)
         except BaseException:
             control.close()
             raise
-        process = _open_init_process(control)
+        init_process = _open_init_process(control)
         return Container(
-            key, identity, control, process, engine, account, ids, runtime_folder.preload
+            key,
+            container_id,
+            control,
+            init_process,
+            engine,
+            account,
+            id_count,
+            runtime_folder.preload,
         )
     except BaseException:
-        if identity:
+        if container_id:
             with suppress(SandboxError), engine.errors("removing a container") as api:
-                api.remove_container(identity, force=True, v=True)
+                api.remove_container(container_id, force=True, v=True)
         raise
     finally:
         shutil.rmtree(socket_folder, ignore_errors=True)
 
 
-def _read_exit_evidence(api: APIClient, identity: str) -> Evidence:
+def _read_exit_evidence(api: APIClient, container_id: str) -> Evidence:
     """Return evidence about a container's end, from the events that the engine has recorded.
 
     The container itself cannot be inspected, because the engine removes it at its end.
     """
     now = time.time()
     actions: set[str] = set()
-    code: int | None = None
+    exit_code: int | None = None
     with closing(
         api.events(
             since=int(now - _EVENTS_SECONDS),
             until=int(now + _EVENT_WAIT_SECONDS),
-            filters={"container": identity, "event": ["die", "kill", "oom"]},
+            filters={"container": container_id, "event": ["die", "kill", "oom"]},
             decode=True,
         )
     ) as events:
         for event in events:
             actions.add(event["Action"])
             if event["Action"] == "die":
-                code = int(event["Actor"]["Attributes"]["exitCode"])
+                exit_code = int(event["Actor"]["Attributes"]["exitCode"])
                 break
     return Evidence(
         is_keeper_alive=True,
         was_killed_outside="kill" in actions,
         # The engine's exit code is 128 + N if signal N killed process 1, as in a shell.
-        exit_code=code if code is None or code <= _SIGNAL_EXIT_BASE else _SIGNAL_EXIT_BASE - code,
+        exit_code=exit_code
+        if exit_code is None or exit_code <= _SIGNAL_EXIT_BASE
+        else _SIGNAL_EXIT_BASE - exit_code,
         starved="oom" in actions,
     )
 
@@ -310,8 +329,10 @@ def _bind(listener: socket.socket, socket_folder: Path) -> None:
     The name that is bound has the folder's descriptor in place of its path. A socket's name has at
     most 107 bytes, and the path of a cache may have more.
     """
-    with Descriptor(os.open(socket_folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as fd:
-        listener.bind(f"/proc/self/fd/{fd}/s")
+    with Descriptor(
+        os.open(socket_folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    ) as folder_fd:
+        listener.bind(f"/proc/self/fd/{folder_fd}/s")
     # Any user who can enter the folder may connect: the mode of the folder controls the access.
     (socket_folder / "s").chmod(0o666)
 
@@ -321,7 +342,10 @@ def _container_config(
 ) -> dict[str, Any]:
     mounts = [
         (socket_folder, CONTAINER_FOLDER),
-        *((path, f"{CONTAINER_FOLDER}/{name}") for name, path in runtime_folder.mounts.items()),
+        *(
+            (source, f"{CONTAINER_FOLDER}/{mount_name}")
+            for mount_name, source in runtime_folder.mounts.items()
+        ),
     ]
     return {
         "Image": key.image.reference,
@@ -355,11 +379,11 @@ def _host_config(
         "CapAdd": sorted({*_CAPABILITIES, *map(str.upper, key.capabilities)}),
         "SecurityOpt": ["no-new-privileges"],
         "MaskedPaths": [
-            *(f"/proc/{name}" for name in MASKED_FILES),
+            *(f"/proc/{proc_file}" for proc_file in MASKED_FILES),
             "/sys/firmware",
             *image.hidden_paths,
         ],
-        "ReadonlyPaths": ["/dev", *(f"/proc/{name}" for name in _READ_ONLY)],
+        "ReadonlyPaths": ["/dev", *(f"/proc/{proc_file}" for proc_file in _READ_ONLY)],
         "NetworkMode": "bridge" if key.network else "none",
         "IpcMode": "private",
         "Sysctls": {
@@ -377,12 +401,12 @@ def _host_config(
             {"Type": "bind", "Source": str(source), "Target": target, "ReadOnly": True}
             for source, target in mounts
         ]
-        + [_program_volume(path, runtime_folder.empty_folder) for path in image.binds],
+        + [_program_volume(bind_path, runtime_folder.empty_folder) for bind_path in image.binds],
         **({"StorageOpt": {"size": str(key.disk)}} if runtime_folder.quota else {}),
     }
 
 
-def _program_volume(path: str, empty_folder: Path) -> dict[str, Any]:
+def _program_volume(program_folder: str, empty_folder: Path) -> dict[str, Any]:
     """Return the settings of a volume with a folder of this machine's programs.
 
     The engine removes the volume with its container. The volume is an overlay, because an overlay
@@ -390,40 +414,40 @@ def _program_volume(path: str, empty_folder: Path) -> dict[str, Any]:
     other containers.
 
     Args:
-        path: The path of the folder, on this machine and in the container.
+        program_folder: The path of the folder, on this machine and in the container.
         empty_folder: An empty folder: an overlay needs a second layer.
     """
-    lower = str(empty_folder).replace("\\", "\\\\").replace(":", "\\:")
+    lower_folder = str(empty_folder).replace("\\", "\\\\").replace(":", "\\:")
     options = {
         "type": "overlay",
         "device": "overlay",
-        "o": f"ro,nosuid,nodev,lowerdir={path}:{lower}",
+        "o": f"ro,nosuid,nodev,lowerdir={program_folder}:{lower_folder}",
     }
     return {
         "Type": "volume",
-        "Target": path,
+        "Target": program_folder,
         "VolumeOptions": {"NoCopy": True, "DriverConfig": {"Name": "local", "Options": options}},
     }
 
 
 def _explain_error(error: SandboxError, engine: DockerEngine) -> SandboxError:
-    text = str(error)
-    if "bind source path does not exist" in text or "bind mount source" in text:
+    error_text = str(error)
+    if "bind source path does not exist" in error_text or "bind mount source" in error_text:
         return SandboxUnavailableError(
             f"the engine at {engine.url} cannot see this machine's files, but needs to: it runs "
-            f"on another machine, or in a container ({text})",
+            f"on another machine, or in a container ({error_text})",
             DOCKER_HOST_COMMAND,
         )
     return error
 
 
-def _accept(listener: socket.socket, engine: DockerEngine, identity: str) -> socket.socket:
+def _accept(listener: socket.socket, engine: DockerEngine, container_id: str) -> socket.socket:
     """Wait until process 1 of a container connects; return the connection.
 
     Args:
         listener: The listening socket.
         engine: The engine.
-        identity: The engine's identifier of the container.
+        container_id: The engine's identifier of the container.
 
     Raises:
         SandboxError: Process 1 has ended, or did not connect in time.
@@ -436,13 +460,13 @@ def _accept(listener: socket.socket, engine: DockerEngine, identity: str) -> soc
         if time.monotonic() < deadline:
             try:
                 with engine.errors("looking at a container") as api:
-                    state = api.inspect_container(identity)["State"]
+                    container_state = api.inspect_container(container_id)["State"]
             except MissingObjectError:
-                state = {"Running": False, "ExitCode": "unknown"}
-            if state["Running"]:
+                container_state = {"Running": False, "ExitCode": "unknown"}
+            if container_state["Running"]:
                 continue
-            reason = f"its process 1 ended with exit code {state['ExitCode']}"
-        raise SandboxError(f"container {identity[:12]} did not start: {reason}")
+            reason = f"its process 1 ended with exit code {container_state['ExitCode']}"
+        raise SandboxError(f"container {container_id[:12]} did not start: {reason}")
     control, _ = listener.accept()
     control.settimeout(_START_SECONDS)
     return control
@@ -450,36 +474,37 @@ def _accept(listener: socket.socket, engine: DockerEngine, identity: str) -> soc
 
 def _open_init_process(control: socket.socket) -> InitProcess | None:
     credentials_format = "3i"
-    size = struct.calcsize(credentials_format)
+    credentials_size = struct.calcsize(credentials_format)
     pid, *_ = struct.unpack(
-        credentials_format, control.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+        credentials_format,
+        control.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, credentials_size),
     )
     with suppress(OSError):  # process 1 has ended, which the next request reports
         return InitProcess(os.pidfd_open(pid)) if pid else None
     return None
 
 
-def _greet(control: socket.socket, identity: str, key: ContainerKey) -> tuple[Account, int]:
+def _greet(control: socket.socket, container_id: str, key: ContainerKey) -> tuple[Account, int]:
     """Send process 1 the settings of its container, and wait until it is ready.
 
     Args:
         control: The socket to process 1.
-        identity: The engine's identifier of the container.
+        container_id: The engine's identifier of the container.
         key: The container's properties.
 
     Returns:
         The account of the image's user, and the number of user ids in the container.
     """
     try:
-        ids, account = _receive_introduction(control, key.image.user)
-        with Descriptor(os.pidfd_open(os.getpid())) as owner:
-            wire.send(control, _start_message(key, account), [owner], packed=True)
+        id_count, account = _receive_introduction(control, key.image.user)
+        with Descriptor(os.pidfd_open(os.getpid())) as owner_pidfd:
+            wire.send(control, _start_message(key, account), [owner_pidfd], packed=True)
         reply, _ = wire.receive(control)
         if "ready" not in reply:
             raise SandboxError(describe_failure(reply)["failed"])
     except (EOFError, OSError, LookupError, SandboxError) as error:
-        raise SandboxError(f"container {identity[:12]} did not start: {error}") from error
-    return account, ids
+        raise SandboxError(f"container {container_id[:12]} did not start: {error}") from error
+    return account, id_count
 
 
 def _receive_introduction(control: socket.socket, user: str) -> tuple[int, Account]:
@@ -494,22 +519,22 @@ def _receive_introduction(control: socket.socket, user: str) -> tuple[int, Accou
     """
     reply: dict[str, Any] = {}
     while "ids" not in reply:  # a process 1 with workers first reports that it has imported them
-        reply, fds = wire.receive(control)
+        reply, table_fds = wire.receive(control)
         if "unloaded" in reply:
             raise load_error(reply)
         if "call" in reply:
             reply = describe_failure(reply)
         if "failed" in reply:
             raise SandboxError(reply["failed"])
-    tables = dict(zip(("/etc/passwd", "/etc/group"), map(_read_text, fds), strict=True))
-    return reply["ids"], resolve_account(user, tables.__getitem__)
+    table_texts = dict(zip(("/etc/passwd", "/etc/group"), map(_read_text, table_fds), strict=True))
+    return reply["ids"], resolve_account(user, table_texts.__getitem__)
 
 
 def _read_text(fd: int) -> str:
     """Close a descriptor, and return the text of its file; empty if the file is not regular."""
     with open(fd, "rb") as file:
-        regular = stat.S_ISREG(os.fstat(fd).st_mode)
-        return file.read(MAX_TABLE_BYTES).decode(errors="replace") if regular else ""
+        is_regular = stat.S_ISREG(os.fstat(fd).st_mode)
+        return file.read(MAX_TABLE_BYTES).decode(errors="replace") if is_regular else ""
 
 
 def _start_message(key: ContainerKey, account: Account) -> dict[str, Any]:
@@ -519,7 +544,7 @@ def _start_message(key: ContainerKey, account: Account) -> dict[str, Any]:
     if not key.network:
         files |= key.image.files
     return {
-        **{name: getattr(key, name) for name in ("memory", "disk", "open_files")},
+        **{limit_name: getattr(key, limit_name) for limit_name in ("memory", "disk", "open_files")},
         "kept": mask(key.capabilities),
         "code": seccomp.build(key.debugger, "sys_chroot" in key.capabilities),
         "user": [account.uid, account.gid, *account.groups],

@@ -69,9 +69,9 @@ class DockerEngine:
             raise SandboxUnavailableError(
                 "the sandbox 'docker' needs the package docker", INSTALL_COMMAND
             ) from None
-        environment = docker.utils.kwargs_from_env() if self.url.startswith("tcp") else {}
+        client_options = docker.utils.kwargs_from_env() if self.url.startswith("tcp") else {}
         try:
-            return Client(self.url, **{**environment, "timeout": _SECONDS})
+            return Client(self.url, **{**client_options, "timeout": _SECONDS})
         except docker.errors.DockerException as error:
             raise unavailable_error(self.url, error) from error
 
@@ -146,9 +146,9 @@ def default_url() -> str:
 
 def _default_sockets() -> list[str]:
     """Return the paths of the engine's usual sockets that exist, or may exist."""
-    run = os.environ.get("XDG_RUNTIME_DIR", f"/run/user/{os.getuid()}")
-    paths = [path.format(run=run) for path in _SOCKETS]
-    return [path for path in paths if may_exist(Path(path))]
+    xdg_runtime_folder = os.environ.get("XDG_RUNTIME_DIR", f"/run/user/{os.getuid()}")
+    socket_paths = [path.format(run=xdg_runtime_folder) for path in _SOCKETS]
+    return [path for path in socket_paths if may_exist(Path(path))]
 
 
 def may_exist(path: Path) -> bool:
@@ -166,19 +166,25 @@ def unavailable_error(url: str, error: Exception) -> SandboxUnavailableError:
         url: The engine's address.
         error: The error of the connection.
     """
-    text = str(error)
-    path = Path(url.removeprefix("unix://"))
-    if "Permission denied" in text or (may_exist(path) and not os.access(path, os.W_OK)):
+    error_text = str(error)
+    socket_path = Path(url.removeprefix("unix://"))
+    if "Permission denied" in error_text or (
+        may_exist(socket_path) and not os.access(socket_path, os.W_OK)
+    ):
         fix = f"{as_root('usermod -aG docker $USER')}  # and log in again"
-        reason = f"{path} is not for this user"
+        reason = f"{socket_path} is not for this user"
     else:
-        is_named = os.environ.get("DOCKER_HOST") == url
+        is_configured = os.environ.get("DOCKER_HOST") == url
         if not url.startswith("unix://"):
             reason = f"{url} does not answer"
         else:
-            reason = f"nothing answers at {path}" if may_exist(path) else f"there is no {path}"
-        reason += ", which DOCKER_HOST names" if is_named else ""
-        fix = "unset DOCKER_HOST" if is_named and _default_sockets() else _start_command()
+            reason = (
+                f"nothing answers at {socket_path}"
+                if may_exist(socket_path)
+                else f"there is no {socket_path}"
+            )
+        reason += ", which DOCKER_HOST names" if is_configured else ""
+        fix = "unset DOCKER_HOST" if is_configured and _default_sockets() else _start_command()
     return SandboxUnavailableError(f"no engine for the sandbox 'docker': {reason}", fix)
 
 

@@ -84,26 +84,26 @@ class Images:
         self._images_by_key: dict[str, EngineImage] = {}
         self._layered_images: dict[Hashable, tuple[str, str]] = {}
 
-    def find(self, name: str | Image) -> EngineImage:
+    def find(self, image_or_name: str | Image) -> EngineImage:
         """Return the image of a name; build or import it if necessary.
 
         Raises:
             ImageError: The image does not exist, or cannot be built.
             SandboxError: The engine failed.
         """
-        if isinstance(name, Image):
-            return self._convert_image(name)
-        if name.startswith(SCHEME):
-            return self._find_daemon_image(parse(name))
-        image = resolve(name, build_script=self._build_script, progress=self._progress())
+        if isinstance(image_or_name, Image):
+            return self._convert_image(image_or_name)
+        if image_or_name.startswith(SCHEME):
+            return self._find_daemon_image(parse(image_or_name))
+        image = resolve(image_or_name, build_script=self._build_script, progress=self._progress())
         return self._convert_image(image)
 
     def _convert_image(self, image: Image) -> EngineImage:
         hidden_paths = tuple(_list_hidden_paths()) if image.host else ()
-        key = f"{image.digest} {image.cwd} {image.user} {hidden_paths}"
+        cache_key = f"{image.digest} {image.cwd} {image.user} {hidden_paths}"
         with self._lock:
-            if key not in self._images_by_key:
-                self._images_by_key[key] = EngineImage(
+            if cache_key not in self._images_by_key:
+                self._images_by_key[cache_key] = EngineImage(
                     replace(image, layers=()),
                     self._import_image(image),
                     user=image.user or "0",
@@ -111,7 +111,7 @@ class Images:
                     hidden_paths=hidden_paths,
                     files={path: _read_content(image.layers, path) or "" for path in _FILES},
                 )
-            return self._images_by_key[key]
+            return self._images_by_key[cache_key]
 
     def _import_image(self, image: Image) -> str:
         """Import an image of InterCode into the engine, unless the engine has the image already.
@@ -119,41 +119,41 @@ class Images:
         Returns:
             The engine's digest of the image.
         """
-        name = f"{REPOSITORY}:{image.digest}"
+        image_tag = f"{REPOSITORY}:{image.digest}"
         with self._engine.errors("looking for an image") as api:
-            image_ids = api.images(name, quiet=True)
+            image_ids = api.images(image_tag, quiet=True)
         if image_ids:
             return str(image_ids[0])
         if progress := self._progress():
             progress(f"giving the image {image.name} to the engine")
-        reader, writer = os.pipe2(os.O_CLOEXEC)
-        failure: list[OSError] = []
+        read_fd, write_fd = os.pipe2(os.O_CLOEXEC)
+        failures: list[OSError] = []
 
         def stream() -> None:
             try:
-                with os.fdopen(writer, "wb") as pipe:
-                    write_tree(image.layers, pipe)
+                with os.fdopen(write_fd, "wb") as pipe_writer:
+                    write_tree(image.layers, pipe_writer)
             except OSError as error:
-                failure.append(error)
+                failures.append(error)
 
         thread = threading.Thread(target=stream, name="intercode-import")
         thread.start()
         try:
             with (
-                os.fdopen(reader, "rb") as source,
+                os.fdopen(read_fd, "rb") as pipe_reader,
                 self._engine.errors("importing an image") as api,
             ):
                 api.import_image_from_data(
-                    source, REPOSITORY, image.digest, changes=[f"LABEL {LABEL}=1"]
+                    pipe_reader, REPOSITORY, image.digest, changes=[f"LABEL {LABEL}=1"]
                 )
         finally:
             thread.join()
-        if failure:
+        if failures:
             with self._engine.errors("removing a torn image") as api:
-                api.remove_image(name)
-            raise ImageError(f"cannot read the image {image.name}: {failure[0]}")
+                api.remove_image(image_tag)
+            raise ImageError(f"cannot read the image {image.name}: {failures[0]}")
         with self._engine.errors("looking for an image") as api:
-            image_ids = api.images(name, quiet=True)
+            image_ids = api.images(image_tag, quiet=True)
         if not image_ids:
             raise SandboxError(f"the engine did not accept the image {image.name}")
         return str(image_ids[0])
@@ -166,15 +166,15 @@ class Images:
         name = spec.argument
         try:
             with self._engine.errors("looking for an image") as api:
-                facts = api.inspect_image(name)
+                inspection = api.inspect_image(name)
         except MissingObjectError as error:
             raise ImageError(
                 f"the engine has no image {name!r}: `docker pull {name}`, or `docker build` it"
             ) from error
-        reference, digest = facts["Id"], str(facts["Id"]).removeprefix("sha256:")
+        reference, digest = inspection["Id"], str(inspection["Id"]).removeprefix("sha256:")
         if spec.additions:
             reference, digest = self._layer_archives(reference, spec.additions)
-        config: dict[str, Any] = facts.get("Config") or {}
+        config: dict[str, Any] = inspection.get("Config") or {}
         variables = dict(entry.partition("=")[::2] for entry in config.get("Env") or ())
         image = Image(
             name=str(spec),
@@ -193,11 +193,14 @@ class Images:
 
     def _layer_archives(self, base: str, additions: tuple[Addition, ...]) -> tuple[str, str]:
         """Return the image of `_lay_over`, computed again only after a change of an archive."""
-        key = base, tuple((str(addition.path), *_stamp(addition.path)) for addition in additions)
+        cache_key = (
+            base,
+            tuple((str(addition.path), *_stamp(addition.path)) for addition in additions),
+        )
         with self._lock:
-            if key not in self._layered_images:
-                self._layered_images[key] = _lay_over(self._engine, base, additions)
-            return self._layered_images[key]
+            if cache_key not in self._layered_images:
+                self._layered_images[cache_key] = _lay_over(self._engine, base, additions)
+            return self._layered_images[cache_key]
 
 
 def _stamp(path: Path) -> tuple[int, int, int]:
@@ -239,12 +242,12 @@ def _lay_over(engine: DockerEngine, base: str, additions: Sequence[Addition]) ->
             )
         input_digests.append(_archive_digest(addition.path))
     digest = joint_digest(*input_digests)
-    name = f"{REPOSITORY}:{digest}"
+    image_tag = f"{REPOSITORY}:{digest}"
     with engine.errors("looking for an image") as api:
-        image_ids = api.images(name, quiet=True)
+        image_ids = api.images(image_tag, quiet=True)
     if not image_ids:
         _build_layered_image(engine, digest, base, additions)
-    return name, digest
+    return image_tag, digest
 
 
 def _build_layered_image(
@@ -253,32 +256,33 @@ def _build_layered_image(
     # If this process is killed, `provider.sweep` finds and removes the container by the labels.
     labels = {LABEL: "1", LEASE: new_lease()}
     with engine.errors("laying files over an image") as api:
-        container = api.create_container(base, ["-"], labels=labels)["Id"]
+        container_id = api.create_container(base, ["-"], labels=labels)["Id"]
         try:
             for addition in additions:
-                _check_free(engine, container, addition)
+                _check_free(engine, container_id, addition)
                 with addition.path.open("rb") as archive:
-                    api.put_archive(container, "/", archive)
+                    api.put_archive(container_id, "/", archive)
             # The new image has the container's useless command "-" in place of the image's command.
             # InterCode never runs either of them.
-            api.commit(container, REPOSITORY, digest, changes=[f"LABEL {LABEL}=1"])
+            api.commit(container_id, REPOSITORY, digest, changes=[f"LABEL {LABEL}=1"])
         finally:
-            api.remove_container(container, force=True, v=True)
+            api.remove_container(container_id, force=True, v=True)
 
 
-def _check_free(engine: DockerEngine, container: str, addition: Addition) -> None:
+def _check_free(engine: DockerEngine, container_id: str, addition: Addition) -> None:
     """Refuse an archive with a folder that must hide a folder of the image.
 
     An engine cannot hide the image's folder, but would merge both folders.
     """
-    for name in opaque_folders(addition.path):
+    for folder_path in opaque_folders(addition.path):
         try:
             with engine.errors("looking at an image") as api:
-                api.get_archive(container, f"/{name}")[0].close()
+                api.get_archive(container_id, f"/{folder_path}")[0].close()
         except MissingObjectError:
             continue
         raise ImageError(
-            f"the image has /{name}, which an engine cannot hide: remove it in the Dockerfile, "
+            f"the image has /{folder_path}, which an engine cannot hide: remove it in the "
+            "Dockerfile, "
             "name another 'metadata.directory', or use --sandbox native"
         )
 

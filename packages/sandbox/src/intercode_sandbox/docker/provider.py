@@ -91,26 +91,26 @@ class DockerProvider:
         network: Network = False,
     ) -> DockerSandbox:
         """Start a fresh sandbox: see `Provider.start`."""
-        limits, policy = limits or Limits(), Policy.parse(network)
+        limits, network_policy = limits or Limits(), Policy.parse(network)
         self._prepare_runtime()
-        engine_image, layer = self._find_image(image)
-        base = image.base if isinstance(image, DockerSnapshot) else engine_image
-        key = ContainerKey.from_limits(base, policy.shared, limits)
+        engine_image, snapshot_layer = self._find_image(image)
+        base_image = image.base if isinstance(image, DockerSnapshot) else engine_image
+        key = ContainerKey.from_limits(base_image, network_policy.shared, limits)
         origin = Origin(
-            base,
-            layer,
+            base_image,
+            snapshot_layer,
             image.baseline_layer if isinstance(image, DockerSnapshot) else None,
-            get_baseline=partial(self._find_baseline, base),
+            get_baseline=partial(self._find_baseline, base_image),
             take=partial(self._take, key),
             count_end=partial(self._pool.count_end, key),
         )
-        container = origin.take(layer)
-        user_image = _image_with_home(engine_image, container)
-        sandbox = DockerSandbox(container, user_image, limits, origin, self._release_sandbox)
+        container = origin.take(snapshot_layer)
+        image_with_home = _image_with_home(engine_image, container)
+        sandbox = DockerSandbox(container, image_with_home, limits, origin, self._release_sandbox)
         sandbox.start_sibling = partial(self.start, limits=limits, network=network)
         with self._lock:
             self._live.add(sandbox)
-        sandbox.admit(policy)
+        sandbox.admit(network_policy)
         return sandbox
 
     def _take(self, key: ContainerKey, layer: SnapshotFile | None) -> Container:
@@ -156,10 +156,10 @@ class DockerProvider:
         returns.
         """
         with self._lock:
-            live, runtime_folder = list(self._live), self._home
+            live_sandboxes, runtime_folder = list(self._live), self._home
             self._home = None
         self._pool.close()
-        for sandbox in live:
+        for sandbox in live_sandboxes:
             sandbox.close()
         with self._baseline_lock:
             for container in self._baseline_containers.values():
@@ -395,17 +395,17 @@ class ContainerPool:
             self._add_started(key, container)
 
     def _add_started(self, key: ContainerKey, container: Container | None) -> None:
-        surplus: list[Container] = []
+        surplus_containers: list[Container] = []
         with self._condition:
             self._starting_counts[key] -= 1
             if container is not None and self.closed:
-                surplus.append(container)
+                surplus_containers.append(container)
             elif container is not None:
                 self._idle_containers.setdefault(key, []).append(container)
                 self._idle_containers.move_to_end(key)
-                surplus += self._pop_surplus()
+                surplus_containers += self._pop_surplus()
             self._condition.notify_all()
-        for surplus_container in surplus:
+        for surplus_container in surplus_containers:
             surplus_container.close()
 
     def _pop_surplus(self) -> list[Container]:
@@ -414,14 +414,14 @@ class ContainerPool:
         The containers of a key come first if its last start in advance is the oldest.
         """
         idle_count = sum(map(len, self._idle_containers.values()))
-        surplus: list[Container] = []
-        while idle_count - len(surplus) > MAX_IDLE_CONTAINERS:
+        surplus_containers: list[Container] = []
+        while idle_count - len(surplus_containers) > MAX_IDLE_CONTAINERS:
             key, idle_containers = next(iter(self._idle_containers.items()))
             if idle_containers:
-                surplus.append(idle_containers.pop(0))
+                surplus_containers.append(idle_containers.pop(0))
             if not idle_containers:
                 del self._idle_containers[key]
-        return surplus
+        return surplus_containers
 
 
 def sweep(engine: DockerEngine, dry_run: bool = False) -> list[str]:

@@ -112,7 +112,7 @@ class DockerSandbox(NativeSandbox):
         return self._wait_until_still(lambda: SnapshotFile(self.archive))
 
     # The argument `alone` has no effect, because a container has no prepared program.
-    def _continue(self, alone: bool) -> SandboxSlot:
+    def _continue(self, skip_program: bool) -> SandboxSlot:
         self.container = self.origin.take(self.origin.layer)
         return _make_slot(self.container)
 
@@ -124,23 +124,23 @@ class DockerSandbox(NativeSandbox):
         self._request_comparison({"op": "archive", "timeout": _FILES_SECONDS}, None, descriptor)
 
     def _request_comparison(
-        self, request: dict[str, Any], layer: SnapshotFile | None, *fds: int
+        self, request: dict[str, Any], baseline_layer: SnapshotFile | None, *fds: int
     ) -> dict[str, Any]:
         """Send a request by which process 1 compares the sandbox's files with a baseline.
 
         Args:
             request: The request.
-            layer: The snapshot that is the baseline; None: the image.
+            baseline_layer: The snapshot that is the baseline; None: the image.
             *fds: Further descriptors for process 1.
         """
         if self._end is not None:
             raise self._end_error()
-        with Descriptor(self.origin.get_baseline(layer).root()) as root:
-            reply, _ = self._request(request, [root, *fds], seconds=2 * _FILES_SECONDS)
+        with Descriptor(self.origin.get_baseline(baseline_layer).root()) as baseline_root_fd:
+            reply, _ = self._request(request, [baseline_root_fd, *fds], seconds=2 * _FILES_SECONDS)
         return reply
 
-    def _keeper_evidence(self, mute: bool) -> Evidence:
-        return self.container.evidence(mute)
+    def _keeper_evidence(self, is_timeout: bool) -> Evidence:
+        return self.container.evidence(is_timeout)
 
     def close(self) -> None:
         """End all processes and free the resources.
@@ -184,12 +184,12 @@ class SnapshotFile:
         except OSError as error:
             raise SandboxError(f"the snapshot could not be saved: {error}") from error
         register_finalizer(self, shutil.rmtree, self.folder, True)
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        open_flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         self._path = self.folder / "layer"
         self._lock = threading.Lock()
         self._baseline: Container | None = None
         try:
-            with Descriptor(os.open(self._path, flags, 0o600)) as fd:
+            with Descriptor(os.open(self._path, open_flags, 0o600)) as fd:
                 write(fd)
         except SandboxError:
             raise

@@ -76,20 +76,20 @@ def add_archive(base: Image, addition: Addition, spec: str, context: Context) ->
             digest=joint_digest("archive", VERSION, base.digest, checksum),
         )
 
-        def fill(layer: Path, lock: int) -> Mapping[str, object]:
+        def fill(layer: Path, lock_fd: int) -> Mapping[str, object]:
             file.seek(0)
-            members = unpack(file, addition.path, layer, base)
-            return {"version": VERSION, "sha256": checksum, "members": members}
+            member_count = unpack(file, addition.path, layer, base)
+            return {"version": VERSION, "sha256": checksum, "members": member_count}
 
         return context.cache.build(template, spec, fill, context.progress)
 
 
-def unpack(file: BinaryIO, path: Path, layer: Path, base: Image) -> int:
+def unpack(file: BinaryIO, tarball_path: Path, layer: Path, base: Image) -> int:
     """Unpack a tarball into a layer, as ``tar -x`` of root at ``/`` would do.
 
     Args:
         file: The open tarball.
-        path: The path of the tarball, for messages.
+        tarball_path: The path of the tarball, for messages.
         layer: The empty folder of the layer.
         base: The image below.
 
@@ -100,25 +100,25 @@ def unpack(file: BinaryIO, path: Path, layer: Path, base: Image) -> int:
         ImageError: The archive is damaged, or has members that no image may have.
     """
     mounts = host_mounts() if base.host else ()
-    unpacker = Unpacker(layer, base.layers, tuple(name.strip("/") for name in mounts))
-    count = 0
+    unpacker = Unpacker(layer, base.layers, tuple(mount.strip("/") for mount in mounts))
+    member_count = 0
     try:
         with tarfile.open(
             fileobj=file, mode="r:*", encoding="utf-8", errors="surrogateescape"
         ) as archive:
             while (member := archive.next()) is not None:
                 unpacker.add(archive, member)
-                count += 1
+                member_count += 1
                 # Otherwise the archive would keep all members in memory.
                 archive.members.clear()  # type: ignore[attr-defined]
             while archive.fileobj.read(1 << 20):
                 pass  # only the end of a compressed file proves that the file is complete
         unpacker.finish()
     except DAMAGE as error:
-        raise ImageError(f"cannot unpack the archive {path}: {error}") from error
+        raise ImageError(f"cannot unpack the archive {tarball_path}: {error}") from error
     except ImageError as error:
-        raise ImageError(f"refused the archive {path}: {error}") from None
-    return count
+        raise ImageError(f"refused the archive {tarball_path}: {error}") from None
+    return member_count
 
 
 _MAX_ID = 65535
@@ -184,8 +184,8 @@ class Unpacker:
             _valid_owner_id(member.gid),
             member.mtime,
         )
-        parent = self._ensure_folder(parts[:-1], metadata.mtime)
-        real_parts = (*parent, parts[-1])
+        parent_parts = self._ensure_folder(parts[:-1], metadata.mtime)
+        real_parts = (*parent_parts, parts[-1])
         if real_parts[0] in self._mounts and not (member.isdir() and len(real_parts) == 1):
             raise ImageError(
                 f"{member.name!r} would be hidden: in the image 'host' /{real_parts[0]} is this "
@@ -197,26 +197,26 @@ class Unpacker:
             if REPLACES_HEADER in member.pax_headers:
                 self._hide_below(real_parts)
             return
-        path = self._layer.joinpath(*real_parts)
-        self._budget.take(0, files=1)
-        self._clear(path, real_parts, member.name)
+        layer_path = self._layer.joinpath(*real_parts)
+        self._budget.take(0, file_count=1)
+        self._clear(layer_path, real_parts, member.name)
         if member.islnk():
-            self._link(member, path)
+            self._link(member, layer_path)
             return
         if member.issym():
-            path.symlink_to(member.linkname)
+            layer_path.symlink_to(member.linkname)
         elif member.isfile():
-            self._write(archive, member, path)
+            self._write(archive, member, layer_path)
         elif member.isfifo():
-            os.mkfifo(path, 0o600)
+            os.mkfifo(layer_path, 0o600)
         else:
             raise ImageError(f"{member.name!r} is a device or of an unknown type")
-        self._set_metadata(path, metadata)
+        self._set_metadata(layer_path, metadata)
 
     def finish(self) -> None:
         """Set the modes, owners and times of all directories, after the last member."""
-        for parts in sorted(self._folders, key=len, reverse=True):
-            self._set_metadata(self._layer.joinpath(*parts), self._folders[parts])
+        for folder_parts in sorted(self._folders, key=len, reverse=True):
+            self._set_metadata(self._layer.joinpath(*folder_parts), self._folders[folder_parts])
 
     def _ensure_folder(self, parts: Parts, mtime: float) -> Parts:
         """Return the real path of a directory, with links resolved.
@@ -232,8 +232,8 @@ class Unpacker:
         real_parts = self._tree.resolve("/".join(parts), allow_missing=True)
         if real_parts is None:
             raise ImageError(f"{'/'.join(parts)!r} goes through too many symbolic links")
-        for count in range(1, len(real_parts) + 1):
-            prefix = real_parts[:count]
+        for depth in range(1, len(real_parts) + 1):
+            prefix = real_parts[:depth]
             entry = self._tree.look(prefix)
             if entry is not None and not entry.is_dir:
                 raise ImageError(f"{'/'.join(prefix)!r} is both a file and a directory")
@@ -252,7 +252,7 @@ class Unpacker:
         """
         if parts in self._folders:
             return
-        self._budget.take(0, files=1)
+        self._budget.take(0, file_count=1)
         self._layer.joinpath(*parts).mkdir(mode=0o700)
         if lower_entry is None:
             self._folders[parts] = _Metadata(0o755, 0, 0, mtime)
@@ -265,32 +265,34 @@ class Unpacker:
     def _hide_below(self, parts: Parts) -> None:
         """Make a directory of the layer hide the directories of lower layers at its path."""
         if find_entry(self._lower_layers, parts) is not None:
-            attribute = "trusted.overlay.opaque" if self._can_set_owner else "user.overlay.opaque"
-            os.setxattr(self._layer.joinpath(*parts), attribute, b"y")
+            attribute_name = (
+                "trusted.overlay.opaque" if self._can_set_owner else "user.overlay.opaque"
+            )
+            os.setxattr(self._layer.joinpath(*parts), attribute_name, b"y")
             self._shared_folders.discard(parts)
 
-    def _clear(self, path: Path, parts: Parts, name: str) -> None:
+    def _clear(self, path: Path, parts: Parts, member_name: str) -> None:
         """Make room for a member that is not a directory: remove an earlier member at its path.
 
         Raises:
             ImageError: The path is a directory of the archive or of the image.
         """
         if parts in self._folders:
-            raise ImageError(f"{name!r} is both a file and a directory")
+            raise ImageError(f"{member_name!r} is both a file and a directory")
         lower_entry = (
             find_entry(self._lower_layers, parts) if parts[:-1] in self._shared_folders else None
         )
         if lower_entry is not None and lower_entry.is_dir:
-            raise ImageError(f"{name!r} would replace a directory of the image")
+            raise ImageError(f"{member_name!r} would replace a directory of the image")
         if os.path.lexists(path):
             path.unlink()
             # The removed entry may have been a link, by which a path was resolved.
             self._resolved_folders.clear()
 
     def _link(self, member: tarfile.TarInfo, path: Path) -> None:
-        parts = split_name(member.linkname)
-        parent = self._ensure_folder(parts[:-1], member.mtime)
-        target = self._layer.joinpath(*parent, *parts[-1:])
+        target_parts = split_name(member.linkname)
+        target_parent = self._ensure_folder(target_parts[:-1], member.mtime)
+        target = self._layer.joinpath(*target_parent, *target_parts[-1:])
         if not _is_plain(target):
             raise ImageError(
                 f"{member.name!r} is a hard link to {member.linkname!r}, which is not an earlier "
@@ -425,7 +427,7 @@ def write_tarball(
         archive.add(folder, image_path.strip("/"), filter=prepare_member)
 
 
-def opaque_folders(path: Path) -> list[str]:
+def opaque_folders(tarball: Path) -> list[str]:
     """Return the paths of a tarball's folders that hide the image's folders at their paths.
 
     `write_tarball` marks such folders by the header `REPLACES_HEADER`.
@@ -433,10 +435,10 @@ def opaque_folders(path: Path) -> list[str]:
     Raises:
         OSError: The tarball cannot be read.
     """
-    if path.suffix != ".tar":  # tarballs of `write_tarball` are not compressed
+    if tarball.suffix != ".tar":  # tarballs of `write_tarball` are not compressed
         return []
     try:
-        with tarfile.open(path, "r:", encoding="utf-8", errors="surrogateescape") as archive:
+        with tarfile.open(tarball, "r:", encoding="utf-8", errors="surrogateescape") as archive:
             return [member.name for member in archive if REPLACES_HEADER in member.pax_headers]
     except tarfile.TarError:  # `unpack` raises the error for a damaged tarball
         return []

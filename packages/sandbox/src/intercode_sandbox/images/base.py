@@ -202,8 +202,8 @@ class Spec:
     def paths(self) -> tuple[Path, ...]:
         """The paths of the base and the additions in the name, without a user's Python file."""
         has_path = self.scheme in (FOLDER, *_PATH_SCHEMES) and self.argument
-        base = (Path(_OPTIONS.sub("", self.argument)),) if has_path else ()
-        return (*base, *(addition.path for addition in self.additions))
+        base_paths = (Path(_OPTIONS.sub("", self.argument)),) if has_path else ()
+        return (*base_paths, *(addition.path for addition in self.additions))
 
     def __str__(self) -> str:
         if self.scheme == FOLDER:
@@ -230,20 +230,22 @@ def parse(text: str, folder: Path | None = None) -> Spec:
     """
     if "\0" in text or not text.strip():
         raise ImageError(f"{text!r} is not an image.\n{GRAMMAR}")
-    starts = "|".join((*_STARTS, *map(re.escape, FOLDERS)))
-    base, *addition_texts = re.split(_ADDITION.format(starts), text.strip())
+    start_pattern = "|".join((*_STARTS, *map(re.escape, FOLDERS)))
+    base_text, *addition_texts = re.split(_ADDITION.format(start_pattern), text.strip())
     additions = tuple(_addition(addition_text, text, folder) for addition_text in addition_texts)
-    if is_reference(base) and not _NAME.fullmatch(base):  # the base is a function in a user's file
-        scheme, argument = split(absolute(base), ":")
+    if is_reference(base_text) and not _NAME.fullmatch(
+        base_text
+    ):  # the base is a function in a user's file
+        scheme, argument = split(absolute(base_text), ":")
         return Spec(scheme, argument, additions)
-    if is_path(base):
-        scheme = "dockerfile" if _DOCKERFILE.fullmatch(base) else FOLDER
-        return Spec(scheme, str(_absolute(base, folder)), additions)
-    match = _NAME.fullmatch(base)
+    if is_path(base_text):
+        scheme = "dockerfile" if _DOCKERFILE.fullmatch(base_text) else FOLDER
+        return Spec(scheme, str(_absolute(base_text, folder)), additions)
+    match = _NAME.fullmatch(base_text)
     if match is None or match["argument"] == "":
-        raise ImageError(f"cannot understand {base!r} in the image {text!r}.\n{GRAMMAR}")
+        raise ImageError(f"cannot understand {base_text!r} in the image {text!r}.\n{GRAMMAR}")
     if match["scheme"] == FOLDER:
-        raise ImageError(f"cannot understand {base!r}: write the folder's path.\n{GRAMMAR}")
+        raise ImageError(f"cannot understand {base_text!r}: write the folder's path.\n{GRAMMAR}")
     argument = match["argument"] or ""
     if match["scheme"] in _PATH_SCHEMES and argument:
         argument = str(_absolute(argument, folder))
@@ -258,12 +260,12 @@ def _addition(addition_text: str, image_text: str, folder: Path | None) -> Addit
     if prefix is None:
         path = _absolute(addition_text, folder)
         return Addition(str(path), path)
-    name = Path(addition_text.removeprefix(prefix))
-    if name.is_absolute() or ".." in name.parts:
+    relative_path = Path(addition_text.removeprefix(prefix))
+    if relative_path.is_absolute() or ".." in relative_path.parts:
         raise ImageError(
             f"{addition_text!r} in the image {image_text!r} is not a bundled file of InterCode"
         )
-    return Addition(f"{prefix}{name}", FOLDERS[prefix] / name)
+    return Addition(f"{prefix}{relative_path}", FOLDERS[prefix] / relative_path)
 
 
 def _absolute(text: str, folder: Path | None) -> Path:

@@ -46,24 +46,27 @@ class Package:
     sha256: str
 
 
-def fetch(packages: Sequence[Package], time: str, folder: Path, progress: Progress) -> None:
+def fetch(
+    packages: Sequence[Package], snapshot_time: str, folder: Path, progress: Progress
+) -> None:
     """Download packages into a folder. The name of each file is the package's SHA-256.
 
     Args:
         packages: The packages.
-        time: A time at which Debian's archive had all of the packages: ``20260712T000000Z``.
+        snapshot_time: A time at which Debian's archive had all of the packages:
+            ``20260712T000000Z``.
         folder: The target folder.
         progress: A function that receives the messages.
 
     Raises:
         ImageError: Neither the mirror nor the snapshot archive has a package with the pinned hash.
     """
-    mirror = os.environ.get("INTERCODE_DEBIAN_MIRROR") or MIRROR
-    snapshot = os.environ.get("INTERCODE_DEBIAN_SNAPSHOT") or SNAPSHOT
-    sources = [mirror.rstrip("/"), f"{snapshot.rstrip('/')}/{time}"]
+    mirror_url = os.environ.get("INTERCODE_DEBIAN_MIRROR") or MIRROR
+    snapshot_url = os.environ.get("INTERCODE_DEBIAN_SNAPSHOT") or SNAPSHOT
+    source_urls = [mirror_url.rstrip("/"), f"{snapshot_url.rstrip('/')}/{snapshot_time}"]
     pool = ThreadPoolExecutor(_MAX_DOWNLOADS)
     try:
-        downloads = pool.map(lambda package: _fetch(package, sources, folder), packages)
+        downloads = pool.map(lambda package: _fetch(package, source_urls, folder), packages)
         for count, _ in enumerate(downloads, 1):
             if count % _PROGRESS_INTERVAL == 0:
                 progress(f"{count} of {len(packages)} packages")
@@ -71,8 +74,8 @@ def fetch(packages: Sequence[Package], time: str, folder: Path, progress: Progre
         pool.shutdown(cancel_futures=True)
 
 
-def _fetch(package: Package, sources: Sequence[str], folder: Path) -> None:
-    urls = [f"{source}/{quote(package.path)}" for source in sources]
+def _fetch(package: Package, source_urls: Sequence[str], folder: Path) -> None:
+    urls = [f"{source_url}/{quote(package.path)}" for source_url in source_urls]
     failures = {}
     for url in urls * _TRIES:
         failures[url] = _failure(url, package, folder / package.sha256)
@@ -87,22 +90,25 @@ def _fetch(package: Package, sources: Sequence[str], folder: Path) -> None:
     )
 
 
-def _failure(url: str, package: Package, path: Path) -> str:
+def _failure(url: str, package: Package, target_path: Path) -> str:
     """Download a package to a path; return the reason of a failure, or an empty text."""
-    hasher, size = hashlib.sha256(), 0
+    hasher, received_size = hashlib.sha256(), 0
     try:
-        with urllib.request.urlopen(url, timeout=_TIMEOUT) as response, path.open("wb") as file:
-            while size <= package.size and (chunk := response.read(_CHUNK)):
+        with (
+            urllib.request.urlopen(url, timeout=_TIMEOUT) as response,
+            target_path.open("wb") as file,
+        ):
+            while received_size <= package.size and (chunk := response.read(_CHUNK)):
                 hasher.update(chunk)
-                size += file.write(chunk)
+                received_size += file.write(chunk)
     except urllib.error.HTTPError as error:
         return f"{error.code} {error.reason}"
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", error)
         return str(getattr(reason, "strerror", None) or reason or type(error).__name__)
-    if (size, hasher.hexdigest()) == (package.size, package.sha256):
+    if (received_size, hasher.hexdigest()) == (package.size, package.sha256):
         return ""
-    path.unlink()
+    target_path.unlink()
     return "it has another content: its SHA-256 is not the pinned one"
 
 
@@ -115,17 +121,17 @@ def open_package(path: Path) -> Iterator[tuple[str, tarfile.TarFile]]:
     """
     with path.open("rb") as file:
         members = dict(_members(file))
-        control, data = (
-            next(data for name, data in members.items() if name.startswith(f"{kind}.tar"))
+        control_tar, data_tar = (
+            next(data_tar for name, data_tar in members.items() if name.startswith(f"{kind}.tar"))
             for kind in ("control", "data")
         )
-        with tarfile.open(fileobj=io.BytesIO(control)) as archive:
-            member = archive.extractfile("./control")
-            if member is None:
+        with tarfile.open(fileobj=io.BytesIO(control_tar)) as archive:
+            control_file = archive.extractfile("./control")
+            if control_file is None:
                 raise ValueError("its control file is malformed")
-            text = member.read().decode("utf-8")
-        with tarfile.open(fileobj=io.BytesIO(data)) as archive:
-            yield text, archive
+            control_text = control_file.read().decode("utf-8")
+        with tarfile.open(fileobj=io.BytesIO(data_tar)) as archive:
+            yield control_text, archive
 
 
 def _members(file: BinaryIO) -> Iterator[tuple[str, bytes]]:

@@ -88,8 +88,10 @@ def prepare(
     repositories_folder = cache_root() / "repositories"
     try:
         repositories_folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=repositories_folder, prefix=".") as folder:
-            return _prepare(repositories_folder, Path(folder), source, commit, image_path, history)
+        with tempfile.TemporaryDirectory(dir=repositories_folder, prefix=".") as scratch_folder:
+            return _prepare(
+                repositories_folder, Path(scratch_folder), source, commit, image_path, history
+            )
     except OSError as error:
         raise ImageError(f"cannot prepare the repository {source}: {error}") from error
 
@@ -103,34 +105,40 @@ def _prepare(
     history: str,
 ) -> tuple[str, Path]:
     git = Git(scratch)
-    path = Path(source)
-    if path.is_dir() and not _is_repository(path):  # the source is a folder of plain files
+    source_path = Path(source)
+    if source_path.is_dir() and not _is_repository(
+        source_path
+    ):  # the source is a folder of plain files
         if commit is not None:
-            raise ImageError(f"{path} is not a git repository, and so has no commit {commit!r}")
-        path = pack(path, "/files")
-        source = str(path)
+            raise ImageError(
+                f"{source_path} is not a git repository, and so has no commit {commit!r}"
+            )
+        source_path = pack(source_path, "/files")
+        source = str(source_path)
     if is_url(source):
         source_key = commit if commit and _COMMIT_DIGEST.fullmatch(commit) else None
-    elif path.is_dir():
-        source = str(_git_folder(path))
-        commit = _resolve(git, source, commit, path)
+    elif source_path.is_dir():
+        source = str(_git_folder(source_path))
+        commit = _resolve(git, source, commit, source_path)
         source_key = commit + (_shallow_digest(git, source) if history == FULL_HISTORY else "")
-    elif path.is_file() and path.name.endswith(_FILES):
-        source_key = f"{file_digest(path)}:{commit}"
+    elif source_path.is_file() and source_path.name.endswith(_FILES):
+        source_key = f"{file_digest(source_path)}:{commit}"
     else:
         endings = ", ".join(_FILES)
-        raise ImageError(f"there is no repository {path}: neither a folder nor one of {endings}")
+        raise ImageError(
+            f"there is no repository {source_path}: neither a folder nor one of {endings}"
+        )
     # A branch or tag of a URL may have moved since an earlier preparation. So it is fetched first.
     if source_key is None:
         source_key = commit = _fetch_commit(git, scratch, source, commit, history)
         source = str(scratch / "source")
     key_text = "\0".join([VERSION, history, image_path, source_key])
-    key = hashlib.blake2b(key_text.encode(), digest_size=16).hexdigest()
-    tarball_path = repositories_folder / f"{key}.tar"
-    with file_lock(repositories_folder / f"{key}.lock"):
+    tarball_key = hashlib.blake2b(key_text.encode(), digest_size=16).hexdigest()
+    tarball_path = repositories_folder / f"{tarball_key}.tar"
+    with file_lock(repositories_folder / f"{tarball_key}.lock"):
         if not take_tarball(tarball_path):
             _build(git, scratch, source, commit, image_path, history, tarball_path)
-    return key, tarball_path
+    return tarball_key, tarball_path
 
 
 def _build(
@@ -143,31 +151,32 @@ def _build(
     tarball_path: Path,
 ) -> None:
     log.info("preparing the repository %s at %s", source, commit)
-    target = scratch / "new"
-    with _repository(git, scratch, source, commit, history) as (folder, source_commit):
-        git("init", "--quiet", "--template=", *_format_options(source_commit or ""), target)
+    work_tree = scratch / "new"
+    with _repository(git, scratch, source, commit, history) as (source_folder, source_commit):
+        git("init", "--quiet", "--template=", *_format_options(source_commit or ""), work_tree)
         if source_commit is None:
-            _commit_files(git, folder, target)
+            _commit_files(git, source_folder, work_tree)
         else:
-            git("-C", target, "fetch", "--quiet", "--no-tags", *_depth(history), "--update-shallow",
-                "--update-head-ok", folder, f"+{source_commit}:refs/heads/main")  # fmt: skip
+            git("-C", work_tree, "fetch", "--quiet", "--no-tags", *_depth(history),
+            "--update-shallow",
+                "--update-head-ok", source_folder, f"+{source_commit}:refs/heads/main")  # fmt: skip
             if history == NO_HISTORY:
-                _forget_parents(git, target, scratch)
-            git("-C", target, "read-tree", "--reset", "-u", "refs/heads/main")
-    seconds = int(git("-C", target, "show", "--no-patch", "--format=%ct", "HEAD"))
-    _finish(git, target, seconds)
-    with (scratch / "tar").open("wb") as file:
-        write_tarball(file, target, image_path, keep_times=True, opaque_names=(".git",))
+                _forget_parents(git, work_tree, scratch)
+            git("-C", work_tree, "read-tree", "--reset", "-u", "refs/heads/main")
+    commit_time = int(git("-C", work_tree, "show", "--no-patch", "--format=%ct", "HEAD"))
+    _finish(git, work_tree, commit_time)
+    with (scratch / "tar").open("wb") as tarball_file:
+        write_tarball(tarball_file, work_tree, image_path, keep_times=True, opaque_names=(".git",))
     keep_tarball(scratch / "tar", tarball_path)
 
 
-def _format_options(name: str) -> list[str]:
+def _format_options(object_name: str) -> list[str]:
     """Return the options of ``git init`` for the object format (SHA-1 or SHA-256) of a name.
 
     Args:
-        name: The full name of an object, in hexadecimal.
+        object_name: The full name of an object, in hexadecimal.
     """
-    return ["--object-format=sha256"] if len(name) == _SHA256_DIGITS else []
+    return ["--object-format=sha256"] if len(object_name) == _SHA256_DIGITS else []
 
 
 def _depth(history: str) -> list[str]:
@@ -179,25 +188,25 @@ _COMMIT_FIELDS = (b"tree ", b"author ", b"committer ", b"encoding ")
 The signature is dropped, too, because it would not match the new commit."""
 
 
-def _forget_parents(git: Git, target: Path, scratch: Path) -> None:
+def _forget_parents(git: Git, work_tree: Path, scratch: Path) -> None:
     """Replace a repository's commit by an equal commit without parents; remove other objects.
 
     Args:
         git: The runner of git.
-        target: The work tree of the repository.
+        work_tree: The work tree of the repository.
         scratch: A folder for temporary files.
     """
-    folder_option = ("-C", target)
-    head, _, message = git.raw_output(
+    folder_option = ("-C", work_tree)
+    commit_head, _, message = git.raw_output(
         *folder_option, "cat-file", "commit", "refs/heads/main"
     ).partition(b"\n\n")
-    lines = [line for line in head.split(b"\n") if line.startswith(_COMMIT_FIELDS)]
+    lines = [line for line in commit_head.split(b"\n") if line.startswith(_COMMIT_FIELDS)]
     (scratch / "commit").write_bytes(b"\n".join(lines) + b"\n\n" + message)
-    name = git(
+    commit_name = git(
         *folder_option, "hash-object", "-t", "commit", "-w", "--literally", scratch / "commit"
     )
-    git(*folder_option, "update-ref", "refs/heads/main", name)
-    (target / ".git" / "shallow").unlink(missing_ok=True)
+    git(*folder_option, "update-ref", "refs/heads/main", commit_name)
+    (work_tree / ".git" / "shallow").unlink(missing_ok=True)
     git(*folder_option, "repack", "-a", "-d", "-n", "-q")
     git(*folder_option, "prune", "--expire=now")
 
@@ -215,51 +224,59 @@ def _repository(
         fetched_commit = _fetch_commit(git, scratch, source, commit, history)
         yield scratch / "source", fetched_commit
         return
-    path = Path(source)
-    if path.is_dir() or path.name == ".git":  # in a linked work tree, .git is a file
-        yield path, commit
+    source_path = Path(source)
+    if source_path.is_dir() or source_path.name == ".git":  # in a linked work tree, .git is a file
+        yield source_path, commit
         return
-    folder = scratch / "source"
-    if path.suffix == ".fi":
-        git("init", "--quiet", "--bare", "--template=", folder)
-        with path.open("rb") as text:
-            git("--git-dir", folder, "fast-import", "--quiet", stdin=text)
-    elif path.suffix == ".bundle":
-        heads = git("bundle", "list-heads", path)
+    repository_folder = scratch / "source"
+    if source_path.suffix == ".fi":
+        git("init", "--quiet", "--bare", "--template=", repository_folder)
+        with source_path.open("rb") as stream_file:
+            git("--git-dir", repository_folder, "fast-import", "--quiet", stdin=stream_file)
+    elif source_path.suffix == ".bundle":
+        heads = git("bundle", "list-heads", source_path)
         git(
             "init",
             "--quiet",
             "--bare",
             "--template=",
             *_format_options(heads.partition(" ")[0]),
-            folder,
+            repository_folder,
         )
-        git("--git-dir", folder, "fetch", "--quiet", path, "+refs/*:refs/*")
+        git("--git-dir", repository_folder, "fetch", "--quiet", source_path, "+refs/*:refs/*")
     else:
-        folder = _unpack_tarball(path, folder)
-        if not _is_repository(folder):
+        repository_folder = _unpack_tarball(source_path, repository_folder)
+        if not _is_repository(repository_folder):
             if commit is not None:
-                raise ImageError(f"{path} has no .git, and so no commit {commit!r}")
-            yield folder, None
+                raise ImageError(f"{source_path} has no .git, and so no commit {commit!r}")
+            yield repository_folder, None
             return
-        folder = _git_folder(folder)
-        _refuse_links(folder, path)
-    yield folder, _resolve(git, str(folder), commit, path)
+        repository_folder = _git_folder(repository_folder)
+        _refuse_links(repository_folder, source_path)
+    yield repository_folder, _resolve(git, str(repository_folder), commit, source_path)
 
 
 def _fetch_commit(git: Git, scratch: Path, url: str, commit: str | None, history: str) -> str:
     """Fetch a commit from a URL into the repository ``scratch/source``; return its full name."""
     if commit is None:
         raise ImageError(f"the commit of {url} is missing: name it in 'base_commit'")
-    folder = scratch / "source"
-    if not folder.exists():
+    repository_folder = scratch / "source"
+    if not repository_folder.exists():
         object_name = commit
         if not _COMMIT_DIGEST.fullmatch(commit):
             object_name = git("ls-remote", "--", url).partition("\t")[0]
-        git("init", "--quiet", "--bare", "--template=", *_format_options(object_name), folder)
-        git("--git-dir", folder, "fetch", "--quiet", "--no-tags", *_depth(history), "--", url,
+        git(
+            "init",
+            "--quiet",
+            "--bare",
+            "--template=",
+            *_format_options(object_name),
+            repository_folder,
+        )
+        git("--git-dir", repository_folder, "fetch", "--quiet", "--no-tags", *_depth(history), "--",
+        url,
             f"+{commit}:refs/it")  # fmt: skip
-    return git("--git-dir", folder, "rev-parse", "--verify", "refs/it^{commit}")
+    return git("--git-dir", repository_folder, "rev-parse", "--verify", "refs/it^{commit}")
 
 
 def _is_repository(folder: Path) -> bool:
@@ -272,31 +289,31 @@ def _git_folder(folder: Path) -> Path:
     return git_folder if git_folder.exists() else folder
 
 
-def _resolve(git: Git, folder: str, commit: str | None, path: Path) -> str:
+def _resolve(git: Git, git_folder: str, commit: str | None, source_path: Path) -> str:
     if commit is None:
-        raise ImageError(f"the commit of {path} is missing: name it in 'base_commit'")
+        raise ImageError(f"the commit of {source_path} is missing: name it in 'base_commit'")
     try:
-        return git("--git-dir", folder, "rev-parse", "--verify", "--end-of-options",
+        return git("--git-dir", git_folder, "rev-parse", "--verify", "--end-of-options",
                    f"{commit}^{{commit}}")  # fmt: skip
     except ImageError as error:
-        raise ImageError(f"{path} has no commit {commit!r}: {error}") from None
+        raise ImageError(f"{source_path} has no commit {commit!r}: {error}") from None
 
 
-def _shallow_digest(git: Git, folder: str) -> str:
+def _shallow_digest(git: Git, git_folder: str) -> str:
     """Return a digest of the commits at which a shallow repository ends.
 
     The text is empty for a repository with its whole history, the usual case.
     """
-    if git("--git-dir", folder, "rev-parse", "--is-shallow-repository") == "false":
+    if git("--git-dir", git_folder, "rev-parse", "--is-shallow-repository") == "false":
         return ""
-    return file_digest(Path(git("--git-dir", folder, "rev-parse", "--git-path", "shallow")))
+    return file_digest(Path(git("--git-dir", git_folder, "rev-parse", "--git-path", "shallow")))
 
 
-def _unpack_tarball(path: Path, folder: Path) -> Path:
+def _unpack_tarball(tarball_path: Path, folder: Path) -> Path:
     """Unpack a tarball into a folder. Return that folder, or the only folder that it contains."""
     folder.mkdir()
-    with path.open("rb") as file:
-        unpack(file, path, folder, Image(name=path.name, digest="", layers=()))
+    with tarball_path.open("rb") as file:
+        unpack(file, tarball_path, folder, Image(name=tarball_path.name, digest="", layers=()))
     entries = list(folder.iterdir())
     top_entry = entries[0] if len(entries) == 1 else folder
     return (
@@ -306,74 +323,76 @@ def _unpack_tarball(path: Path, folder: Path) -> Path:
     )
 
 
-def refuse_links(path: Path) -> None:
+def refuse_links(folder: Path) -> None:
     """Refuse an untrusted repository by which git would read files outside the repository.
 
     Args:
-        path: A folder. A folder without a repository is accepted.
+        folder: A folder. A folder without a repository is accepted.
 
     Raises:
         ImageError: The repository leads out of its folder, or has links or special files in .git.
     """
-    if path.is_dir() and _is_repository(path):
-        _refuse_links(_git_folder(path), path)
+    if folder.is_dir() and _is_repository(folder):
+        _refuse_links(_git_folder(folder), folder)
 
 
-def _refuse_links(folder: Path, path: Path) -> None:
+def _refuse_links(git_folder: Path, repository_folder: Path) -> None:
     for name in ("commondir", "objects/info/alternates"):
-        if os.path.lexists(folder / name):
+        if os.path.lexists(git_folder / name):
             raise ImageError(
-                f"refused the repository in {path}: its {name} points out of the repository"
+                f"refused the repository in {repository_folder}: its {name} points out of the "
+                "repository"
             )
-    if folder.is_symlink() or not folder.is_dir():
-        raise ImageError(f"refused the repository in {path}: its .git is not a folder")
-    for entry in folder.rglob("*"):
+    if git_folder.is_symlink() or not git_folder.is_dir():
+        raise ImageError(f"refused the repository in {repository_folder}: its .git is not a folder")
+    for entry in git_folder.rglob("*"):
         if entry.is_symlink() or not (entry.is_dir() or entry.is_file()):
-            relative_path = entry.relative_to(folder)
+            relative_path = entry.relative_to(git_folder)
             raise ImageError(
-                f"refused the repository in {path}: {relative_path} in .git is not a file"
+                f"refused the repository in {repository_folder}: {relative_path} in .git is not "
+                "a file"
             )
 
 
-def _commit_files(git: Git, folder: Path, target: Path) -> None:
-    for entry in folder.iterdir():
-        shutil.move(entry, target)
-    git("-C", target, "add", "--all", "--force")
-    git("-C", target, "commit", "--quiet", "--allow-empty", "--no-gpg-sign", "--message=Begin")
+def _commit_files(git: Git, source_folder: Path, work_tree: Path) -> None:
+    for entry in source_folder.iterdir():
+        shutil.move(entry, work_tree)
+    git("-C", work_tree, "add", "--all", "--force")
+    git("-C", work_tree, "commit", "--quiet", "--allow-empty", "--no-gpg-sign", "--message=Begin")
 
 
-def _finish(git: Git, target: Path, seconds: int) -> None:
+def _finish(git: Git, work_tree: Path, commit_time: int) -> None:
     """Remove the preparation's traces from .git, write its config, and set the time of all files.
 
     Args:
         git: The runner of git.
-        target: The work tree of the repository.
-        seconds: The commit's time, which all files get.
+        work_tree: The work tree of the repository.
+        commit_time: The commit's time, which all files get.
     """
-    git_folder = target / ".git"
+    git_folder = work_tree / ".git"
     for name in ("FETCH_HEAD", "ORIG_HEAD", "COMMIT_EDITMSG", "logs", "description"):
         metadata_path = git_folder / name
         if metadata_path.is_dir():
             shutil.rmtree(metadata_path)
         else:
             metadata_path.unlink(missing_ok=True)
-    is_sha256 = git("-C", target, "rev-parse", "--show-object-format") == "sha256"
+    is_sha256 = git("-C", work_tree, "rev-parse", "--show-object-format") == "sha256"
     config = _CONFIG.replace("version = 0", "version = 1") + _SHA256 if is_sha256 else _CONFIG
     (git_folder / "config").write_text(config, encoding="ascii")
-    _set_times(target, seconds)
+    _set_times(work_tree, commit_time)
     # This command refreshes the index. Unlike update-index, it does not fail for files that git
     # considers changed right after the checkout, because of their line endings.
-    git("-C", target, "status", "--porcelain", "--untracked-files=no", "--ignore-submodules=all")
+    git("-C", work_tree, "status", "--porcelain", "--untracked-files=no", "--ignore-submodules=all")
     # The index must be newer than the files. Otherwise git would not trust the times in it.
-    _set_times(git_folder, seconds)
-    os.utime(git_folder / "index", (seconds + 1, seconds + 1))
+    _set_times(git_folder, commit_time)
+    os.utime(git_folder / "index", (commit_time + 1, commit_time + 1))
 
 
-def _set_times(folder: Path, seconds: int) -> None:
+def _set_times(folder: Path, timestamp: int) -> None:
     for parent, _, files in os.walk(folder, topdown=False):
         for name in files:
-            os.utime(Path(parent, name), (seconds, seconds), follow_symlinks=False)
-        os.utime(parent, (seconds, seconds))
+            os.utime(Path(parent, name), (timestamp, timestamp), follow_symlinks=False)
+        os.utime(parent, (timestamp, timestamp))
 
 
 _SECONDS = 3600.0
@@ -419,14 +438,14 @@ class Git:
     """
 
     def __init__(self, scratch: Path) -> None:
-        config = scratch / "gitconfig"
-        config.write_text(_GIT_CONFIG, encoding="ascii")
+        config_file = scratch / "gitconfig"
+        config_file.write_text(_GIT_CONFIG, encoding="ascii")
         variables = {
             name: value for name, value in os.environ.items() if not name.startswith("GIT_")
         }
         self._env = {
             **variables,
-            "GIT_CONFIG_GLOBAL": str(config),
+            "GIT_CONFIG_GLOBAL": str(config_file),
             "GIT_CONFIG_NOSYSTEM": "1",
             "GIT_ATTR_NOSYSTEM": "1",
             "GIT_ALLOW_PROTOCOL": "file:git:http:https:ssh",  # the protocol ext would run code

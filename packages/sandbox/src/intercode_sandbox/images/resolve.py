@@ -250,8 +250,8 @@ def make_folder(argument: str, context: Context) -> Image:
             "files, copy "
             "them to a folder"
         )
-    owner = sandboxes_user() or os.geteuid()
-    if owner and folder.stat().st_uid != owner:
+    required_owner = sandboxes_user() or os.geteuid()
+    if required_owner and folder.stat().st_uid != required_owner:
         raise ImageError(
             f"the folder {argument} belongs to another user, and your sandboxes could not "
             f"overwrite its files; copy it: cp -r {argument} COPY"
@@ -263,7 +263,7 @@ def make_folder(argument: str, context: Context) -> Image:
 def _folder_digest(folder: Path) -> str:
     lines: list[bytes] = []
     folders = [os.fsencode(folder)]
-    start = len(folders[0].rstrip(b"/"))
+    prefix_length = len(folders[0].rstrip(b"/"))
     while folders:
         try:
             entries = list(os.scandir(folders.pop()))
@@ -271,8 +271,8 @@ def _folder_digest(folder: Path) -> str:
             raise ImageError(f"cannot read the image {folder}: {error}") from error
         for entry in entries:
             info = entry.stat(follow_symlinks=False)
-            facts = b"%o %d %d" % (info.st_mode, info.st_size, info.st_mtime_ns)
-            lines.append(entry.path[start:] + b"\0" + facts)
+            entry_stamp = b"%o %d %d" % (info.st_mode, info.st_size, info.st_mtime_ns)
+            lines.append(entry.path[prefix_length:] + b"\0" + entry_stamp)
             if entry.is_dir(follow_symlinks=False):
                 folders.append(entry.path)
     return joint_digest("folder", *sorted(lines))
@@ -286,7 +286,7 @@ def make_scratch(argument: str, context: Context) -> Image:
     return context.cache.build(template, "scratch", _fill_scratch, context.progress)
 
 
-def _fill_scratch(layer: Path, lock: int) -> Mapping[str, object]:
+def _fill_scratch(layer: Path, lock_fd: int) -> Mapping[str, object]:
     for name in ("dev", "proc"):
         (layer / name).mkdir()
     return {"version": "2"}
@@ -301,7 +301,7 @@ def make_known(argument: str, context: Context) -> Image:
     images = []
     if re.fullmatch("[0-9a-f]{8,}", argument):
         folders = (context.cache.root / "images").glob(f"{argument}*")
-        images = [image for path in folders if (image := context.cache.lookup(path.name))]
+        images = [image for folder in folders if (image := context.cache.lookup(folder.name))]
     if len(images) != 1:
         raise ImageError(
             f"{len(images) or 'no'} images here have a digest that begins with {argument!r}; "
@@ -355,10 +355,10 @@ def add_script(base: Image, addition: Addition, spec: str, context: Context) -> 
         digest=joint_digest("script", _SCRIPT_VERSION, base.digest, script),
     )
 
-    def fill(layer: Path, lock: int) -> Mapping[str, object]:
-        begin = time.time() - 1  # times of new files lag behind the clock by some milliseconds
+    def fill(layer: Path, lock_fd: int) -> Mapping[str, object]:
+        begin_time = time.time() - 1  # times of new files lag behind the clock by some milliseconds
         context.build_script(base, script, layer)
-        set_times(layer, begin, _SCRIPT_TIME)
+        set_times(layer, begin_time, _SCRIPT_TIME)
         return {"version": _SCRIPT_VERSION}
 
     return context.cache.build(template, spec, fill, context.progress)

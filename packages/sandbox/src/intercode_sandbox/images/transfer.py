@@ -76,7 +76,7 @@ def export_image(image: Image, spec: str, file: Path) -> None:
         ImageError: The image is based on this machine's ``host``, the file's name has none of the
             endings `ARCHIVES`, or the file cannot be written.
     """
-    opener = next((_OPENERS[end] for end in ARCHIVES if file.name.endswith(end)), None)
+    opener = next((_OPENERS[ending] for ending in ARCHIVES if file.name.endswith(ending)), None)
     if opener is None:
         raise ImageError(f"{file} must end in one of {', '.join(ARCHIVES)}")
     if image.host:
@@ -84,7 +84,7 @@ def export_image(image: Image, spec: str, file: Path) -> None:
             f"the image {spec!r} contains this machine's own /usr, which cannot be exported: use "
             "an image that is based on base, debian:SUITE or a tarball"
         )
-    facts = _ArchiveHeader(
+    archive_header = _ArchiveHeader(
         spec=spec,
         machine=platform.machine(),
         tree=content_digest(image.layers),
@@ -96,8 +96,10 @@ def export_image(image: Image, spec: str, file: Path) -> None:
         config=dict(image.config),
     )
     try:
-        with atomic_file(file) as temporary, opener(temporary, "wb") as stream:
-            write_tree(image.layers, stream, {_HEADER: msgspec.json.encode(facts).decode()})
+        with atomic_file(file) as temporary_path, opener(temporary_path, "wb") as stream:
+            write_tree(
+                image.layers, stream, {_HEADER: msgspec.json.encode(archive_header).decode()}
+            )
     except OSError as error:
         raise ImageError(f"cannot write {file}: {error.strerror or error}") from error
 
@@ -118,27 +120,30 @@ def import_image(
         ImageError: The file is of another kind or damaged. Or the image is for another
             architecture, or for users that this process's sandboxes cannot have.
     """
-    facts = _read_facts(file)
-    if facts.machine != platform.machine():
-        raise ImageError(f"{file} is for {facts.machine}, and this machine is {platform.machine()}")
-    if has_single_user() and facts.user:
+    archive_header = _read_facts(file)
+    if archive_header.machine != platform.machine():
         raise ImageError(
-            f"{file} is for the user {facts.user}, but an ordinary user's sandboxes have only the "
+            f"{file} is for {archive_header.machine}, and this machine is {platform.machine()}"
+        )
+    if has_single_user() and archive_header.user:
+        raise ImageError(
+            f"{file} is for the user {archive_header.user}, but an ordinary user's sandboxes "
+            "have only the "
             "user root: run as root"
         )
-    template = facts.image()
+    template = archive_header.image()
 
     def fill(layer: Path, _: int) -> Mapping[str, object]:
-        with file.open("rb") as source:
-            unpack(source, file, layer, template)
+        with file.open("rb") as archive_file:
+            unpack(archive_file, file, layer, template)
         tree_digest = content_digest((layer,))
-        if tree_digest != facts.tree or (
-            facts.digest in pinned_digests and tree_digest != facts.digest
+        if tree_digest != archive_header.tree or (
+            archive_header.digest in pinned_digests and tree_digest != archive_header.digest
         ):
             raise ImageError(f"{file} has other files than recorded: their digest is {tree_digest}")
         return {"imported": str(file), "tree": tree_digest}
 
-    return facts.spec, cache.build(template, facts.spec, fill, progress)
+    return archive_header.spec, cache.build(template, archive_header.spec, fill, progress)
 
 
 def _read_facts(file: Path) -> _ArchiveHeader:
@@ -193,30 +198,30 @@ class _TreeWriter:
 
     def add(self, member_name: str, entry: TreeEntry) -> None:
         status = entry.info
-        info = tarfile.TarInfo(member_name)
+        tar_info = tarfile.TarInfo(member_name)
         seconds, nanoseconds = divmod(status.st_mtime_ns, 10**9)
-        info.mode, info.mtime = stat.S_IMODE(status.st_mode), seconds
-        info.uid = 0 if status.st_uid == self.user_id else status.st_uid
-        info.gid = 0 if self.user_id and status.st_gid == os.getegid() else status.st_gid
+        tar_info.mode, tar_info.mtime = stat.S_IMODE(status.st_mode), seconds
+        tar_info.uid = 0 if status.st_uid == self.user_id else status.st_uid
+        tar_info.gid = 0 if self.user_id and status.st_gid == os.getegid() else status.st_gid
         # The header has the exact time as text. As a number with a fraction it would be rounded.
-        info.pax_headers = {"mtime": f"{seconds}.{nanoseconds:09}", **_attributes(entry.path)}
+        tar_info.pax_headers = {"mtime": f"{seconds}.{nanoseconds:09}", **_attributes(entry.path)}
         first_name = self.names.setdefault((status.st_dev, status.st_ino), member_name)
         if entry.is_dir:
-            info.type = tarfile.DIRTYPE
+            tar_info.type = tarfile.DIRTYPE
         elif entry.is_link:
-            info.type, info.linkname = tarfile.SYMTYPE, str(entry.path.readlink())
+            tar_info.type, tar_info.linkname = tarfile.SYMTYPE, str(entry.path.readlink())
         elif first_name != member_name:
-            info.type, info.linkname = tarfile.LNKTYPE, first_name
+            tar_info.type, tar_info.linkname = tarfile.LNKTYPE, first_name
         elif stat.S_ISREG(status.st_mode):
-            info.size = status.st_size
+            tar_info.size = status.st_size
             with entry.path.open("rb") as file:
-                self.tar.addfile(info, file)
+                self.tar.addfile(tar_info, file)
             return
         elif stat.S_ISFIFO(status.st_mode):
-            info.type = tarfile.FIFOTYPE
+            tar_info.type = tarfile.FIFOTYPE
         else:
             return  # images have no devices, and a socket is useless without its process
-        self.tar.addfile(info)
+        self.tar.addfile(tar_info)
 
 
 def _attributes(path: Path) -> dict[str, str]:

@@ -64,7 +64,7 @@ class Tree:
         """
         current_parts: Parts = ()
         pending_names = list(reversed(path.split("/")))
-        links = 0
+        link_count = 0
         while pending_names:
             name = pending_names.pop()
             if name in ("", "."):
@@ -78,8 +78,8 @@ class Tree:
             if entry is None or not entry.is_link:
                 current_parts = (*current_parts, name)
                 continue
-            links += 1
-            if links > _MAX_LINKS:
+            link_count += 1
+            if link_count > _MAX_LINKS:
                 return None
             target = str(entry.path.readlink())
             current_parts = () if target.startswith("/") else current_parts
@@ -255,12 +255,12 @@ def content_digest(layers: Sequence[Path]) -> str:
     return joint_digest(*digest_inputs)
 
 
-def resolve_image_account(layers: Sequence[Path], text: str) -> Account:
+def resolve_image_account(layers: Sequence[Path], user_spec: str) -> Account:
     """Return the account of an image that a ``USER`` instruction names: see `resolve_account`.
 
     Args:
         layers: The image's layers, the lowest first.
-        text: The argument of ``USER``.
+        user_spec: The argument of ``USER``.
 
     Raises:
         ImageError: The image has no such user or group, or sandboxes cannot have it.
@@ -276,7 +276,7 @@ def resolve_image_account(layers: Sequence[Path], text: str) -> Account:
             return file.read(MAX_TABLE_BYTES)
 
     try:
-        account = resolve_account(text, read)
+        account = resolve_account(user_spec, read)
     except LookupError as error:
         raise ImageError(str(error)) from None
     if (highest_id := max(account.uid, account.gid)) > _HIGHEST_ID:
@@ -284,18 +284,20 @@ def resolve_image_account(layers: Sequence[Path], text: str) -> Account:
     return account
 
 
-def resolve_image_owner(layers: Sequence[Path], text: str) -> tuple[int, int]:
+def resolve_image_owner(layers: Sequence[Path], owner_spec: str) -> tuple[int, int]:
     """Return the user id and group id that an option ``--chown`` names.
 
     Args:
         layers: The image's layers, the lowest first.
-        text: The value of ``--chown``. A single number means both ids.
+        owner_spec: The value of ``--chown``. A single number means both ids.
 
     Raises:
         ImageError: See `resolve_image_account`.
     """
-    name, _, group = text.partition(":")
-    account = resolve_image_account(layers, f"{name}:{group or name}" if name.isdigit() else text)
+    name, _, group = owner_spec.partition(":")
+    account = resolve_image_account(
+        layers, f"{name}:{group or name}" if name.isdigit() else owner_spec
+    )
     return account.uid, account.gid
 
 

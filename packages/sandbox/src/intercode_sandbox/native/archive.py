@@ -95,11 +95,11 @@ class Reader:
 
     def __iter__(self) -> Iterator[Entry]:
         while (head := HEAD.unpack(self._read_exactly(HEAD.size)))[0] != END_MARK:
-            mark, mode, uid, gid, seconds, size, nanoseconds, path_bytes, target_bytes = head
-            if mark > END_MARK or path_bytes > MAX_PATH_BYTES or target_bytes > _MAX_TARGET_BYTES:
+            mark, mode, uid, gid, seconds, size, nanoseconds, path_size, target_size = head
+            if mark > END_MARK or path_size > MAX_PATH_BYTES or target_size > _MAX_TARGET_BYTES:
                 raise StreamError(f"the stream is broken at {head}")
-            path = os.fsdecode(self._read_exactly(path_bytes)) or "."
-            target = os.fsdecode(self._read_exactly(target_bytes))
+            path = os.fsdecode(self._read_exactly(path_size)) or "."
+            target = os.fsdecode(self._read_exactly(target_size))
             mark_kind = {LINK_MARK: "link", DELETED_MARK: "deleted"}.get(mark)
             kind = mark_kind or _TYPES.get(stat.S_IFMT(mode), "device")
             mtime = seconds * 10**9 + nanoseconds
@@ -108,15 +108,15 @@ class Reader:
 
     def pieces(self, entry: Entry) -> Iterator[tuple[int, bytes]]:
         """Yield the offset and the bytes of each piece of a regular file, in order."""
-        end = 0
+        previous_end = 0
         while True:
-            offset, count = PIECE.unpack(self._read_exactly(PIECE.size))
-            if count == 0:
+            offset, byte_count = PIECE.unpack(self._read_exactly(PIECE.size))
+            if byte_count == 0:
                 return
-            if offset < end or count > BLOCK or offset + count > entry.size:
+            if offset < previous_end or byte_count > BLOCK or offset + byte_count > entry.size:
                 raise StreamError(f"{entry.path!r} has a data block at an invalid position")
-            end = offset + count
-            yield offset, self._read_exactly(count)
+            previous_end = offset + byte_count
+            yield offset, self._read_exactly(byte_count)
 
     def _read_exactly(self, count: int) -> bytes:
         content = self._file.read(count)
@@ -145,22 +145,22 @@ def make(reader: Reader, entry: Entry, path: Path) -> None:
         os.mknod(path, stat.S_IFIFO if entry.kind == "fifo" else stat.S_IFSOCK)
     elif entry.kind == "file":
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with open(os.open(path, flags, 0o600), "wb", buffering=0) as target:
+        with open(os.open(path, flags, 0o600), "wb", buffering=0) as file:
             for offset, block in reader.pieces(entry):
-                os.pwrite(target.fileno(), block, offset)
-            target.truncate(entry.size)
+                os.pwrite(file.fileno(), block, offset)
+            file.truncate(entry.size)
     else:
         raise StreamError(f"{entry.path!r} has a type that no sandbox creates: {entry.kind!r}")
 
 
-def extract(source: int, folder: Path, opaque_attribute: str) -> list[Special]:
+def extract(stream_fd: int, folder: Path, opaque_attribute: str) -> list[Special]:
     """Extract a stream into the folder of a new layer.
 
     The extraction writes only to files that it has created. So even a hostile stream cannot change
     files outside the folder.
 
     Args:
-        source: A descriptor from which the stream is read.
+        stream_fd: A descriptor from which the stream is read.
         folder: An existing, empty folder.
         opaque_attribute: The attribute of opaque folders: ``trusted.overlay.opaque`` as root,
             ``user.overlay.opaque`` otherwise.
@@ -171,15 +171,15 @@ def extract(source: int, folder: Path, opaque_attribute: str) -> list[Special]:
     Raises:
         StreamError, OSError: The stream is malformed, or the folder cannot be written.
     """
-    with open(source, "rb", closefd=False, buffering=BLOCK) as file:
-        layer = _LayerExtractor(Reader(file), folder, opaque_attribute)
-        for entry in layer.reader:
-            layer.take(entry)
+    with open(stream_fd, "rb", closefd=False, buffering=BLOCK) as stream:
+        extractor = _LayerExtractor(Reader(stream), folder, opaque_attribute)
+        for entry in extractor.reader:
+            extractor.take(entry)
     # Modes and times of folders are set last, because writing into a folder changes its times, and
     # the final mode may forbid the writing. For the same reason the deepest folder comes first.
-    for entry in reversed(layer.folders.values()):
-        layer.set(folder / entry.path, entry)
-    return layer.special
+    for entry in reversed(extractor.folders.values()):
+        extractor.set(folder / entry.path, entry)
+    return extractor.special
 
 
 class _LayerExtractor:
@@ -199,7 +199,7 @@ class _LayerExtractor:
         Raises:
             StreamError: The entry is malformed, or leads out of the layer.
         """
-        target = self.folder / entry.path
+        file_path = self.folder / entry.path
         parent, _, name = entry.path.rpartition("/")
         if entry.kind == "dir" and entry.path == "." and not self.folders:
             pass
@@ -208,21 +208,21 @@ class _LayerExtractor:
         elif entry.kind == "link":
             if entry.target not in self.files:
                 raise StreamError(f"{entry.path!r} is a link to no file of the stream")
-            os.link(self.folder / entry.target, target, follow_symlinks=False)
+            os.link(self.folder / entry.target, file_path, follow_symlinks=False)
             return
         elif entry.kind == "deleted":
-            os.mknod(target, stat.S_IFCHR, os.makedev(0, 0))
+            os.mknod(file_path, stat.S_IFCHR, os.makedev(0, 0))
         else:
-            make(self.reader, entry, target)
+            make(self.reader, entry, file_path)
         if entry.kind == "dir":
             self.folders[entry.path] = entry
             if entry.opaque:
-                os.setxattr(target, self.opaque_attribute, b"y")
+                os.setxattr(file_path, self.opaque_attribute, b"y")
         else:
             self.files.add(entry.path)
-            self.set(target, entry)
+            self.set(file_path, entry)
 
-    def set(self, target: Path, entry: Entry) -> None:
+    def set(self, file_path: Path, entry: Entry) -> None:
         """Set a file's owner (only as root), mode and times.
 
         The setuid and setgid bits of a regular file are only recorded in `special`.
@@ -233,10 +233,10 @@ class _LayerExtractor:
         if not 0 <= entry.uid < ID_COUNT or not 0 <= entry.gid < ID_COUNT:
             raise StreamError(f"{entry.path!r} has an owner id that no sandbox has")
         if self.owner:
-            os.chown(target, entry.uid, entry.gid, follow_symlinks=False)
+            os.chown(file_path, entry.uid, entry.gid, follow_symlinks=False)
         if entry.kind not in ("symlink", "deleted"):
             mode = entry.mode if entry.kind == "dir" else entry.mode & ~_SPECIAL_BITS
-            target.chmod(mode)
+            file_path.chmod(mode)
             if mode != entry.mode and entry.kind == "file":
                 self.special.append((entry.path, entry.mode))
-        os.utime(target, ns=(self.now, entry.mtime), follow_symlinks=False)
+        os.utime(file_path, ns=(self.now, entry.mtime), follow_symlinks=False)

@@ -75,8 +75,8 @@ class Child:
         A child that has failed sends no descriptor, or has closed its socket.
         """
         with suppress(EOFError, OSError):
-            for fd in wire.receive(self.link)[1]:
-                self.files = fd
+            for mount_fd in wire.receive(self.link)[1]:
+                self.files = mount_fd
 
     @contextmanager
     def first_program(self) -> Iterator[list[int]]:
@@ -121,8 +121,8 @@ class Child:
         A child that no caller has taken over then ends.
         """
         self.link.close()
-        fds, self.prepared_fds = self.prepared_fds, []
-        close_all(*fds)
+        program_fds, self.prepared_fds = self.prepared_fds, []
+        close_all(*program_fds)
 
     def release(self) -> None:
         """Close all descriptors of a child that has ended."""

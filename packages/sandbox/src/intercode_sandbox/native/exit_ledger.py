@@ -57,17 +57,17 @@ def open_ledger(folder: Path, lease: str) -> int:
         os.close(ledger)
 
 
-def write_ledger(ledger: int, sandboxes: Mapping[str, int]) -> None:
+def write_ledger(ledger: int, sandbox_pids: Mapping[str, int]) -> None:
     """Replace the content of a ledger.
 
     Args:
         ledger: The descriptor of the ledger.
-        sandboxes: For each ending sandbox, the name of its cgroup → the pid of its process 1.
+        sandbox_pids: For each ending sandbox, the name of its cgroup → the pid of its process 1.
     """
-    text = "".join(f"{name} {pid}\n" for name, pid in sandboxes.items()).encode()
+    content = "".join(f"{name} {pid}\n" for name, pid in sandbox_pids.items()).encode()
     with suppress(OSError):  # on a full disk the list is incomplete: reports lack sandboxes
         os.ftruncate(ledger, 0)
-        os.pwrite(ledger, text, 0)
+        os.pwrite(ledger, content, 0)
 
 
 def read_ledgers(folder: Path) -> list[Ending]:

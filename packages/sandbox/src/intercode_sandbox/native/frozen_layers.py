@@ -29,11 +29,11 @@ class FrozenLayer:
         name: The layer's name in the spawner.
         owner: The spawner's lease: see `ownership.new_lease`.
         usage: The numbers of the layer's bytes and files.
-        thaw: A function that makes the spawner release the layer of a name.
+        release: A function that makes the spawner release the layer of a name.
     """
 
     def __init__(
-        self, name: str, owner: str, usage: tuple[int, int], thaw: Callable[[str], None]
+        self, name: str, owner: str, usage: tuple[int, int], release: Callable[[str], None]
     ) -> None:
         self.name = name
         self.owner = owner
@@ -41,14 +41,14 @@ class FrozenLayer:
         key = object()
         with _lock:
             _sizes[key] = self.bytes
-        register_finalizer(self, _drop, key, thaw, name)
+        register_finalizer(self, _drop, key, release, name)
 
 
-def _drop(key: object, thaw: Callable[[str], None], name: str) -> None:
+def _drop(key: object, release: Callable[[str], None], layer_name: str) -> None:
     # A finalizer may run in any thread, even in one that holds the lock. So it takes no lock: a
     # single operation on a dictionary is atomic.
     _sizes.pop(key, None)
-    thaw(name)
+    release(layer_name)
 
 
 def max_bytes() -> int:

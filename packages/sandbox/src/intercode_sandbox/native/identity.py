@@ -89,30 +89,30 @@ class Identities:
         self.root = root
         self.idle_identities: deque[Identity] = deque()
 
-    def take(self, processes: int) -> Identity:
+    def take(self, max_processes: int) -> Identity:
         """Return an idle identity, or a new one.
 
         With root's privileges, its ids belong to no other sandbox and to no account of this
         machine. An ordinary user's identities all have the id of that user.
 
         Args:
-            processes: Maximum of processes in the sandbox.
+            max_processes: Maximum of processes in the sandbox.
 
         Raises:
             OSError: The kernel refused a user namespace, or no range is free.
         """
         for identity in self.idle_identities:
-            if identity.processes == processes:
+            if identity.processes == max_processes:
                 # The longest idle identity comes first. The kernel has most probably freed all
                 # resources of its last sandbox.
                 self.idle_identities.remove(identity)
                 return identity
-        lock, index = _free_range() if self.root else (-1, 0)
+        lock_fd, range_index = _free_range() if self.root else (-1, 0)
         try:
-            return _make(lock, index, processes)
+            return _make(lock_fd, range_index, max_processes)
         except BaseException:
-            if lock >= 0:
-                os.close(lock)
+            if lock_fd >= 0:
+                os.close(lock_fd)
             raise
 
     def give_back(self, identity: Identity) -> None:
@@ -132,31 +132,31 @@ def _free_range() -> tuple[int, int]:
     not the lock files. Because of the random start they rarely choose the same range.
     """
     taken_indices = set(_taken_ranges())
-    start = int.from_bytes(os.urandom(4), "little") % _RANGES
+    start_index = int.from_bytes(os.urandom(4), "little") % _RANGES
     os.makedirs(_REGISTRY, 0o700, exist_ok=True)
     if os.stat(_REGISTRY).st_uid != os.geteuid():
         raise OSError(errno.EPERM, f"{_REGISTRY} belongs to another user")
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     for offset in range(_RANGES):
-        index = (start + offset) % _RANGES
-        if index in taken_indices:
+        range_index = (start_index + offset) % _RANGES
+        if range_index in taken_indices:
             continue
-        lock = os.open(f"{_REGISTRY}/ids-{index % _LOCK_FILES}", flags, 0o600)
+        lock_fd = os.open(f"{_REGISTRY}/ids-{range_index % _LOCK_FILES}", flags, 0o600)
         try:
             # The bytes are the kernel's struct flock. An open file description lock (OFD) requires
             # that l_pid is 0.
-            byte = struct.pack("hhqqixxxx", fcntl.F_WRLCK, os.SEEK_SET, index, 1, 0)
-            fcntl.fcntl(lock, fcntl.F_OFD_SETLK, byte)
-            return lock, index
+            flock_struct = struct.pack("hhqqixxxx", fcntl.F_WRLCK, os.SEEK_SET, range_index, 1, 0)
+            fcntl.fcntl(lock_fd, fcntl.F_OFD_SETLK, flock_struct)
+            return lock_fd, range_index
         except BaseException as error:
-            os.close(lock)
+            os.close(lock_fd)
             if not isinstance(error, BlockingIOError):
                 raise
     raise OSError(errno.EAGAIN, f"all {_RANGES} ranges of user ids are in use by sandboxes")
 
 
-def _range_start(index: int) -> int:
-    return _FIRST_ID + (index + 1) * ID_COUNT
+def _range_start(range_index: int) -> int:
+    return _FIRST_ID + (range_index + 1) * ID_COUNT
 
 
 def _taken_ranges() -> Iterator[int]:
@@ -166,43 +166,49 @@ def _taken_ranges() -> Iterator[int]:
     ]:
         with suppress(FileNotFoundError), open(path, errors="replace") as file:
             for line in file:
-                id_fields = [f for f in line.rstrip("\n").split(":")[first_field:] if f.isdigit()]
+                id_fields = [
+                    field for field in line.rstrip("\n").split(":")[first_field:] if field.isdigit()
+                ]
                 if not id_fields:
                     continue
-                count = int(id_fields[1]) if first_field == 1 and len(id_fields) > 1 else 1
-                low, high = int(id_fields[0]), int(id_fields[0]) + count - 1
-                if high < _FIRST_ID or low >= _END_ID:
+                id_count = int(id_fields[1]) if first_field == 1 and len(id_fields) > 1 else 1
+                low_id, high_id = int(id_fields[0]), int(id_fields[0]) + id_count - 1
+                if high_id < _FIRST_ID or low_id >= _END_ID:
                     continue
-                if low < _range_start(0):  # the id is among the ids reserved for process 1
-                    yield from range(max(0, low - _FIRST_ID), min(_RANGES, high - _FIRST_ID + 1))
-                low_range = max(0, (low - _FIRST_ID) // ID_COUNT - 1)
-                yield from range(low_range, min(_RANGES, (high - _FIRST_ID) // ID_COUNT))
+                if low_id < _range_start(0):  # the id is among the ids reserved for process 1
+                    yield from range(
+                        max(0, low_id - _FIRST_ID), min(_RANGES, high_id - _FIRST_ID + 1)
+                    )
+                first_range = max(0, (low_id - _FIRST_ID) // ID_COUNT - 1)
+                yield from range(first_range, min(_RANGES, (high_id - _FIRST_ID) // ID_COUNT))
 
 
-def _make(lock: int, index: int, processes: int) -> Identity:
+def _make(lock_fd: int, range_index: int, max_processes: int) -> Identity:
     """Create an identity: a helper process enters a new user namespace, which this process opens.
 
     Args:
-        lock: The descriptor of the range's lock; -1 for an ordinary user.
-        index: The number of the range.
-        processes: Maximum of processes in the sandbox.
+        lock_fd: The descriptor of the range's lock; -1 for an ordinary user.
+        range_index: The number of the range.
+        max_processes: Maximum of processes in the sandbox.
     """
-    first_id, init_id = (_range_start(index), _FIRST_ID + index) if lock >= 0 else (0, 0)
+    first_id, init_id = (
+        (_range_start(range_index), _FIRST_ID + range_index) if lock_fd >= 0 else (0, 0)
+    )
     link, helper_socket = wire.pair()
     with link:
         pid = os.fork()
         if pid == 0:
-            _run_helper(helper_socket, init_id, processes)
+            _run_helper(helper_socket, init_id, max_processes)
         helper_socket.close()
         try:
             _await_helper(link)
-            ids = f"0 {first_id} {ID_COUNT if init_id else 1}"
-            write_maps(pid, ids, ids)
-            namespace = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+            id_map = f"0 {first_id} {ID_COUNT if init_id else 1}"
+            write_maps(pid, id_map, id_map)
+            namespace_fd = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
         finally:
             link.shutdown(socket.SHUT_RDWR)  # the helper notices the shutdown, and exits
             os.waitpid(pid, 0)
-    return Identity(namespace, lock, first_id, init_id, processes)
+    return Identity(namespace_fd, lock_fd, first_id, init_id, max_processes)
 
 
 def _await_helper(link: socket.socket) -> None:
@@ -214,13 +220,13 @@ def _await_helper(link: socket.socket) -> None:
         raise OSError(message["errno"], message["error"])
 
 
-def _run_helper(link: socket.socket, init_id: int, processes: int) -> None:
+def _run_helper(link: socket.socket, init_id: int, max_processes: int) -> None:
     """Enter a new user namespace, in a fork of the spawner, until the spawner has opened it.
 
     Args:
         link: The helper's socket to the spawner.
         init_id: The user id of process 1, which creates the namespace; 0 for an ordinary user.
-        processes: Maximum of processes in the sandbox.
+        max_processes: Maximum of processes in the sandbox.
     """
     try:
         link = wire.keep_only(link)  # if the spawner ends, this socket reports the end
@@ -236,7 +242,7 @@ def _run_helper(link: socket.socket, init_id: int, processes: int) -> None:
             sc.prctl(sc.PR_SET_DUMPABLE, 1)  # otherwise root owns the files of its id maps
             # The limit applies to all users of the namespace together, and to all namespaces of the
             # same creator. This creator has no other namespace.
-            limit_processes(processes + OWN_THREADS)
+            limit_processes(max_processes + OWN_THREADS)
         sc.unshare(sc.CLONE_NEWUSER)
         wire.send(link, {})
         wire.receive(link)
@@ -260,19 +266,19 @@ def limit_processes(max_count: int) -> None:
     resource.setrlimit(resource.RLIMIT_NPROC, (max_count, max_count))
 
 
-def write_maps(pid: int | str, uids: str, gids: str) -> None:
+def write_maps(pid: int | str, uid_map: str, gid_map: str) -> None:
     """Write the id maps of a process's new user namespace.
 
     Args:
         pid: The process; or ``self``.
-        uids: The map of user ids, in the kernel's format.
-        gids: The map of group ids.
+        uid_map: The map of user ids, in the kernel's format.
+        gid_map: The map of group ids.
     """
     # An ordinary user may map one id only, and must first give up the change of groups.
-    if uids.endswith(" 1"):
+    if uid_map.endswith(" 1"):
         write(f"/proc/{pid}/setgroups", "deny")
-    write(f"/proc/{pid}/uid_map", uids)
-    write(f"/proc/{pid}/gid_map", gids)
+    write(f"/proc/{pid}/uid_map", uid_map)
+    write(f"/proc/{pid}/gid_map", gid_map)
 
 
 def write(path: str, text: str) -> None:

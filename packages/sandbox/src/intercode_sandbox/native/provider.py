@@ -94,12 +94,12 @@ class NativeProvider:
         limits, policy = limits or Limits(), Policy.parse(network)
         # A missing permission raises an error here, before an image is built in vain.
         self._running_spawner()
-        begin = partial(self._begin, limits=limits, network=policy.shared)
+        begin_slot = partial(self._begin, limits=limits, network=policy.shared)
         files = image.files if isinstance(image, NativeSnapshot) else Files(self.image(image))
-        sandbox = NativeSandbox(begin(files, False), files.image, limits, self._forget)
+        sandbox = NativeSandbox(begin_slot(files, False), files.image, limits, self._forget)
         sandbox.files, sandbox.begin, sandbox.on_first_program = (
             files,
-            begin,
+            begin_slot,
             self._remember_program,
         )
         sandbox.start_sibling = partial(self.start, limits=limits, network=network)
@@ -108,23 +108,25 @@ class NativeProvider:
         sandbox.admit(policy)
         return sandbox
 
-    def _begin(self, files: Files, alone: bool, limits: Limits, network: bool) -> SandboxSlot:
+    def _begin(
+        self, files: Files, skip_program: bool, limits: Limits, network: bool
+    ) -> SandboxSlot:
         """Start a sandbox slot: the namespaces of a sandbox.
 
         Args:
             files: The files at the start of the slot.
-            alone: Whether to start the slot without a prepared program.
+            skip_program: Whether to start the slot without a prepared program.
             limits: The sandbox's limits.
             network: Whether the slot shares this machine's network.
         """
         spawner = self._running_spawner()
-        if any(layer.owner != spawner.name for layer in files.frozen_layers):
+        if any(frozen_layer.owner != spawner.name for frozen_layer in files.frozen_layers):
             raise SandboxError("these files were frozen in the memory of a spawner that has ended")
         return spawner.launch(
             {
                 "layers": files.layers,
                 "image": len(files.image.layers),
-                "frozen": [layer.name for layer in files.frozen_layers],
+                "frozen": [frozen_layer.name for frozen_layer in files.frozen_layers],
                 "used": files.usage,
                 "host": files.image.host,
                 "hide": resolve_hidden_paths() if files.image.host else [],
@@ -132,7 +134,7 @@ class NativeProvider:
                 "special": files.special,
                 "limits": limits.to_dict(),
                 "user": files.image.user,
-                "first": None if alone else self._first_program,
+                "first": None if skip_program else self._first_program,
             }
         )
 
@@ -173,10 +175,12 @@ class NativeProvider:
 
         `SupportsCapabilityCheck` describes the arguments and the result.
         """
-        names = ", ".join(name for name in capabilities if name in MULTI_USER_CAPABILITIES)
-        if names and has_single_user():
+        names_text = ", ".join(
+            capability for capability in capabilities if capability in MULTI_USER_CAPABILITIES
+        )
+        if names_text and has_single_user():
             return (
-                f"several users are needed for {names}, and a native sandbox has a single one "
+                f"several users are needed for {names_text}, and a native sandbox has a single one "
                 "unless root of the machine starts it. Run this as root, or in Docker's containers "
                 "from an image that Docker has built: --sandbox docker --image docker-daemon:NAME"
             )
@@ -194,11 +198,11 @@ class NativeProvider:
     def close(self) -> None:
         """Close all sandboxes of this provider, and its spawner. Idempotent."""
         with self._lock:
-            live, spawner = list(self._live), self._spawner
+            live_sandboxes, spawner = list(self._live), self._spawner
             self._spawner = None
-        for sandbox in live:
+        for sandbox in live_sandboxes:
             sandbox.kill_all()
-        for sandbox in live:
+        for sandbox in live_sandboxes:
             sandbox.close()
         if spawner is not None:
             spawner.close()
@@ -231,10 +235,10 @@ def _check_mount_points(layers: tuple[Path, ...]) -> None:
     Process 1 makes the same test at each start of a sandbox. This test refuses the image before a
     run has played any episode.
     """
-    for name in _MOUNT_POINTS:
-        entry = find_entry(layers, (name,))
+    for mount_point in _MOUNT_POINTS:
+        entry = find_entry(layers, (mount_point,))
         if entry is None or not entry.is_dir:
-            raise missing_folder_error(f"/{name}")
+            raise missing_folder_error(f"/{mount_point}")
 
 
 _MOUNT_POINTS = ("dev", "proc")
@@ -275,20 +279,20 @@ class SpawnerProcess:
         self.name = new_lease()
         self.preload = tuple(workers.modules)
         caller_socket, spawner_socket = wire.pair()
-        owner = os.pidfd_open(os.getpid())
-        ledger = self._open_ledger()
+        owner_fd = os.pidfd_open(os.getpid())
+        ledger_fd = self._open_ledger()
         try:
-            fds = [spawner_socket.fileno(), owner, ledger]
+            inherited_fds = [spawner_socket.fileno(), owner_fd, ledger_fd]
             identity_options = {"name": self.name, "root": is_root()}
             spawner_options = {
-                "caller": fds[0],
-                "owner": owner,
-                "ledger": ledger,
+                "caller": inherited_fds[0],
+                "owner": owner_fd,
+                "ledger": ledger_fd,
                 **identity_options,
             }
             self.process = subprocess.Popen(
                 command("spawner", {**spawner_options, "workers": workers}),
-                pass_fds=fds,
+                pass_fds=inherited_fds,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 env={},
@@ -299,7 +303,7 @@ class SpawnerProcess:
             raise caller_error(error, "starting a program") from error
         finally:
             spawner_socket.close()
-            close_all(owner, ledger)
+            close_all(owner_fd, ledger_fd)
         self.socket = caller_socket
         disown_in_forks(self)
         caller_socket.settimeout(_START_SECONDS)
@@ -336,7 +340,7 @@ class SpawnerProcess:
         """
         caller_socket, init_socket = wire.pair()
         caller_socket.settimeout(_START_SECONDS)
-        process, name = None, ""
+        init_process, sandbox_name = None, ""
         program_fds: list[int] = []
         try:
             with init_socket:
@@ -352,18 +356,18 @@ class SpawnerProcess:
                 # has died, the spawner announces another one.
                 if fds:
                     close_all(*program_fds)
-                    if process is not None:
-                        process.disown()
+                    if init_process is not None:
+                        init_process.disown()
                     program_fds = fds[1:]
-                    name = reply["name"]
-                    process = InitProcess(fds[0], partial(self.evidence, name))
-            if process is None:
+                    sandbox_name = reply["name"]
+                    init_process = InitProcess(fds[0], partial(self.evidence, sandbox_name))
+            if init_process is None:
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         except BaseException as error:
             caller_socket.close()
             close_all(*program_fds)
-            if process is not None:
-                process.disown()
+            if init_process is not None:
+                init_process.disown()
             if not isinstance(error, (EOFError, OSError)) or is_callers(error):
                 raise
             message = f"a sandbox did not start: {error or 'its process died'}{active_rules_text()}"
@@ -371,17 +375,17 @@ class SpawnerProcess:
         prepared_program = (
             PreparedProgram(spec["first"], reply["first"], program_fds) if program_fds else None
         )
-        freeze = partial(self.freeze, name)
-        users = ID_COUNT if self.facts["root"] else 1
-        on_slow_end = partial(self.announce_ending, name)
+        freeze = partial(self.freeze, sandbox_name)
+        id_count = ID_COUNT if self.facts["root"] else 1
+        on_slow_end = partial(self.announce_ending, sandbox_name)
         slot = SandboxSlot(
             caller_socket,
-            process,
+            init_process,
             self.forget,
             freeze,
             on_slow_end,
             prepared_program,
-            users,
+            id_count,
             self.preload,
         )
         register_release(slot, caller_socket.close)
@@ -397,36 +401,38 @@ class SpawnerProcess:
         except OSError:
             return os.memfd_create("ledger", os.MFD_CLOEXEC)
 
-    def announce_ending(self, name: str) -> None:
+    def announce_ending(self, sandbox_name: str) -> None:
         """Report to the spawner that the kernel takes long to end a killed sandbox.
 
         The spawner then lists the sandbox in its ledger. The caller no longer waits.
 
         Args:
-            name: The spawner's name for the sandbox.
+            sandbox_name: The spawner's name for the sandbox.
         """
         with suppress(OSError):  # the spawner has ended, with all its sandboxes
-            wire.send(self.socket, {"ending": name})
+            wire.send(self.socket, {"ending": sandbox_name})
 
-    def evidence(self, name: str) -> Evidence:
+    def evidence(self, sandbox_name: str) -> Evidence:
         """Request the spawner's evidence about a sandbox that has ended or does not answer.
 
         Args:
-            name: The spawner's name for the sandbox.
+            sandbox_name: The spawner's name for the sandbox.
 
         Returns:
             The evidence. If the spawner does not answer, `Evidence.is_keeper_alive` is False.
         """
         try:
-            return Evidence(is_keeper_alive=True, **self._ask({"end_of": name}, _EVIDENCE_SECONDS))
+            return Evidence(
+                is_keeper_alive=True, **self._ask({"end_of": sandbox_name}, _EVIDENCE_SECONDS)
+            )
         except (EOFError, OSError):
             return Evidence(is_keeper_alive=False)
 
-    def freeze(self, name: str) -> FrozenLayer | None:
+    def freeze(self, sandbox_name: str) -> FrozenLayer | None:
         """Retain the files of a sandbox, in memory, as a layer for other sandboxes.
 
         Args:
-            name: The spawner's name for the sandbox.
+            sandbox_name: The spawner's name for the sandbox.
 
         Returns:
             The layer; None: the kernel does not permit it, or a file is open for writing.
@@ -437,7 +443,7 @@ class SpawnerProcess:
         """
         try:
             reply = self._ask(
-                {"freeze": name, "room": frozen_layers.available_bytes()}, _START_SECONDS
+                {"freeze": sandbox_name, "room": frozen_layers.available_bytes()}, _START_SECONDS
             )
         except (EOFError, OSError) as error:
             raise SandboxError(f"the files could not be frozen: {error}") from error
@@ -445,19 +451,19 @@ class SpawnerProcess:
             raise SandboxError(f"the files could not be frozen: {reply['failed']}")
         if "name" in reply:
             usage = reply["bytes"], reply["files"]
-            return FrozenLayer(reply["name"], self.name, usage, self.thaw)
+            return FrozenLayer(reply["name"], self.name, usage, self.release_layer)
         if reply.get("bytes", 0) > frozen_layers.available_bytes():
             raise frozen_layers.quota_error(reply["bytes"])
         return None
 
-    def thaw(self, name: str) -> None:
+    def release_layer(self, layer_name: str) -> None:
         """Request that the spawner release a frozen layer.
 
         Args:
-            name: The layer's name in the spawner.
+            layer_name: The layer's name in the spawner.
         """
         with suppress(OSError):  # the spawner has ended, with its mounts
-            wire.send(self.socket, {"thaw": name})
+            wire.send(self.socket, {"thaw": layer_name})
 
     def _ask(self, message: dict[str, Any], seconds: float) -> dict[str, Any]:
         caller_socket, spawner_socket = wire.pair()
@@ -530,7 +536,7 @@ def _try_calls() -> None:
                     os.P_PIDFD, close_later(os.pidfd_open(os.getpid())), os.WEXITED | os.WNOHANG
                 )
 
-        calls: dict[str, Callable[[], object]] = {
+        trials: dict[str, Callable[[], object]] = {
             "pidfd_open": lambda: close_later(os.pidfd_open(os.getpid())),
             "pidfd_send_signal": lambda: signal.pidfd_send_signal(
                 close_later(os.pidfd_open(os.getpid())), 0
@@ -541,9 +547,9 @@ def _try_calls() -> None:
             "pipe2": lambda: [close_later(fd) for fd in os.pipe2(os.O_CLOEXEC)],
             "socketpair": lambda: [close_later(endpoint.detach()) for endpoint in wire.pair()],
         }
-        for call, make in calls.items():
+        for call, trial in trials.items():
             try:
-                make()
+                trial()
             except OSError as error:
                 raise caller_error(error, call) from error
 

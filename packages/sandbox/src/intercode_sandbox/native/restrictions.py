@@ -75,15 +75,15 @@ def is_restricted_by_apparmor() -> bool:
     return not read_if_there("/proc/self/attr/current").endswith(" (unconfined)")
 
 
-def container_remedy(options: str, pod: str = _POD) -> str:
+def container_remedy(options: str, pod_settings: str = _POD) -> str:
     """Return the fix for a rule of the container in which this process runs; "" outside of one.
 
     Args:
         options: The options of ``docker run`` that lift the rule.
-        pod: The settings of a Kubernetes pod that lift the rule.
+        pod_settings: The settings of a Kubernetes pod that lift the rule.
     """
     if in_pod():
-        return pod
+        return pod_settings
     return f"docker run {options} …" if in_container() else ""
 
 
@@ -96,37 +96,40 @@ def masking_remedy() -> str:
     options = ["seccomp=unconfined", "systempaths=unconfined"]
     if apparmor_profile().startswith("docker-"):
         options.append("apparmor=unconfined")
-    words = " ".join(f"--security-opt {option}" for option in options)
-    return container_remedy(words) or f"docker run {words} …"
+    options_text = " ".join(f"--security-opt {option}" for option in options)
+    return container_remedy(options_text) or f"docker run {options_text} …"
 
 
-def apparmor_remedy(setting: str) -> str:
+def apparmor_remedy(setting_command: str) -> str:
     """Return the fix by which AppArmor permits user namespaces.
 
     On a machine the fix installs a profile for this Python alone. In a container, which cannot
-    install profiles, the fix is `setting`.
+    install profiles, the fix is `setting_command`.
 
     Args:
-        setting: The command that permits user namespaces to all programs.
+        setting_command: The command that permits user namespaces to all programs.
     """
     if in_container():
-        return setting
-    save, load = as_root(f"tee {_PROFILE}"), as_root(f"apparmor_parser -r {_PROFILE}")
-    return f"intercode doctor --apparmor | {save} && {load}"
+        return setting_command
+    save_command, load_command = (
+        as_root(f"tee {_PROFILE}"),
+        as_root(f"apparmor_parser -r {_PROFILE}"),
+    )
+    return f"intercode doctor --apparmor | {save_command} && {load_command}"
 
 
-def find_restriction(call: str, error_number: int, setting: str) -> Restriction | None:
+def find_restriction(call: str, error_number: int, setting_command: str) -> Restriction | None:
     """Return the active rule that has probably refused a system call; None: no rule is known.
 
     Args:
         call: The name of the call, for messages.
         error_number: The error number of the call.
-        setting: See `apparmor_remedy`.
+        setting_command: See `apparmor_remedy`.
     """
     if error_number not in REFUSALS:
         return None
     if error_number != errno.ENOSYS and is_restricted_by_apparmor():
-        return Restriction("AppArmor restricts user namespaces", apparmor_remedy(setting))
+        return Restriction("AppArmor restricts user namespaces", apparmor_remedy(setting_command))
     if error_number == errno.EACCES and (profile := apparmor_profile()):
         fix = container_remedy("--security-opt apparmor=unconfined", _POD) or _profile_remedy()
         return Restriction(f"the AppArmor profile {profile!r} forbids {call}", fix)
@@ -165,14 +168,14 @@ def _unit() -> str:
 
 def active_restrictions() -> Iterator[Restriction]:
     """Yield the rules that may prevent a sandbox from working, the most likely first."""
-    processes = cgroup.own_process_limit()
-    if processes is not None and processes < _MIN_PROCESSES:
+    process_limit = cgroup.own_process_limit()
+    if process_limit is not None and process_limit < _MIN_PROCESSES:
         fix = container_remedy("--pids-limit -1", "a higher podPidsLimit of the kubelet")
-        yield Restriction(f"a cgroup permits {processes} processes and threads", fix)
-    memory = cgroup.own_memory_limit()
-    if memory is not None and memory < _MIN_BYTES:
+        yield Restriction(f"a cgroup permits {process_limit} processes and threads", fix)
+    memory_limit = cgroup.own_memory_limit()
+    if memory_limit is not None and memory_limit < _MIN_BYTES:
         fix = container_remedy("--memory 8g", "resources: {limits: {memory: 8Gi}} of the container")
-        yield Restriction(f"a cgroup permits {memory >> 20} MiB of memory", fix)
+        yield Restriction(f"a cgroup permits {memory_limit >> 20} MiB of memory", fix)
     if has_filter():
         yield Restriction("a seccomp filter is in force", filter_remedy())
     if profile := apparmor_profile():

@@ -67,15 +67,17 @@ class SnapshotLayer:
             raise SandboxError(f"the snapshot could not be saved: {error}") from error
 
     @classmethod
-    def write(cls, write: Callable[[int], None], forget: Callable[[Path], None]) -> SnapshotLayer:
+    def write(
+        cls, write_stream: Callable[[int], None], forget: Callable[[Path], None]
+    ) -> SnapshotLayer:
         """Return a new layer with the files of a stream.
 
         Args:
-            write: A function that writes a stream of `archive` to a descriptor.
+            write_stream: A function that writes a stream of `archive` to a descriptor.
             forget: See the constructor.
         """
         layer = cls(forget)
-        layer.fill(write)
+        layer.fill(write_stream)
         return layer
 
     @property
@@ -83,9 +85,9 @@ class SnapshotLayer:
         """The layer's name, unique on this machine."""
         return self.path.parent.name
 
-    def fill(self, write: Callable[[int], None]) -> None:
+    def fill(self, write_stream: Callable[[int], None]) -> None:
         """Unpack the files of a stream into the layer: see `unpack_stream`."""
-        self.special = unpack_stream(self.path, write, self.discard)[:_SPECIAL_FILES]
+        self.special = unpack_stream(self.path, write_stream, self.discard)[:_SPECIAL_FILES]
 
     def discard(self) -> None:
         """Remove the layer's folder."""
@@ -112,14 +114,16 @@ class Files:
     def digest(self) -> str:
         """A digest of the image and of all layers over it."""
         layer_names = [] if self.copy is None else [self.copy.name]
-        layer_names += [f"{layer.owner}/{layer.name}" for layer in self.frozen_layers]
+        layer_names += [
+            f"{frozen_layer.owner}/{frozen_layer.name}" for frozen_layer in self.frozen_layers
+        ]
         return joint_digest(self.image.digest, *layer_names) if layer_names else self.image.digest
 
     @property
     def usage(self) -> tuple[int, int]:
         """The numbers of bytes and of files of all frozen layers together."""
-        return sum(layer.bytes for layer in self.frozen_layers), sum(
-            layer.files for layer in self.frozen_layers
+        return sum(frozen_layer.bytes for frozen_layer in self.frozen_layers), sum(
+            frozen_layer.files for frozen_layer in self.frozen_layers
         )
 
     def is_crowded(self, limits: Limits) -> bool:
@@ -142,8 +146,8 @@ class Files:
     @property
     def layers(self) -> list[str]:
         """The folders of all layers on disk, the lowest layer first."""
-        copies = () if self.copy is None else (self.copy.path,)
-        return [str(path) for path in (*self.image.layers, *copies)]
+        copy_paths = () if self.copy is None else (self.copy.path,)
+        return [str(path) for path in (*self.image.layers, *copy_paths)]
 
     @property
     def special(self) -> list[tuple[str, Sequence[archive.Special]]]:
@@ -157,11 +161,11 @@ class Files:
         Args:
             layer: A layer with all changes over the present image.
         """
-        digest, layers = (
+        digest, layer_paths = (
             joint_digest(self.image.digest, layer.name),
             (*self.image.layers, layer.path),
         )
-        image = replace(self.image, name=_name(self.image), digest=digest, layers=layers)
+        image = replace(self.image, name=_name(self.image), digest=digest, layers=layer_paths)
         return Files(image, (*self.saved_layers, layer))
 
     def with_copy(self, layer: SnapshotLayer) -> Files:
@@ -216,13 +220,13 @@ class NativeSnapshot:
 
 
 def unpack_stream(
-    layer: Path, write: Callable[[int], None], on_failure: Callable[[], None] = lambda: None
+    layer: Path, write_stream: Callable[[int], None], on_failure: Callable[[], None] = lambda: None
 ) -> list[archive.Special]:
     """Unpack a stream of a sandbox's files into an empty folder, on a separate thread.
 
     Args:
         layer: The folder.
-        write: A function that writes the stream to a descriptor. This thread calls it.
+        write_stream: A function that writes the stream to a descriptor. This thread calls it.
         on_failure: A function that the unpacking thread calls after a failure, to remove the
             folder. The caller's thread cannot do this safely. An exception there, such as Ctrl-C,
             may come while the other thread still writes. The unpacking thread holds a reference to
@@ -241,38 +245,38 @@ def unpack_stream(
         open(pipe_fds[0], "rb"),
         open(pipe_fds[1], "wb"),
     )
-    failure: list[BaseException] = []
-    special: list[archive.Special] = []
+    failures: list[BaseException] = []
+    special_files: list[archive.Special] = []
 
     def unpack() -> None:
-        attribute = "trusted.overlay.opaque" if is_root() else "user.overlay.opaque"
+        opaque_attribute = "trusted.overlay.opaque" if is_root() else "user.overlay.opaque"
         try:
             with reader:  # after a failure the closed pipe ends `write`, by EPIPE
-                special.extend(archive.extract(reader.fileno(), layer, attribute))
+                special_files.extend(archive.extract(reader.fileno(), layer, opaque_attribute))
             transfer_ownership(layer)
         except Exception as error:  # noqa: BLE001 - any error leaves the snapshot incomplete
-            failure.append(error)
+            failures.append(error)
             on_failure()
 
     thread = threading.Thread(target=unpack, name="intercode-snapshot")
     thread.start()
     try:
-        write(writer.fileno())
+        write_stream(writer.fileno())
     except BrokenPipeError:
         thread.join()
-        if not failure:  # otherwise the pipe broke because of the failure that is raised below
+        if not failures:  # otherwise the pipe broke because of the failure that is raised below
             raise
     finally:
         writer.close()
         thread.join()
-    if failure:
-        error = failure[0]
+    if failures:
+        error = failures[0]
         if isinstance(error, OSError) and error.errno == errno.EMLINK:
             raise OutputLimitError(
                 "a file has more hard links than the disk's file system permits"
             ) from error
         raise SandboxError(f"the snapshot could not be saved: {error}") from error
-    return special
+    return special_files
 
 
 def _sweep_snapshots(dry_run: bool = False) -> list[str]:
@@ -333,10 +337,10 @@ def build_script(
     """
     if isinstance(script, Command):
         limits = replace(_LIMITS, capabilities=tuple(CAPABILITIES))
-        subject, command = "the command", script
+        script_label, command = "the command", script
     else:
         base, limits = replace(base, cwd="/", user=""), _LIMITS
-        subject = "the set-up script"
+        script_label = "the set-up script"
         command = Command(("/bin/bash", SCRIPT), script, timeout=_SECONDS)
     sandbox = start(base, limits, command.network)
     try:
@@ -344,9 +348,9 @@ def build_script(
             sandbox.write_file(SCRIPT, command.script, 0o755)
         result = sandbox.exec(command.argv, timeout=command.timeout, merge_stderr=True)
         if not result.ok:
-            tail = result.stdout.decode(errors="replace")[-2000:]
+            output_tail = result.stdout.decode(errors="replace")[-2000:]
             reason = "did not end in time" if result.timed_out else f"exit code {result.exit_code}"
-            raise ImageError(f"{subject} over {base.name} failed ({reason}):\n{tail}")
+            raise ImageError(f"{script_label} over {base.name} failed ({reason}):\n{output_tail}")
         sandbox.kill()
         for path, mode in unpack_stream(layer, sandbox.archive):
             # The author of the image intends the setuid and setgid bits, which an engine such as
@@ -371,13 +375,13 @@ def sweep(dry_run: bool = False) -> list[str]:
         dry_run: Whether to return the paths without removing anything.
     """
     removed_paths = []
-    leases = {ending.lease for ending in endings()}
+    ending_leases = {ending.lease for ending in endings()}
     for parent in parents():
-        for folder in Path(parent).glob(f"{PREFIX}*"):
-            lease = folder.name.removeprefix(PREFIX)
-            if lease in leases or not is_gone(lease):
+        for cgroup_folder in Path(parent).glob(f"{PREFIX}*"):
+            lease = cgroup_folder.name.removeprefix(PREFIX)
+            if lease in ending_leases or not is_gone(lease):
                 continue
-            removed_paths.append(str(folder))
+            removed_paths.append(str(cgroup_folder))
             if not dry_run:
                 remove_all(lease)
     return removed_paths + _sweep_snapshots(dry_run)

@@ -61,12 +61,12 @@ def find(tree: Tree, source: str) -> list[CopySource]:
     return items
 
 
-def documents(instruction: Instruction, word: Callable[[str], str]) -> list[CopySource]:
+def documents(instruction: Instruction, expand_word: Callable[[str], str]) -> list[CopySource]:
     """Return the files whose content is a heredoc of the instruction.
 
     Args:
         instruction: The instruction.
-        word: A function that expands a word.
+        expand_word: A function that expands a word.
     """
     contents = dict(instruction.heredocs)
     items: list[CopySource] = []
@@ -78,13 +78,13 @@ def documents(instruction: Instruction, word: Callable[[str], str]) -> list[Copy
         if match["tabs"]:
             content = "".join(line.lstrip("\t") for line in content.splitlines(keepends=True))
         if not match["quote"]:
-            content = _expand_document(content, word)
+            content = _expand_document(content, expand_word)
         items.append(CopySource(match["name"], content=content.encode("utf-8", "surrogateescape")))
     return items
 
 
 def digest(
-    tree: Tree, items: Sequence[CopySource], documents: Sequence[CopySource], image: str
+    tree: Tree, items: Sequence[CopySource], documents: Sequence[CopySource], image_digest: str
 ) -> str:
     """Return a digest of all sources of an instruction.
 
@@ -95,15 +95,15 @@ def digest(
         tree: The tree of the items.
         items: The files and folders of the tree.
         documents: The files from heredocs.
-        image: The digest of the image whose files are copied; empty: the context's files.
+        image_digest: The digest of the image whose files are copied; empty: the context's files.
     """
-    digest_inputs: list[str | bytes] = [image]
+    digest_inputs: list[str | bytes] = [image_digest]
     for item in documents:
         digest_inputs += ["document", item.name, item.content]
     for item in items:
         digest_inputs += [item.name, "/".join(item.parts)]
         entry = tree.look(item.parts)
-        if image or entry is None:
+        if image_digest or entry is None:
             continue
         digest_inputs += _entry_facts("", entry)
         if entry.is_dir:
@@ -150,10 +150,10 @@ def _entry_facts(path: str, entry: TreeEntry) -> list[str | bytes]:
     return [path, f"{mode:o}", content]
 
 
-def _expand_document(content: str, word: Callable[[str], str]) -> str:
+def _expand_document(content: str, expand_word: Callable[[str], str]) -> str:
     """Expand the variables in the content of a heredoc; keep its quotes, as a shell does."""
     return "".join(
-        word(re.sub(r"([\"'])", r"\\\1", line)) for line in content.splitlines(keepends=True)
+        expand_word(re.sub(r"([\"'])", r"\\\1", line)) for line in content.splitlines(keepends=True)
     )
 
 
@@ -182,7 +182,7 @@ class Ignore:
             path: The path, relative to the context.
         """
         parts = path.split("/")
-        prefixes = ["/".join(parts[:count]) for count in range(1, len(parts) + 1)]
+        prefixes = ["/".join(parts[:depth]) for depth in range(1, len(parts) + 1)]
         for rule in reversed(self._rules):
             if any(rule.pattern.fullmatch(prefix) for prefix in prefixes):
                 return not rule.exception
@@ -199,13 +199,20 @@ def find_ignore(dockerfile: Path, context: Path) -> tuple[Ignore, Path | None]:
         ImageError: The file cannot be read, or a line is malformed.
     """
     dockerfile_ignore = dockerfile.with_name(f"{dockerfile.name}.dockerignore")
-    path = next((p for p in (dockerfile_ignore, context / ".dockerignore") if p.is_file()), None)
-    if path is None:
+    ignore_path = next(
+        (
+            candidate
+            for candidate in (dockerfile_ignore, context / ".dockerignore")
+            if candidate.is_file()
+        ),
+        None,
+    )
+    if ignore_path is None:
         return Ignore(), None
     try:
-        return Ignore(path.read_text(encoding="utf-8-sig")), path
+        return Ignore(ignore_path.read_text(encoding="utf-8-sig")), ignore_path
     except (OSError, ValueError, re.error) as error:
-        raise ImageError(f"cannot read {path}: {error}") from error
+        raise ImageError(f"cannot read {ignore_path}: {error}") from error
 
 
 def glob(pattern: str) -> re.Pattern[str]:
@@ -219,14 +226,14 @@ def glob(pattern: str) -> re.Pattern[str]:
         ValueError: A bracket is not closed, or the pattern has too many ``**``.
     """
     fragments: list[str] = []
-    position = double_stars = 0
-    star = -1
+    position = double_star_count = 0
+    star_index = -1
     while position < len(pattern):
         character = pattern[position]
         position += 1
         if character == "*" and pattern[position : position + 1] == "*":
-            star, double_stars = -1, double_stars + 1
-            if double_stars > _MAX_DOUBLE_STARS:
+            star_index, double_star_count = -1, double_star_count + 1
+            if double_star_count > _MAX_DOUBLE_STARS:
                 raise ValueError(f"more than {_MAX_DOUBLE_STARS} times '**': {pattern[:100]}")
             while pattern[position : position + 1] == "*":
                 position += 1
@@ -236,47 +243,47 @@ def glob(pattern: str) -> re.Pattern[str]:
             else:
                 fragments.append(".*")
         elif character == "*":
-            if star >= 0:
-                fragments[star:] = ["(?>", *fragments[star:], ")"]
-                fragments[star + 1] = "[^/]*?"
-            star = len(fragments)
+            if star_index >= 0:
+                fragments[star_index:] = ["(?>", *fragments[star_index:], ")"]
+                fragments[star_index + 1] = "[^/]*?"
+            star_index = len(fragments)
             fragments.append("[^/]*")
         elif character == "?":
             fragments.append("[^/]")
         elif character == "[":
-            end = pattern.find(
+            bracket_end = pattern.find(
                 "]", position + (2 if pattern[position : position + 1] == "^" else 1)
             )
-            if end < 0:
+            if bracket_end < 0:
                 raise ValueError(f"a bracket is not closed: {pattern}")
-            fragments.append(_character_class(pattern[position:end]))
-            position = end + 1
+            fragments.append(_character_class(pattern[position:bracket_end]))
+            position = bracket_end + 1
         elif character == "\\" and position < len(pattern):
             fragments.append(re.escape(pattern[position]))
             position += 1
         else:
-            star = -1 if character == "/" else star
+            star_index = -1 if character == "/" else star_index
             fragments.append(re.escape(character))
     return re.compile("".join(fragments), re.DOTALL)
 
 
 def _character_class(text: str) -> str:
-    negated, text = text.startswith("^"), text.removeprefix("^")
+    is_negated, text = text.startswith("^"), text.removeprefix("^")
     members = re.sub(r"([\\\[&~|^])", r"\\\1", text.replace("\\", ""))
-    return f"(?!/)[{'^' if negated else ''}{members}]"
+    return f"(?!/)[{'^' if is_negated else ''}{members}]"
 
 
 def _parse_rule(line: str) -> _Rule | None:
     if line.startswith("#"):
         return None
     line = line.strip()
-    exception, line = line.startswith("!"), line.removeprefix("!").strip()
+    is_exception, line = line.startswith("!"), line.removeprefix("!").strip()
     if not line:
         return None
     pattern = posixpath.normpath(line).lstrip("/")
     if pattern == ".":
         return None
-    return _Rule(glob(pattern), exception)
+    return _Rule(glob(pattern), is_exception)
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +321,7 @@ class LayerWriter:
         keep_owner: bool = False,
     ) -> None:
         mounts = host_mounts() if base.host else ()
-        mounted_names = tuple(name.strip("/") for name in mounts)
+        mounted_names = tuple(mount.strip("/") for mount in mounts)
         self._tree = Tree((*base.layers, layer))
         self._unpacker = Unpacker(layer, base.layers, mounted_names)
         self._owner, self._mode, self._keep_owner = owner, mode, keep_owner
@@ -327,34 +334,34 @@ class LayerWriter:
     def folders(self, path: str) -> None:
         """Create a directory and its parents, unless the image or the layer has them."""
         parts = split_name(path.strip("/"))
-        for count in range(1, len(parts) + 1):
-            folder_path = "/".join(parts[:count])
+        for depth in range(1, len(parts) + 1):
+            folder_path = "/".join(parts[:depth])
             if not self._tree.is_dir(folder_path):
                 self._add(_header(folder_path, tarfile.DIRTYPE, 0o755, self._now), keep_mode=True)
 
-    def text(self, path: str, content: bytes) -> None:
+    def text(self, destination: str, content: bytes) -> None:
         """Write a file with this content.
 
         Args:
-            path: The destination in the image.
+            destination: The destination in the image.
             content: The content.
         """
-        self.folders(os.path.dirname(path))  # noqa: PTH120 - it is the image's
-        header = _header(path, tarfile.REGTYPE, 0o644, self._now)
+        self.folders(os.path.dirname(destination))  # noqa: PTH120 - it is the image's
+        header = _header(destination, tarfile.REGTYPE, 0o644, self._now)
         header.size = len(content)
         self._add(header, content)
 
-    def file(self, source: Path, path: str) -> None:
+    def file(self, source: Path, destination: str) -> None:
         """Copy a file, link or named pipe.
 
         Args:
             source: The path of the file on this machine.
-            path: The destination in the image.
+            destination: The destination in the image.
         """
-        self.folders(os.path.dirname(path))  # noqa: PTH120 - it is the image's
-        self._add_entry(source, source.lstat(), path)
+        self.folders(os.path.dirname(destination))  # noqa: PTH120 - it is the image's
+        self._add_entry(source, source.lstat(), destination)
 
-    def tree(self, tree: Tree, parts: tuple[str, ...], path: str) -> None:
+    def tree(self, tree: Tree, parts: tuple[str, ...], destination: str) -> None:
         """Copy the content of a directory, with the owners and modes of nested directories.
 
         The destination itself keeps its owner and mode, if the image has it. A nested directory
@@ -363,43 +370,45 @@ class LayerWriter:
         Args:
             tree: The tree that has the directory.
             parts: The path of the directory in the tree.
-            path: The destination in the image, a directory.
+            destination: The destination in the image, a directory.
         """
-        self.folders(path)
+        self.folders(destination)
         for entry_parts, entry in tree.walk(parts):
             relative_path = "/".join(entry_parts[len(parts) :])
-            self._add_entry(entry.path, entry.info, f"{path.rstrip('/')}/{relative_path}")
+            self._add_entry(entry.path, entry.info, f"{destination.rstrip('/')}/{relative_path}")
 
-    def archive(self, source: Path, path: str) -> None:
+    def archive(self, source: Path, destination: str) -> None:
         """Unpack an archive. The members keep the archive's owners, as in Docker.
 
         Args:
             source: The path of the archive on this machine.
-            path: The destination in the image, a directory.
+            destination: The destination in the image, a directory.
         """
-        self.folders(path)
-        with tarfile.open(source, mode="r:*", encoding="utf-8", errors="surrogateescape") as file:
-            for member in file:
+        self.folders(destination)
+        with tarfile.open(
+            source, mode="r:*", encoding="utf-8", errors="surrogateescape"
+        ) as archive_file:
+            for member in archive_file:
                 parts = split_name(member.name)
                 if not parts:
                     continue
-                member.name = "/".join((path.strip("/"), *parts)).strip("/")
+                member.name = "/".join((destination.strip("/"), *parts)).strip("/")
                 if member.islnk():
-                    link = split_name(member.linkname)
-                    member.linkname = "/".join((path.strip("/"), *link)).strip("/")
-                self._unpacker.add(file, member)
+                    link_parts = split_name(member.linkname)
+                    member.linkname = "/".join((destination.strip("/"), *link_parts)).strip("/")
+                self._unpacker.add(archive_file, member)
 
-    def _add_entry(self, source: Path, info: os.stat_result, path: str) -> None:
-        kinds = {
+    def _add_entry(self, source: Path, info: os.stat_result, destination: str) -> None:
+        kind_by_format = {
             stat.S_IFDIR: tarfile.DIRTYPE,
             stat.S_IFLNK: tarfile.SYMTYPE,
             stat.S_IFREG: tarfile.REGTYPE,
             stat.S_IFIFO: tarfile.FIFOTYPE,
         }
-        kind = kinds.get(stat.S_IFMT(info.st_mode))
+        kind = kind_by_format.get(stat.S_IFMT(info.st_mode))
         if kind is None:
             return  # a socket is not copied, because it is useless without its process
-        header = _header(path, kind, stat.S_IMODE(info.st_mode), info.st_mtime)
+        header = _header(destination, kind, stat.S_IMODE(info.st_mode), info.st_mtime)
         if self._keep_owner:
             header.uid, header.gid = info.st_uid, info.st_gid
         if kind == tarfile.SYMTYPE:
@@ -434,9 +443,9 @@ class _Content:
         return self._content.open("rb")
 
 
-def _header(path: str, kind: bytes, mode: int, mtime: float) -> tarfile.TarInfo:
+def _header(path: str, member_type: bytes, mode: int, mtime: float) -> tarfile.TarInfo:
     header = tarfile.TarInfo(path.strip("/"))
-    header.type, header.mode, header.mtime = kind, mode, mtime
+    header.type, header.mode, header.mtime = member_type, mode, mtime
     return header
 
 

@@ -49,18 +49,20 @@ class Arguments:
     declared_names: set[str] = field(default_factory=set)
     """The names of all arguments that an instruction has declared."""
 
-    def declare(self, text: str, word: Callable[[str], str]) -> tuple[str, str | None]:
+    def declare(
+        self, declaration: str, expand_word: Callable[[str], str]
+    ) -> tuple[str, str | None]:
         """Evaluate an instruction ``ARG``; return the argument's name, and its value or None.
 
         Args:
-            text: ``NAME`` or ``NAME=DEFAULT``.
-            word: A function that expands a word.
+            declaration: ``NAME`` or ``NAME=DEFAULT``.
+            expand_word: A function that expands a word.
         """
-        name, has_default, default = text.partition("=")
+        name, has_default, default = declaration.partition("=")
         self.declared_names.add(name)
         if name in self.user_values:
             return name, self.user_values[name]
-        return name, word(default) if has_default else self.common.get(name)
+        return name, expand_word(default) if has_default else self.common.get(name)
 
 
 @dataclass
@@ -105,7 +107,9 @@ class State:
         if config.get("Shell"):
             state.shell = tuple(config["Shell"])
         user_values = state.arguments.user_values
-        state.args |= {k: v for k, v in user_values.items() if k.upper() in PROXIES}
+        state.args |= {
+            name: value for name, value in user_values.items() if name.upper() in PROXIES
+        }
         state.arguments.declared_names |= state.args.keys()
         return state
 
@@ -149,21 +153,25 @@ class State:
         script = None
         argv = instruction.values
         if not instruction.is_json:
-            line, heredocs = instruction.values[0], instruction.heredocs
-            body = "".join(f"{content}{name}\n" for name, content in heredocs)
-            argv = (*self.shell, f"{line}\n{body}" if heredocs else line)
-            if len(heredocs) == 1 and len(line.split()) == 1 and line.startswith("<<"):
-                content = _strip_tabs(line, heredocs[0][1])
-                argv = (*self.shell, content)
-                if content.startswith("#!"):
-                    argv = (*content[2:].partition("\n")[0].split(None, 1), SCRIPT)
-                    script = content.encode()
+            command_line, heredocs = instruction.values[0], instruction.heredocs
+            body = "".join(f"{script_text}{delimiter}\n" for delimiter, script_text in heredocs)
+            argv = (*self.shell, f"{command_line}\n{body}" if heredocs else command_line)
+            if (
+                len(heredocs) == 1
+                and len(command_line.split()) == 1
+                and command_line.startswith("<<")
+            ):
+                script_text = _strip_tabs(command_line, heredocs[0][1])
+                argv = (*self.shell, script_text)
+                if script_text.startswith("#!"):
+                    argv = (*script_text[2:].partition("\n")[0].split(None, 1), SCRIPT)
+                    script = script_text.encode()
         network_option = instruction.flag("network")
-        network = network_option == "default" or (self.network and network_option != "none")
-        command = Command(tuple(argv), script, network)
+        has_network = network_option == "default" or (self.network and network_option != "none")
+        command = Command(tuple(argv), script, has_network)
         # The mounts are empty folders. Docker leaves such folders in the image, too.
-        for target in empty_mounts(instruction):
-            yield Folder(self._absolute(self._word(target)), "")
+        for mount_target in empty_mounts(instruction):
+            yield Folder(self._absolute(self._word(mount_target)), "")
         env = {**self.args, **self.env}
         yield Run(command, env, self.cwd, self.user, instruction.display_text)
 
@@ -173,9 +181,13 @@ class State:
 
     def _copy(self, instruction: Instruction) -> Iterator[BuildStep]:
         words = [self._word(value) for value in instruction.values]
-        name = self._word(instruction.flag("from"))
-        image = self.resolve_source_image(instruction, name) if name else None
-        tree = Tree(image.layers, name=_display_name(image)) if image else self.context
+        from_name = self._word(instruction.flag("from"))
+        source_image = self.resolve_source_image(instruction, from_name) if from_name else None
+        tree = (
+            Tree(source_image.layers, name=_display_name(source_image))
+            if source_image
+            else self.context
+        )
         inline_items = documents(instruction, self._word)
         sources = [
             word
@@ -188,16 +200,16 @@ class State:
             destination = f"{destination.rstrip('/')}/"
         if len(items) + len(inline_items) > 1 and not destination.endswith("/"):
             raise ValueError(f"several files need a folder as destination: write {words[-1]}/")
-        digest = copy_digest(tree, items, inline_items, image.digest if image else "")
-        mode = self._word(instruction.flag("chmod"))
+        digest = copy_digest(tree, items, inline_items, source_image.digest if source_image else "")
+        mode_text = self._word(instruction.flag("chmod"))
         yield Copy(
             items=(*items, *inline_items),
             digest=digest,
             destination=destination,
             owner=self._word(instruction.flag("chown")),
-            mode=int(mode, 8) if mode else None,
+            mode=int(mode_text, 8) if mode_text else None,
             unpack=instruction.name == "ADD",
-            keep_owner=image is not None,
+            keep_owner=source_image is not None,
         )
 
     _add = _copy
@@ -211,10 +223,10 @@ class State:
         self.env |= zip(words[::2], words[1::2], strict=True)
 
     def _arg(self, instruction: Instruction) -> None:
-        for value in instruction.values:
-            name, argument_value = self.arguments.declare(value, self._word)
+        for argument_text in instruction.values:
+            argument_name, argument_value = self.arguments.declare(argument_text, self._word)
             if argument_value is not None:
-                self.args[name] = argument_value
+                self.args[argument_name] = argument_value
 
     def _user(self, instruction: Instruction) -> None:
         self.user = self._word(instruction.values[0])
@@ -257,10 +269,10 @@ def _display_name(image: Image) -> str:
     return f"{image.name}, whose /usr is this machine's" if image.host else image.name
 
 
-def _strip_tabs(line: str, content: str) -> str:
-    if not line.startswith("<<-"):
+def _strip_tabs(instruction_line: str, content: str) -> str:
+    if not instruction_line.startswith("<<-"):
         return content
-    return "".join(text.lstrip("\t") for text in content.splitlines(keepends=True))
+    return "".join(content_line.lstrip("\t") for content_line in content.splitlines(keepends=True))
 
 
 def facts(image: Image) -> str:
@@ -295,7 +307,9 @@ def image_variables(image: Image) -> dict[str, str]:
         variables = dict(entry.partition("=")[::2] for entry in image.config["Env"])
     else:
         default_variables = clean_environment()
-        variables = {name: v for name, v in image.env.items() if default_variables.get(name) != v}
+        variables = {
+            name: value for name, value in image.env.items() if default_variables.get(name) != value
+        }
     return {"PATH": image.env["PATH"], **variables}
 
 
@@ -357,23 +371,27 @@ class Run(BuildStep):
     def key(self) -> list[str | bytes]:
         """See `BuildStep.key`."""
         command = self.command
-        facts = [command.argv, command.network, dict(self.env), self.cwd, self.user]
-        return ["run", json.dumps(facts, sort_keys=True), command.script or b""]
+        settings = [command.argv, command.network, dict(self.env), self.cwd, self.user]
+        return ["run", json.dumps(settings, sort_keys=True), command.script or b""]
 
     def fill(self, base: Image, layer: Path, context: Context) -> None:
         """See `BuildStep.fill`."""
         account = resolve_image_account(base.layers, self.user)
-        proxies = {
+        proxy_variables = {
             name: value for name, value in os.environ.items() if name.lower() in _PROXY_NAMES
         }
-        env = {"HOME": account.home, **(proxies if self.command.network else {}), **self.env}
-        cwd = "/".join(Tree(base.layers).resolve(self.cwd) or ())
-        image = replace(base, env=env, cwd=f"/{cwd}", user=str(account))
+        env = {
+            "HOME": account.home,
+            **(proxy_variables if self.command.network else {}),
+            **self.env,
+        }
+        real_cwd = "/".join(Tree(base.layers).resolve(self.cwd) or ())
+        image = replace(base, env=env, cwd=f"/{real_cwd}", user=str(account))
         try:
             context.build_script(image, self.command, layer)
         except ImageError as error:
-            if base.host and (installer := _INSTALLERS.search(" ".join(self.command.argv))):
-                raise ImageError(f"{installer[0]}: {NOT_ON_HOST} ({error})") from error
+            if base.host and (installer_match := _INSTALLERS.search(" ".join(self.command.argv))):
+                raise ImageError(f"{installer_match[0]}: {NOT_ON_HOST} ({error})") from error
             if not self.command.network and _NETWORK_ERROR.search(str(error)):
                 raise ImageError(f"{self.display_text}: {error}\n{_NO_NETWORK}") from error
             raise ImageError(f"{self.display_text}: {error}") from error
@@ -430,7 +448,7 @@ class Copy(BuildStep):
         """See `BuildStep.fill`."""
         owner = resolve_image_owner(base.layers, self.owner) if self.owner else None
         writer = LayerWriter(base, layer, owner, self.mode, self.keep_owner)
-        is_folder = (
+        is_destination_folder = (
             self.destination.endswith("/")
             or len(self.items) > 1
             or Tree(base.layers).is_dir(self.destination)
@@ -438,7 +456,7 @@ class Copy(BuildStep):
         for item in self.items:
             entry = item.tree.look(item.parts) if item.tree else None
             if item.tree is None:
-                writer.text(self._file_destination(base, item, is_folder), item.content)
+                writer.text(self._file_destination(base, item, is_destination_folder), item.content)
             elif entry is None:
                 raise ImageError(f"there is no {'/'.join(item.parts)!r} any more")
             elif entry.is_dir:
@@ -446,18 +464,18 @@ class Copy(BuildStep):
             elif self.unpack and is_archive(entry.path):
                 writer.archive(entry.path, self.destination)
             else:
-                writer.file(entry.path, self._file_destination(base, item, is_folder))
+                writer.file(entry.path, self._file_destination(base, item, is_destination_folder))
         writer.finish()
 
-    def _file_destination(self, base: Image, item: CopySource, is_folder: bool) -> str:
+    def _file_destination(self, base: Image, item: CopySource, is_destination_folder: bool) -> str:
         """Return the path to which an item is copied as a file.
 
         Args:
             base: The image below. If the destination is a link in this image, it is resolved.
             item: The item.
-            is_folder: Whether the destination is a directory.
+            is_destination_folder: Whether the destination is a directory.
         """
-        if is_folder:
+        if is_destination_folder:
             return f"{self.destination.rstrip('/')}/{item.name}"
         parts = Tree(base.layers).resolve(self.destination, allow_missing=True)
         if not parts:

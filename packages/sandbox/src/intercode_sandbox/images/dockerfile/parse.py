@@ -42,9 +42,9 @@ class Source:
         """
         if isinstance(error, ImageError) and str(error).startswith(f"{self.name}:"):
             return error
-        is_written = isinstance(error, (DockerfileError, ValueError, LookupError))
-        kind = DockerfileError if is_written else ImageError
-        return kind(f"{self.name}:{line}: {error}")
+        is_dockerfile_error = isinstance(error, (DockerfileError, ValueError, LookupError))
+        error_class = DockerfileError if is_dockerfile_error else ImageError
+        return error_class(f"{self.name}:{line}: {error}")
 
 
 def read(path: Path) -> Source:
@@ -150,53 +150,57 @@ def plan(source: Source) -> Plan:
     Raises:
         ImageError: An instruction is not supported; the message names the line and the reason.
     """
-    arguments: list[Instruction] = []
-    stages: list[tuple[Instruction, list[Instruction]]] = []
+    arg_instructions: list[Instruction] = []
+    instruction_groups: list[tuple[Instruction, list[Instruction]]] = []
     warnings = []
     for instruction in source.instructions:
         for ignored_name in _ignored_keys(instruction):
             location = f"{source.name}:{instruction.line}: {instruction.name}"
-            flag = f" {ignored_name}" if ignored_name.startswith("--") else ""
-            warnings.append(f"{location}{flag} is ignored: {_IGNORED_REASONS[ignored_name]}")
+            flag_suffix = f" {ignored_name}" if ignored_name.startswith("--") else ""
+            warnings.append(f"{location}{flag_suffix} is ignored: {_IGNORED_REASONS[ignored_name]}")
         if instruction.name in _IGNORED_REASONS:
             continue
         reason = _instruction_problem(instruction)
         if reason:
             raise source.error(instruction.line, reason)
         if instruction.name == "FROM":
-            stages.append((instruction, []))
-        elif stages:
-            stages[-1][1].append(instruction)
+            instruction_groups.append((instruction, []))
+        elif instruction_groups:
+            instruction_groups[-1][1].append(instruction)
         elif instruction.name == "ARG":
-            arguments.append(instruction)
+            arg_instructions.append(instruction)
         else:
             raise source.error(instruction.line, f"{instruction.name} comes before any FROM")
-    if not stages:
+    if not instruction_groups:
         raise source.error(source.instructions[-1].line, "there is no FROM")
     plan_stages = tuple(
         Stage(
             index,
-            start.values[2].lower() if len(start.values) == 3 else "",
-            start,
+            from_instruction.values[2].lower() if len(from_instruction.values) == 3 else "",
+            from_instruction,
             tuple(stage_instructions),
         )
-        for index, (start, stage_instructions) in enumerate(stages)
+        for index, (from_instruction, stage_instructions) in enumerate(instruction_groups)
     )
     _check_from(source, plan_stages)
-    return Plan(source, tuple(arguments), plan_stages, tuple(warnings))
+    return Plan(source, tuple(arg_instructions), plan_stages, tuple(warnings))
 
 
 def _check_from(source: Source, stages: tuple[Stage, ...]) -> None:
     for stage in stages:
         for instruction in stage.instructions:
-            name = instruction.flag("from")
-            if name.isdigit() and int(name) >= stage.index:
-                raise source.error(instruction.line, f"there is no stage {name} before this one")
-            is_earlier = any(candidate.name == name.lower() for candidate in stages[: stage.index])
+            source_name = instruction.flag("from")
+            if source_name.isdigit() and int(source_name) >= stage.index:
+                raise source.error(
+                    instruction.line, f"there is no stage {source_name} before this one"
+                )
+            is_earlier = any(
+                candidate.name == source_name.lower() for candidate in stages[: stage.index]
+            )
             if not is_earlier and any(
-                candidate.name == name.lower() for candidate in stages if name
+                candidate.name == source_name.lower() for candidate in stages if source_name
             ):
-                raise source.error(instruction.line, f"the stage {name!r} comes later")
+                raise source.error(instruction.line, f"the stage {source_name!r} comes later")
 
 
 def _ignored_keys(instruction: Instruction) -> list[str]:
@@ -220,7 +224,9 @@ def _mounts(instruction: Instruction) -> Iterator[dict[str, str]]:
     for flag, value in instruction.flags:
         if flag == "mount":
             options = (option.partition("=") for option in value.split(","))
-            yield {"type": "bind"} | {name.strip(): text for name, _, text in options}
+            yield {"type": "bind"} | {
+                option_name.strip(): option_value for option_name, _, option_value in options
+            }
 
 
 def _instruction_problem(instruction: Instruction) -> str:
@@ -269,7 +275,7 @@ def _copy_problem(instruction: Instruction) -> str:
     if not _OCTAL_MODE.fullmatch(instruction.flag("chmod") or "644"):
         return f"--chmod={instruction.flag('chmod')} is not an octal number, for instance 755"
     if instruction.name == "ADD" and (
-        address := next((v for v in instruction.values if _ADDRESS.match(v)), "")
+        address := next((value for value in instruction.values if _ADDRESS.match(value)), "")
     ):
         return f"ADD fetches nothing: take {address} into the folder and COPY it"
     return ""
@@ -351,17 +357,19 @@ class _WordReader:
         self.depth = 0
         self.remaining_length = _LONGEST_WORD
 
-    def read(self, stop: str) -> str:
+    def read(self, stop_characters: str) -> str:
         """Expand the text from the present position up to the end, or up to a stop character.
 
         Args:
-            stop: The characters at which the reading stops, if they are not quoted.
+            stop_characters: The characters at which the reading stops, if they are not quoted.
         """
         self.depth += 1
         if self.depth > _DEEPEST_WORD:
             raise ValueError(f"${{…}} nests deeper than {_DEEPEST_WORD} levels")
         fragments: list[str] = []
-        while self.position < len(self.text) and self.text[self.position] not in (stop or "\0"):
+        while self.position < len(self.text) and self.text[self.position] not in (
+            stop_characters or "\0"
+        ):
             fragments.append(self._read_fragment())
         self.depth -= 1
         return "".join(fragments)
@@ -393,11 +401,11 @@ class _WordReader:
         return character
 
     def _read_single_quoted(self) -> str:
-        end = self.text.find("'", self.position)
-        if end < 0:
+        quote_end = self.text.find("'", self.position)
+        if quote_end < 0:
             raise ValueError(f"a single quote is not closed: {self.text}")
-        text = self.text[self.position : end]
-        self.position = end + 1
+        text = self.text[self.position : quote_end]
+        self.position = quote_end + 1
         return text
 
     def _read_double_quoted(self) -> str:
@@ -433,21 +441,21 @@ class _WordReader:
         if match is None:
             raise ValueError(f"a variable's name is missing after '${{': {self.text}")
         self.position = match.end()
-        operation = re.compile(r":?[-+?]|\}|").match(self.text, self.position)
-        assert operation is not None  # the pattern also matches an empty text
-        self.position = operation.end()
+        operator_match = re.compile(r":?[-+?]|\}|").match(self.text, self.position)
+        assert operator_match is not None  # the pattern also matches an empty text
+        self.position = operator_match.end()
         value = self._variable_value(match[0])
-        if operation[0] == "}":
+        if operator_match[0] == "}":
             return value or ""
-        if not operation[0]:
+        if not operator_match[0]:
             raise ValueError(f"'${{{match[0]}' is followed by an unsupported operator: {self.text}")
         word = self.read("}")
         if self.position >= len(self.text):
             raise ValueError(f"'${{{match[0]}' is not closed: {self.text}")
         self.position += 1
-        is_set = bool(value) if operation[0].startswith(":") else value is not None
-        if operation[0].endswith("+"):
+        is_set = bool(value) if operator_match[0].startswith(":") else value is not None
+        if operator_match[0].endswith("+"):
             return word if is_set else ""
-        if operation[0].endswith("?") and not is_set:
+        if operator_match[0].endswith("?") and not is_set:
             raise ValueError(f"{match[0]}: {word or 'is not set'}")
         return value or "" if is_set else word
