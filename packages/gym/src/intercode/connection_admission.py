@@ -38,13 +38,13 @@ class _PendingConnection:
 class Admission:
     """A bounded queue of pending connections.
 
-    If the queue is full, a new connection evicts the oldest connection whose client has sent no
-    data. If all clients have sent data, the oldest connection is evicted.
+    If the queue is full, a new connection evicts the oldest connection without unread data from its
+    client. If all connections have unread data, the oldest connection is evicted.
 
     Args:
-        max_pending: The maximum of pending connections; None: the lower of `MAX_PENDING` and one
-            eighth of the descriptor limit.
-        seconds: The time until a pending connection is dropped.
+        max_pending: The maximum number of pending connections; None: the lower of `MAX_PENDING` and
+            one eighth of the descriptor limit.
+        seconds: The seconds until a pending connection is dropped.
     """
 
     def __init__(self, max_pending: int | None = None, seconds: float = SECONDS) -> None:

@@ -173,9 +173,9 @@ def count_calls(talks: Iterable[RecordedDialogue]) -> int:
 def sum_tokens(talks: Sequence[RecordedDialogue]) -> tuple[int, int] | None:
     """Return the sums of input tokens and of output tokens of dialogues.
 
-    The result is None if a model's server did not report the tokens of some reply. A reply whose
-    record has 0 tokens counts as not reported, because no reply takes 0 tokens. The dialogue of an
-    external tool may have sums without records of calls.
+    The result is None if `talks` is empty, or if a model's server did not report the tokens of some
+    reply. A reply whose record has 0 tokens counts as not reported, because no reply takes 0
+    tokens. The dialogue of an external tool may have sums without records of calls.
     """
     sums = [(talk.get("input_tokens"), talk.get("output_tokens")) for talk in talks]
     counts = [
@@ -197,7 +197,7 @@ def sum_tokens(talks: Sequence[RecordedDialogue]) -> tuple[int, int] | None:
 def sum_costs(talks: Sequence[RecordedDialogue]) -> float | None:
     """Return the cost of dialogues in US dollars.
 
-    The result is None if a model's price is unknown, or if all calls failed.
+    The result is None if `talks` is empty, if a model's price is unknown, or if all calls failed.
     """
     costs = [cost for talk in talks if (cost := talk.get("cost")) is not None]
     if not costs or len(costs) < len(talks):

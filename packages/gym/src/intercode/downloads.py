@@ -1,6 +1,7 @@
-"""Downloads of files by HTTP. The target file appears only if it is complete and verified.
+"""Downloads of files by HTTP. The target file appears only if the download is complete.
 
-An interrupted download continues after its last received byte if the caller gives the digest.
+If the caller gives a digest, the download is verified before the target file appears. With a
+digest, an interrupted download continues after its last received byte.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def tenth_progress(report_line: Callable[[str], None]) -> Progress:
 
 
 class _BrokenOffError(Exception):
-    """A download failed for a temporary reason, so a further attempt may succeed."""
+    """An attempt at a download failed, but a further attempt may succeed."""
 
 
 def download(
@@ -64,7 +65,7 @@ def download(
     timeout: float = 60.0,
     pause: float = 1.0,
 ) -> None:
-    """Download a file; on failure no file exists at `target`.
+    """Download a file; on failure, `target` is neither created nor changed.
 
     After a broken connection, the next attempt continues after the last received byte, but only if
     the digest is known. Only the digest proves that the server's file is still the same.

@@ -2,8 +2,8 @@
 
 YAML can represent values that JSON lacks: aliases that multiply data or form cycles, dates, and
 numbers as keys. Documents of both formats can have nesting and numbers that later steps cannot
-process. Each reader of data files calls `check_plain` directly after parsing, so the error message
-can name the file and the location in it.
+process. The readers of task files and skills call `check_plain` directly after parsing, so the
+error message can name the file and the location in it.
 """
 
 from __future__ import annotations

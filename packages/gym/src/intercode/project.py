@@ -478,9 +478,11 @@ _NO_CODE = "may not name code, as the folder may be a stranger's"
 
 
 def _runs_code(option: str, value: str) -> bool:
-    """Return whether an option's value names code outside InterCode and its trusted packages.
+    """Return whether a value of ``engine``, ``image`` or ``sandbox`` names code outside InterCode.
 
-    Only the user may name such code, because an ``intercode.toml`` may come from a stranger.
+    Only the user may name such code, because an ``intercode.toml`` may come from a stranger. Code
+    of packages that this process has already imported is permitted. The options ``env`` and
+    ``reward`` may name the folder's own code, because the user has named the folder.
     """
     from intercode.databases import ENGINES
     from intercode_sandbox.images.base import parse

@@ -513,7 +513,7 @@ class Outcome:
     """The number of times that the episode was repeated because the sandbox was lost without the
     agent's fault."""
     submissions: int = 0
-    """The number of submissions over all forks of the episode, if more than one."""
+    """The number of submissions over all forks of the episode; 0: no other fork submitted."""
     permuted: bool = False
     """Whether an SQL answer equals gold's only after its columns were reordered. The order of
     columns is free."""
@@ -604,7 +604,8 @@ def turn_action(turn: Turn) -> str:
 def ending_action(episode: Episode) -> str:
     """Return the action that ended an episode: ``submit``, ``submit ANSWER`` or ``skip``.
 
-    The turns of a recorded episode lack this last action, so replays append it.
+    The turns of a recorded episode lack this last action, so replays append it. For an episode
+    that ended otherwise, such as at the turn limit, the result is ``submit``.
     """
     if episode.status == "skipped":
         return "skip"

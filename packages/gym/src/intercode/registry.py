@@ -116,7 +116,7 @@ def environment(name: str, protocol: str = "default") -> Any:
 
     Args:
         name: The environment's short name, such as ``"bash"``, or a scheme of `SOURCES`.
-        protocol: ``"default"`` or ``"paper"``.
+        protocol: ``"default"``, ``"paper"``, or the name of a registered protocol of the user.
 
     Raises:
         UsageError: The environment or protocol is unknown.
@@ -178,9 +178,9 @@ RULES = Registry(
     "intercode.rules",
     {"harbor": INTEGRATIONS, "paper": PAPER},
 )
-"""Name of a grading rule → version of the rule, a constant in the rule's module. The traits of an
-environment (`intercode.envs.traits`) name the rules of its default reward. A run records the
-versions, and reports do not compare scores by different versions."""
+"""Name of a grading rule → version of the rule, a constant of the rule's class or module. The
+traits of an environment (`intercode.envs.traits`) name the rules of its default reward. A run
+records the versions, and reports do not compare scores by different versions."""
 
 TASK_EXPORTERS = Registry(
     "framework", group="intercode.task_exporters", homes={"harbor": INTEGRATIONS}

@@ -76,7 +76,7 @@ _LIMITS_GROUP = "limits of each episode"
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A part of a spec. An option that the caller has not set is None or False."""
+    """A part of a spec. An option that the caller has not set has its default, mostly None."""
 
 
 class EnvSpec(_Part, frozen=True, kw_only=True):
@@ -400,8 +400,8 @@ class RunOptions(_Part, frozen=True, kw_only=True):
 class RunSpec(_Part, frozen=True, kw_only=True):
     """The complete description of a run: its four parts, its tasks, epochs and seed.
 
-    Raises:
-        UsageError: A value has the wrong type, or is out of its range.
+    Only the methods `from_layers`, `from_args`, `from_json`, `from_record` and `merge` validate the
+    options. The constructor accepts any value.
     """
 
     env: EnvSpec = EnvSpec()
@@ -571,7 +571,10 @@ class RunSpec(_Part, frozen=True, kw_only=True):
         return RunSpec.from_layers(self.flat(), changes)
 
     def flat(self) -> dict[str, Any]:
-        """Return the options that the caller has set, as a flat object option → value."""
+        """Return the options as a flat object option → value, including defaults.
+
+        Options without a value are omitted: None, empty lists, and False for a flag.
+        """
         options: dict[str, Any] = msgspec.to_builtins(self)
         env_options: dict[str, Any] = options["env"].pop("options")
         for section in SECTIONS:
@@ -645,10 +648,10 @@ def from_toml(folder: str | Path) -> dict[str, Any]:
 
 
 def recorded_options(manifest: Mapping[str, Any], *, is_resume: bool = False) -> dict[str, Any]:
-    """Return the options of a record's last session, including records of version 0.1.0.
+    """Return the options of a record's last session, without its execution options.
 
-    Version 0.1.0 had another name for ``sandbox``, and kept environment-specific options under
-    ``more``.
+    Records of version 0.1.0 are converted: they had another name for ``sandbox``, and kept
+    environment-specific options under ``more``. The path of the file of excluded tasks is omitted.
 
     Args:
         manifest: The run's ``run.json``.
@@ -675,9 +678,9 @@ def recorded_options(manifest: Mapping[str, Any], *, is_resume: bool = False) ->
 def add_identity(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a ``run.json`` that has the environment's identifying options under ``env.options``.
 
-    Options identify a run if a change of their value makes its results another run's. Older
-    records have some of these options among the facts of the environment, and the others among the
-    options of a session. An option that is absent in both places had its default.
+    An option identifies a run if another value makes it a different run, whose results must not be
+    mixed. Older records have some of these options among the facts of the environment, and the
+    others among the options of a session. An option that is absent in both places had its default.
     """
     env = manifest.get("env") or {}
     if "options" in env:
@@ -694,7 +697,10 @@ def add_identity(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _identity(options: Options, declared_options: Mapping[str, Option]) -> dict[str, Any]:
-    """Return the environment's options that identify a run and differ from their defaults."""
+    """Return the environment's options that identify a run and differ from their defaults.
+
+    An option that `declared_options` lacks counts as identifying.
+    """
     return {
         name: list(value) if isinstance(value, tuple) else value
         for name, value in sorted(options.items())
@@ -768,8 +774,8 @@ def _add_folder(manifest: Mapping[str, Any], overrides: Options) -> Options:
 def _repeated_names(record_values: Options, overrides: Options) -> set[str]:
     """Return the names of the recorded options that the caller repeats with the same value.
 
-    If the caller names a folder with an ``intercode.toml``, all options of the file count as
-    repeated.
+    If the caller names a folder with an ``intercode.toml``, the file's options count as the
+    caller's options.
     """
     spec = RunSpec.from_layers(overrides)
     option_sets = [
@@ -849,8 +855,9 @@ def _refuse_twice(layer: Options, values: Options) -> None:
 def _read_given(overrides: Options, manifest: Mapping[str, Any], *, trust: bool) -> dict[str, Any]:
     """Parse the texts ``NAME=VALUE`` among the caller's options, by `read_options`.
 
-    The texts are dropped if only an untrusted record names the environment. To parse them,
-    InterCode would have to import the environment's class. `check` refuses such a record later.
+    The texts are dropped if only an untrusted record names the environment or protocol, and its
+    code is not InterCode's. To parse the texts, InterCode would have to import this code. `check`
+    refuses such a record later.
     """
     overrides = _drop_none(overrides)
     texts = overrides.pop("options", ())
@@ -1269,8 +1276,8 @@ CODE = {"reward", "sandbox", "engine"}
 def resolve_paths(options: Options) -> dict[str, Any]:
     """Make the paths among options absolute, so they are valid in any working directory.
 
-    Options that a run displays, such as the agent and the model, stay unchanged. They are resolved
-    once, before the working directory can change.
+    Options that a run displays, such as the agent and the model, stay unchanged. The run resolves
+    these options once, before the working directory can change.
     """
     return {name: _resolve_value(name, value) for name, value in options.items()}
 

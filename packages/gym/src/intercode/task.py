@@ -1,7 +1,8 @@
 """Tasks, which are problems for agents, and datasets of tasks, as plain, validated data.
 
-`Task.__post_init__` validates and normalises every field, so callers need no further checks. A
-`Dataset` is an ordered set of tasks with unique ids. `intercode.datasets.files` reads data files.
+`Task.__post_init__` validates and normalises every field that a data file can set. The values in
+`Task.metadata` are validated only where they are used. A `Dataset` is an ordered set of tasks with
+unique ids. `intercode.datasets.files` reads data files.
 """
 
 from __future__ import annotations
@@ -408,11 +409,15 @@ class Dataset(Sequence[Task]):
                 yield self._tasks[row]
 
     def sample(self, count: int, seed: int = 0) -> Dataset:
-        """Return at most `count` random tasks in random order; both depend only on `seed`."""
+        """Return at most `count` random tasks in the order that `order` derives from the seed."""
         return self._copy_with(self._tasks[row] for row in self.order(seed)[:count])
 
     def limit_timeouts(self, timeout: float) -> Dataset:
-        """Return the dataset, in which no task has a `timeout` above a maximum in seconds."""
+        """Return the dataset, in which each longer `timeout` of a task is lowered to a maximum.
+
+        Args:
+            timeout: The maximum in seconds. A task without its own time limit stays unchanged.
+        """
         if all((task.timeout or 0) <= timeout for task in self):
             return self
         return self._copy_with(

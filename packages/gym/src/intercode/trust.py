@@ -111,7 +111,8 @@ class Effect:
     def words(self) -> list[str]:
         """The words with which a caller repeats the option on a command line."""
         values = self.value if isinstance(self.value, list) else [self.value]
-        # Other options belong to an environment outside InterCode, and are given by ``-o``.
+        # Options outside both tables belong to an environment outside InterCode. On a command line,
+        # they are set by ``-o``.
         if self.option not in _DEEDS and self.option not in DATA_OPTIONS:
             texts = (str(v).lower() if isinstance(v, bool) else v for v in values)
             return [word for text in texts for word in ("-o", f"{self.option}={text}")]

@@ -97,8 +97,8 @@ TIMED_OUT = "Command timed out"
 MALFORMED = "Malformed command"
 """The observation if the action's text cannot be split, or the output is not UTF-8."""
 MAX_ACTION_BYTES = 120 * 1024
-"""The maximum bytes of an action. The kernel limits an argument to 128 KiB, which must also hold
-the words of the command line before the action."""
+"""The maximum bytes of an action. The kernel limits an argument to 128 KiB. The argument
+of a ``cd`` also contains the current working directory."""
 _NOT_STARTED = "OCI runtime exec failed: exec failed: unable to start container process: "
 TOO_LONG = f"{_NOT_STARTED}argument list too long: unknown\r\n"
 OUTPUT_LIMIT = 64 * 1024 * 1024
@@ -155,7 +155,8 @@ class Output:
 
     text: str
     exit_code: int | None
-    """The exit code; None: no process ran, the time limit passed, or the output was not text."""
+    """The exit code; None: the command was malformed, the time limit passed, or the output was not
+    UTF-8. Without the working directory, no process runs, and the exit code is 126."""
     timed_out: bool = False
 
 
@@ -244,6 +245,9 @@ class PaperBash:
         Args:
             action: The text of the action.
             timeout: The time limit in seconds; None: `TIMEOUT`.
+
+        Raises:
+            SandboxError: The sandbox failed.
         """
         start_time = time.monotonic()
         # A long action is refused before it is split, because splitting it would take minutes.
@@ -287,9 +291,14 @@ def as_in_container(output: bytes, argv: Iterable[bytes]) -> bytes:
 
     In a 2023 container process 1 was an idle ``bash`` on a terminal. An action was not a child of
     process 1, because the engine started the action from outside (parent 0). In a sandbox process 1
-    is named ``init``, starts the action, and has entries in ``/proc`` that cannot be entered. The
-    function changes only text that shows this difference, and only if the command lists processes
-    or searches ``/proc``.
+    is named ``init``, starts the action, and has entries in ``/proc`` that cannot be entered.
+
+    The function removes messages about these entries from the output of any command. Only in the
+    output of ``ps``, ``top`` and ``pstree``, the function replaces the name ``init``.
+
+    Args:
+        output: The output of the process.
+        argv: The arguments of the process.
     """
     if b"Permission denied" in output:
         output = _DENIAL_LINES.sub(b"", output)
@@ -304,7 +313,7 @@ def as_in_container(output: bytes, argv: Iterable[bytes]) -> bytes:
 
 
 def _idle_bash(match: re.Match[bytes]) -> bytes:
-    """Return the line of process 1 with the name ``/bin/bash``.
+    """Return the line of process 1 with the name ``/bin/bash`` in place of ``init``.
 
     If the format has a terminal and a state, these change to ``pts/0`` and ``Ss+``.
     """

@@ -41,7 +41,8 @@ _golds_lock = threading.Lock()
 def gold_runs(provider: Provider, image: str) -> GoldRuns:
     """Return the cache of golds' outcomes for an image.
 
-    All environments with the same provider share the cache, so each image is prepared only once.
+    All environments with the same provider share the cache, so an image is prepared once per
+    provider.
     """
     with _golds_lock:
         runs_by_image = _golds_by_provider.setdefault(provider, {})
@@ -83,11 +84,11 @@ class PaperBashReward:
         self._last_episode: Episode | None = None
 
     def __call__(self, task: Task, episode: Episode, sandbox: SandboxBackend) -> Score:
-        """Score an episode by its last observation and the final state of its sandbox.
+        """Score an episode by its last observation and the current state of its sandbox.
 
         Raises:
-            RewardError: Gold could not be run.
-            SandboxError: The sandbox was lost.
+            RewardError: The task has no gold.
+            SandboxError: The sandbox was lost, or gold's sandbox failed.
         """
         executed_turns = (
             past_turn
@@ -198,11 +199,12 @@ def replay_bash(
         provider: The provider of sandboxes.
         image: The image of the run's file system.
         workers: The number of concurrent episodes.
-        progress: A function to call after each finished episode, from this thread.
+        progress: A function that `run_jobs` calls with the numbers of finished and all episodes.
         task_images: Episode id → the image for this episode, in place of `image`.
 
     Raises:
         RecordError: An episode's task is not among `tasks`.
+        RewardError: A task has no gold.
         SandboxError, ImageError: A sandbox failed. The other episodes give no report then.
     """
     start_time = time.monotonic()
@@ -232,7 +234,7 @@ class _Turn(ReplayedTurn):
 
 
 def has_same_text(recorded_text: str, replayed_text: str) -> bool:
-    """Return whether an observation equals the recorded text, which may have `CUT` characters."""
+    """Return whether an observation equals the recorded text, possibly cut to `CUT` characters."""
     return recorded_text == (replayed_text[:CUT] if len(recorded_text) == CUT else replayed_text)
 
 

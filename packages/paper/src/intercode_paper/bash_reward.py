@@ -36,14 +36,11 @@ class Outcome:
     md5: Callable[[str], str]
     """Function that returns the output of ``md5sum PATH`` in the container, including errors."""
     malformed: bool = False
-    """Whether gold's output was not text, or gold could not be run; always false for the agent."""
+    """Whether gold's output was not UTF-8, or gold could not be split; ignored for the agent."""
 
 
 def has_same_content(path: str, agent: Outcome, gold: Outcome) -> bool:
     """Return whether a path that both agent and gold have added counts as equal.
-
-    In the 2023 release, a path without a dot counted as a directory, for which ``md5deep`` was
-    called. No image had this program, so both sides printed the same error "not found".
 
     The 2023 release took a path without a dot for a directory, and called ``md5deep``. No image had
     this program, so both sides printed the same "not found".
@@ -134,7 +131,8 @@ class _Runs:
     first_outcome: Outcome
     later_outcome: Outcome
     """The outcome of the second and later runs in the same container. The first run may have left
-    changes that the reset by git does not undo, because git ignores them."""
+    changes that the reset by git does not undo, because git ignores them. A first run with other
+    changes, too, counts as the later ones."""
 
 
 class GoldRuns:

@@ -81,7 +81,7 @@ class PaperImage:
             network: Whether the sandbox has network access.
 
         Raises:
-            SandboxError, ImageError: As for `Provider.start`.
+            SandboxError, ImageError: As for `Provider.start` and `prepare`.
         """
         snapshot, _ = self._prepare_once()
         return self._provider.start(snapshot, LIMITS, network)
@@ -126,6 +126,10 @@ def prepare(sandbox: SandboxBackend, script_name: str | None = None) -> Index:
 
     Returns:
         The tracked files.
+
+    Raises:
+        ImageError: The image's files cannot be listed, or their times cannot be set.
+        SandboxError: The sandbox failed.
     """
     if script_name:
         _add_script(sandbox, script_name)
@@ -154,11 +158,11 @@ def prepare(sandbox: SandboxBackend, script_name: str | None = None) -> Index:
 
 
 def _add_script(sandbox: SandboxBackend, name: str) -> None:
-    """Write a substitute for the script in ``/`` that created the image's file system in 2023.
+    """Write a substitute for the script that created the image's file system in 2023, if missing.
 
-    The name of the script appears in results of tasks in which ``*.sh`` has lost its quotes. No
-    result shows the script's text, but some results show its size. The size was 60 bytes for the
-    fourth file system, and just below 4 KiB for the first.
+    The script is in ``/``. The name of the script appears in results of tasks in which ``*.sh`` has
+    lost its quotes. No result shows the script's text, but some results show its size. The size was
+    60 bytes for the fourth file system, and just below 4 KiB for the first.
     """
     size = 60 if name.endswith("_4.sh") else 4050
     header = "#!/bin/bash\n# stands for the script of the release\n"
@@ -191,7 +195,7 @@ def _restore_ages(sandbox: SandboxBackend, entries: list[_Entry], index: Index) 
         _check_success(result, "the times of its files cannot be set")
     other_log_tests = [word for name in _BASE_LOGS for word in ("!", "-name", name)]
     base_log_tests = [word for name in _BASE_LOGS for word in ("-o", "-name", name)][1:]
-    # The exit codes are ignored: an image without logs is not one of 2023's.
+    # The exit codes are ignored, because images other than those of 2023 may have no logs.
     sandbox.exec(["find", "/var/log", *other_log_tests, "-exec", "touch", "-h", "{}", "+"])
     sandbox.exec(
         [
@@ -212,10 +216,11 @@ def _restore_ages(sandbox: SandboxBackend, entries: list[_Entry], index: Index) 
 
 
 def _listing_time(now: float) -> float:
-    """Return the last time whose day, hour and minute are three different two-digit numbers.
+    """Return the last time whose day, hour and minute are three different two-digit words.
 
     The reward counts the words of a date. ``Nov 21 00:00`` has one word fewer than every
-    recorded date. The function searches the last 60 minutes, and otherwise returns `now`.
+    recorded date. The function searches the last 60 minutes, and otherwise returns `now`, as on
+    the days 1 to 9 of a month.
     """
     for minutes in range(60):
         moment = now - 60 * minutes
@@ -283,7 +288,7 @@ def is_visible_to_git(path: str) -> bool:
 def status(index: Index, changes: Iterable[Change]) -> list[tuple[str, str]]:
     """Return the lines of ``git status --short`` as pairs of code and path.
 
-    The paths are not quoted, and directories end with ``/``.
+    The paths are not quoted, and untracked directories end with ``/``.
 
     Args:
         index: The tracked files.

@@ -4,9 +4,9 @@ The 2023 release inserted the text of an action between single quotes, so a sing
 action ended the quoting. An action that began with ``python -c`` or ``python3 -c`` was split
 without a shell.
 
-The recordings do not show all behaviour. In such cases, this module follows the Bash environment of
-2023. The cases are the process per action, ``cd``, the time limit, ``Malformed command``, and the
-observation after a right flag.
+If the recordings do not show the behaviour, this module follows the Bash environment of 2023. The
+cases are the process per action, ``cd``, the time limit, ``Malformed command``, and the observation
+after a right flag.
 """
 
 from __future__ import annotations
@@ -172,8 +172,8 @@ class CtfReplayReport(RegradedReport):
     """The report of a replay of a CTF run, which counts episodes without files, too."""
 
     without_files: int = 0
-    """Number of episodes whose task's files are missing on this machine, which changes
-    observations."""
+    """Number of episodes whose task has no files in the sandbox, mostly because they are missing on
+    this machine. Observations may then differ from the record."""
 
 
 def replay_ctf(
@@ -195,7 +195,7 @@ def replay_ctf(
         provider: The provider of sandboxes.
         image: The image of all tasks; None: each task's image, or ``host``.
         workers: The number of concurrent episodes.
-        progress: A function to call after each finished episode, from this thread.
+        progress: A function that `run_jobs` calls with the numbers of finished and all episodes.
 
     Raises:
         RecordError: An episode's task is not among `tasks`.

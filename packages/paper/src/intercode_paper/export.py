@@ -24,12 +24,16 @@ _TURNS = 10
 def to_paper(episodes: Iterable[Episode], manifest: Mapping[str, Any]) -> dict[str, Any]:
     """Return the content of a results file of 2023: task id → episode.
 
-    Episodes that ended with an error are omitted, as in 2023. If a run has rewards only for the
-    ends of episodes, the last turn gets the final reward, which scores the state after that turn.
-    An answer makes an additional turn, and so does the end of an episode without any turn.
+    Episodes without a score, which ended with an error, are omitted, as in 2023. The last turn gets
+    the episode's reward, which scores the state after that turn. An answer becomes an additional
+    last turn, and so does the end of an episode by ReAct or of an episode without turns.
+
+    Args:
+        episodes: The episodes of a run.
+        manifest: The manifest of the run: its keys ``agent``, ``dataset`` and ``env`` are read.
 
     Raises:
-        UsageError: A task has several attempts.
+        UsageError: A task has several attempts with a score.
     """
     paper_episodes: dict[str, Any] = {}
     for episode in episodes:
@@ -62,7 +66,7 @@ def _paper_record(episode: Episode, manifest: Mapping[str, Any]) -> dict[str, An
     record = {
         "environment": f"ic_{episode.env}",
         "dataset": dataset.get("source") or dataset.get("name"),
-        # All ids of 2023 were row numbers, so the export writes a numeric id as a number.
+        # The ids of 2023 were numbers, so the export writes a numeric id as a number.
         "task_id": int(task_id) if task_id.isascii() and task_id.isdigit() else task_id,
         "query": episode.query,
         "turn_history": {
@@ -97,7 +101,7 @@ def _notes_by_turn(episode: Episode, note_kind: str) -> dict[int, str]:
 
 
 def _as_react(episode: Episode) -> list[Turn]:
-    # A turn without code was not executed, so its text gets no ``execute[…]``.
+    # An empty action was not executed, so it gets no ``execute[…]``.
     turns = [
         replace(turn, action=f"execute[{turn.action}]") if turn.action else turn
         for turn in episode.turns

@@ -39,13 +39,16 @@ class GymEnv(gymnasium.Env[str, str]):
         return self.env.reset(seed=seed, options=options)
 
     def step(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:  # type: ignore[override]
-        """Execute an action. ``info["TimeLimit.truncated"]``: the turn limit ended the episode."""
+        """Execute an action, and return observation, reward, done and `info`.
+
+        At an episode's end, ``info["TimeLimit.truncated"]`` is whether the turn limit ended it.
+        """
         observation, reward, terminated, truncated, info = self.env.step(action)
         limit_info = {"TimeLimit.truncated": truncated} if terminated or truncated else {}
         return observation, float(reward), terminated or truncated, {**info, **limit_info}
 
     def render(self) -> Any:
-        """Return the episode so far as terminal text."""
+        """Return the episode so far as terminal text; None without a `render_mode`."""
         return self.env.render()
 
     def close(self) -> None:

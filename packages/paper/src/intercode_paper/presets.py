@@ -1,7 +1,8 @@
 """Presets: the settings of the 2023 experiments, as far as they are known.
 
-A preset sets agent, model, strategy and limits. A preset does not set the protocol: only
-``--protocol paper`` selects the environment of 2023. The prompts are InterCode's own.
+A preset sets environment, agent, model, limits and sampling. A preset does not set the protocol:
+only ``--protocol paper`` selects the 2023 version of the environment. The prompts are InterCode's
+own.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ SETTINGS: Mapping[str, str] = {
     "python": "Python 3 Interpreter",
     "sql": "MySQL Database",
 }
-"""Environment → the name that prompts give it."""
+"""Environment → its name in prompts."""
 STRATEGIES: Mapping[str, tuple[str, ...]] = {
     "single-turn": ("bash", "sql"),
     "try-again": ("bash", "sql", "python", "ctf"),
@@ -42,7 +43,7 @@ _CHAT_ONLY = ("react", "plan-solve")
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """The values of options of ``intercode run``; options that the caller sets override them."""
+    """Options of ``intercode run`` with their values; options on the command line override them."""
 
     env: str
     agent: str

@@ -82,20 +82,25 @@ class PaperPython:
             raise
 
     def step(self, action: str) -> Answer:
-        """Execute an action; return the answer, from which the observation's text is made."""
+        """Execute an action, and return the answer. The text of the answer is the observation.
+
+        Raises:
+            SandboxError: The sandbox failed.
+        """
         return self._ask("step", action)
 
     def trial(self, task: Task, function_name: str) -> TestResults:
         """Run the tests with the agent's function under gold's name, and then with gold.
 
-        Gold's run starts in an empty namespace, which remains.
+        Gold's run starts in a new namespace, which remains for later actions.
 
         Args:
             task: The task.
             function_name: The name of the agent's function.
 
         Raises:
-            RewardError: Gold is not a function, or the task has no tests.
+            RewardError: Gold defines no function, or the task has no tests.
+            SandboxError: The sandbox failed.
         """
         if not task.tests:
             raise RewardError(f"task {task.task_id!r} has no tests")
@@ -210,16 +215,16 @@ class PythonStage(PaperStage[PaperPython]):
     """
 
     def changed(self, task: Task, workspace: PaperPython) -> bool:
-        """Return whether the task's image differs from that of the workspace."""
+        """Return whether the task's image has changed since the workspace was opened."""
         return self._stage.changed(task, workspace.sandbox)
 
     def check(self, task: Task) -> None:
         """Refuse a task that the protocol does not support.
 
         Raises:
-            TaskError: The task has no tests, no function as gold, or a field that the 2023 protocol
-                lacks.
-            ImageError: The task's image does not exist.
+            TaskError: The task has no tests or no function as gold, an unsupported field, or an
+                invalid image.
+            ImageError: The image of all tasks is invalid or names a missing file.
         """
         try:
             gold_name(task)
@@ -251,8 +256,10 @@ class PaperPythonEnv(InterCodeEnv[PaperPython]):
         **changes: Single options by name, which override `options`: see `PaperOptions`.
 
     Raises:
-        TaskError: A task has no tests or no gold, or has a field that the 2023 protocol lacks.
+        TaskError: A task has no tests or no function as gold, or has a field that the 2023 protocol
+            lacks.
         UsageError: An option is invalid.
+        ImageError: The image of all tasks is invalid.
     """
 
     name: ClassVar[str] = "python"
@@ -335,11 +342,12 @@ def replay_python(
         provider: The provider of sandboxes; see `intercode.interpreters.python_start.provider`.
         image: The image of all tasks; None: each task's image, or ``host``.
         workers: The number of concurrent episodes.
-        progress: A function to call after each finished episode, from this thread.
+        progress: A function that `run_jobs` calls with the numbers of finished and all episodes.
 
     Raises:
         RecordError: An episode's task is not among `tasks`.
         RewardError: A task has no tests, or no function as gold.
+        TaskError: A task's tests are not Python.
         SandboxError, ImageError: A sandbox failed. The other episodes give no report then.
     """
     start_time = time.monotonic()
@@ -423,7 +431,10 @@ def model_observation(answer: Answer, trial: TestResults, recorded_text: str = "
 def default_rewards(
     pairs: Sequence[tuple[RecordedEpisode, Task]], provider: Provider, image: str | None = None
 ) -> list[float]:
-    """Compute the reward of each episode's last submitted function under the default protocol.
+    """Compute the reward of each episode's last function under the default protocol.
+
+    The last function is the one that the episode submitted or defined last. Each episode is run
+    again, without its earlier submissions.
 
     Args:
         pairs: The episodes, each with its task.

@@ -1,4 +1,4 @@
-"""The Python server that ran in the container of 2023, with one namespace for agent and gold.
+"""A Python server like that in the container of 2023, with one namespace for agent and gold.
 
 This module runs in the sandbox, before the first action of a `PythonInterpreter`. The interpreter
 sends each request as a line of source code, and each request prints one line of JSON.
@@ -22,7 +22,7 @@ class Server:
     """An executor of source code, in a namespace that persists until `reset`."""
 
     def __init__(self) -> None:
-        # Python 3.9 did not show this warning. Later versions would print it into observations.
+        # Python 3.9 hid this warning. Python 3.12 and later would print it into observations.
         warnings.filterwarnings("ignore", ".*invalid escape sequence")
         self.names: dict[str, Any] = {}
         self.reset()
@@ -40,7 +40,7 @@ class Server:
         stdout.write("\n" + json.dumps(result) + "\n")
 
     def reset(self, source: str = "") -> None:
-        """Delete all names from the namespace, except those that the 2023 server had.
+        """Make a new namespace, with only the names that the 2023 server had.
 
         Args:
             source: A text that is ignored; each request has one.
@@ -53,7 +53,11 @@ class Server:
         }
 
     def step(self, action: str) -> dict[str, str] | str:
-        """Execute an action, and return the answer. An expression is printed, by a rule of 2023."""
+        """Execute an action, and return the answer; `wrap_in_print` is applied first.
+
+        Returns:
+            The result of `execute`; a text if the action is not Python.
+        """
         try:
             if not action.strip().startswith("def "):
                 action = wrap_in_print(action)
@@ -80,7 +84,11 @@ class Server:
 
 
 def wrap_in_print(action: str) -> str:
-    """Return an action as the argument of `print`, unless it looks like a statement.
+    """Return an action as the argument of `print`, by the rule of 2023.
+
+    An action stays unchanged if it contains an assignment with ``=``, an ``import`` without
+    ``from`` or a call of `print`, or starts with ``assert``. All other actions are wrapped. An
+    expression is then printed, and a statement becomes invalid.
 
     >>> wrap_in_print("1 + 1"), wrap_in_print("x = 1")
     ('print(1 + 1)', 'x = 1')

@@ -36,7 +36,7 @@ _SUITES = {
     "python": ("Python", "mbpp", "mbpp"),
     "ctf": ("CTF", "ic-ctf", "ic-ctf"),
 }
-"""Environment → display name, the only suite of the release with a recorded run, and dataset."""
+"""Environment → display name, the only suite with a recorded run, and the name of the dataset."""
 _LEVELS = ("easy", "medium", "hard", "extra")
 """The difficulties in the order of the columns in the paper's table."""
 
@@ -46,8 +46,9 @@ def execute(args: argparse.Namespace) -> int:
 
     Raises:
         UsageError: The options are inconsistent.
-        TaskNotFoundError: The run has no episode that ``--tasks`` names.
+        TaskNotFoundError: The run lacks an episode that ``--tasks`` names.
         RecordError: The results cannot be read, or belong to other tasks.
+        TaskError, RewardError: The tasks are malformed, or lack a field that the reward needs.
         SandboxError, ImageError, DatabaseError: The infrastructure failed.
     """
     from intercode_paper.results import load_results, update_queries
@@ -213,7 +214,10 @@ def _progress() -> Progress:
 
 
 def _comparison_text(report: ReplayReport) -> str:
-    """Return a table that compares the rewards, observations and successes of record and replay."""
+    """Return a comparison of record and replay as text: a table, mismatches and duration.
+
+    The table counts equal rewards, equal observations and successes.
+    """
     rows = [
         _row("rewards equal (turns)", report.reward_equal, report.turns),
         _row("observations equal (turns)", report.observation_equal, report.turns),

@@ -12,7 +12,7 @@ from intercode_paper.results import RecordedEpisode, RecordedTurn
 Progress = Callable[[int, int], None]
 """Type of a function that receives the number of finished episodes, and the number of all."""
 CUT = 350
-"""Number of characters of each observation that the runs of ReAct recorded."""
+"""Number of characters to which the runs of ReAct cut an observation that is a text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +147,7 @@ def run_jobs(
         jobs: Functions without arguments.
         workers: The number of threads.
         progress: A function to call from this thread, with the numbers of finished and all jobs.
+            The calls are at least a second apart, except the last.
     """
     with ThreadPoolExecutor(max(1, workers), "replay") as pool:
         futures = [pool.submit(job) for job in jobs]

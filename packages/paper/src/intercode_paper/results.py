@@ -1,7 +1,7 @@
 """The parser of recorded runs in the formats of 2023.
 
-A file has one of three forms: a map from task id to episode, such a map in ``{"meta": …, "logs":
-…}``, or a list of episodes. An episode has its turns as parallel lists, which may differ in length.
+A file has a map from task id to episode, or a list of episodes; either may be the value ``logs`` of
+``{"meta": …, "logs": …}``. An episode has its turns as parallel lists, which may differ in length.
 A person's episode has one list of turns, and a reward only at the end. The lists do not state which
 turns reached the environment, and with which command. This module infers both.
 """
@@ -50,7 +50,8 @@ class RecordedTurn:
     observation: str | None
     reward: float | None
     valid: bool | None
-    """The recorded ``valid_action``: whether the command exited with code 0; None: not recorded."""
+    """The recorded ``valid_action``: whether the command succeeded, in Bash with exit code 0. None:
+    not recorded."""
 
     @property
     def is_compared(self) -> bool:
@@ -74,7 +75,7 @@ class RecordedEpisode:
     thoughts: tuple[str, ...] = ()
     """The thoughts of ReAct, or the steps of Plan & Solve."""
     react: bool = False
-    """Whether the strategy is ReAct, for which only the submission has a reward, not every turn."""
+    """Whether the strategy is ReAct, whose runs computed a reward only for the submission."""
     hardness: str | None = None
     """The recorded difficulty, such as ``easy``."""
     dataset: str = ""
@@ -136,12 +137,12 @@ def find_task(tasks: Sequence[Task], episode: RecordedEpisode) -> Task:
 def update_queries(
     tasks: Sequence[Task], recorded_run: RecordedRun
 ) -> tuple[RecordedRun, tuple[str, ...]]:
-    """Replace the queries of a run by the current wording of the tasks.
+    """Replace the queries of a run that no task has by the current wording of the tasks.
 
-    If no task has a query, the candidate is the task with the episode's id, or in the row of that
-    number. The candidate's query replaces the recorded one in two cases: the queries are similar,
-    or at least half of the run's queries have a task. Other queries stay unchanged, and `find_task`
-    refuses them.
+    The candidate for such a query is the task with the episode's id, or the task in the row of that
+    number. If these are two tasks, the more similar query decides. The candidate's query replaces
+    the recorded one in two cases: the queries are similar, or at least half of the run's queries
+    have a task. Other queries stay unchanged, and `find_task` refuses them.
 
     Args:
         tasks: The tasks of the run's data file, in order.

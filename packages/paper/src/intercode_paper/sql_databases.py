@@ -2,9 +2,9 @@
 
 `EngineDatabases` provides such connections on any engine, mainly SQLite. Each database has one
 session, which is opened at its first use and stays open. All state therefore leaks between
-episodes, as in 2023. Actions are in MySQL's dialect, and are translated to the engine's dialect.
-This module itself answers statements that only MySQL has (``SHOW TABLES``, ``DESC``, ``USE``), and
-enforces MySQL's rule for groups.
+episodes, as in 2023. Actions are mostly in MySQL's dialect. For an engine of another dialect, this
+module translates the actions, answers ``SHOW TABLES`` and ``DESC``, and enforces MySQL's rule for
+groups. ``USE`` selects a database on every engine.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ def rows(values: Iterable[Iterable[object]]) -> list[object]:
 
 
 _SYSTEM = "information_schema"
-"""Name of a database that every MySQL server has. An empty database replaces it, because agents
-never need its content."""
+"""Name of a database that every MySQL server has. On other engines, an empty database replaces it,
+because agents hardly need its content."""
 USES = re.compile(r"\s*USE\s+`?([^\s`;]+)`?\s*;?\s*$", re.IGNORECASE)
 _NO_TABLE = re.compile(r"no such table: (?:\w+\.)?(\w+)$")
 _DUAL = re.compile(r"\bFROM\s+DUAL\b", re.IGNORECASE)
@@ -140,6 +140,7 @@ class EngineDatabases:
 
         Raises:
             TaskError: The database does not exist.
+            DatabaseError: The engine failed.
         """
         database_key = database.lower()
         if database_key not in self._sessions:
@@ -147,7 +148,11 @@ class EngineDatabases:
         return self._sessions[database_key]
 
     def schema(self, database: str) -> Schema:
-        """Return the schema that a database has before any statement."""
+        """Return the schema that a database has before any statement.
+
+        Raises:
+            TaskError: The database does not exist.
+        """
         database_key = database.lower()
         if database_key not in self._schemas:
             self._schemas[database_key] = read_schema(as_sqlite(self._source(database)))
@@ -182,8 +187,8 @@ class EngineConnection:
 
     Args:
         databases: The databases.
-        translate: A function that translates a statement from MySQL's dialect to the engine's;
-            None: the dialects are equal.
+        translate: A function that translates a statement from the dialect of the actions to the
+            engine's; None: the dialects are equal.
     """
 
     def __init__(self, databases: EngineDatabases, translate: Callable[[str], str] | None) -> None:
@@ -194,12 +199,22 @@ class EngineConnection:
         self._tables: dict[str, Tables] = {}
 
     def use(self, database: str) -> None:
-        """Select the database of a task."""
+        """Select the database of a task.
+
+        Raises:
+            TaskError: The database does not exist.
+            DatabaseError: The engine failed.
+        """
         self._databases.session(database)
         self._database = database
 
     def execute(self, sql: str) -> Answer:
-        """Execute one statement on the current database."""
+        """Execute one statement on the current database, and return the answer.
+
+        Raises:
+            TaskError: No database has been selected.
+            DatabaseError: The engine failed.
+        """
         if not sql:
             return [] if self._had_rows else None
         command_answer = self._command(sql)
@@ -211,7 +226,7 @@ class EngineConnection:
         """Do nothing, because the sessions stay open for later connections."""
 
     def _command(self, sql: str) -> tuple[Answer] | None:
-        """Return the answer to a statement that only MySQL has, as a tuple; None for others."""
+        """Return the answer to a statement that the engine lacks, in a tuple; None for others."""
         if use_match := USES.match(sql):
             try:
                 self.use(use_match[1])
@@ -270,7 +285,10 @@ def _make_answer(outcome: ActionOutcome, database: str) -> Answer:
 
 
 def _describe_table(table: TableSchema) -> Answer:
-    """Return the rows of MySQL's ``DESC``, except for the last column, which stays empty."""
+    """Return the rows of MySQL's ``DESC``: only primary keys are shown, and no extra information.
+
+    MySQL also marks other keys in the fourth column, and fills the last one (``auto_increment``).
+    """
     return rows(
         (
             column.name,

@@ -44,7 +44,7 @@ class SqlWorkspace:
 
     Args:
         connection: The connection that all episodes of the environment share.
-        task: The episode's task.
+        task: The episode's task, whose query is the answer before the first action.
     """
 
     def __init__(self, connection: SharedConnection, task: Task) -> None:
@@ -165,7 +165,10 @@ class PaperSqlEnv(InterCodeEnv[SqlWorkspace]):
         )
 
     def close(self) -> None:
-        """End the episode, and discard the changes that all episodes have made. Idempotent."""
+        """End the episode, and discard the changes that all episodes have made. Idempotent.
+
+        In a forked child process, the method does nothing: the parent process owns the databases.
+        """
         super().close()
         if not self._calls.forked:
             self._databases.close()

@@ -1,7 +1,7 @@
 """The rule ``ONLY_FULL_GROUP_BY`` of MySQL 8, the server of the recorded runs.
 
 MySQL refuses a query with an output column that the query's groups do not determine. MySQL refused
-11 of the release's golds, and many queries of agents. Other engines cannot check this. MariaDB's
+11 of the release's golds, and many queries of agents. Other engines lack this check. MariaDB's
 mode of the same name ignores functional dependencies, and would refuse valid queries. SQLite has no
 such mode. Therefore this module checks the text of a query, with the keys of the tables. The
 dependencies are those of MySQL 8. A key determines the columns of its table. An equality in
@@ -34,7 +34,8 @@ class Relation:
     """A relation in a ``FROM`` clause: a table, or the result of a subquery."""
 
     display_name: str
-    """Prefix of the relation's columns in messages: ``database.alias``."""
+    """Prefix of the relation's columns in messages: ``database.alias``, or a subquery's alias. In
+    `Tables` the prefix has no effect, because a query may give each table another alias."""
     columns: Mapping[str, str]
     """Name of a column in lower case → the name as declared."""
     keys: tuple[frozenset[str], ...] = ()
@@ -57,7 +58,8 @@ def refusal(sql: str, tables: Tables, database: str) -> str | None:
     """Return the message with which MySQL 8 refuses a query by the rule; None for a valid query.
 
     Args:
-        sql: The statement. A statement that cannot be parsed is left to the engine, as valid.
+        sql: The statement. A statement that cannot be parsed counts as valid, and so does a part
+            that reads from unknown tables: the engine judges these.
         tables: The tables of the current database.
         database: The name of the current database.
     """
@@ -178,11 +180,13 @@ class _Check:
         determined_columns: set[Column],
         determined_texts: frozenset[str] = frozenset(),
     ) -> tuple[int, str] | None:
-        """Return the position and the name of the first column that is not determined, or None.
+        """Return the first column that is not determined, or None.
+
+        The result has the position of the column's expression, from 1, and the column's full name.
 
         Args:
             items: The expressions to check; None entries are skipped.
-            determined_columns: The columns that the groups determine.
+            determined_columns: The columns that count as determined.
             determined_texts: The expressions that are determined as a whole, as SQL in lower case.
         """
 
@@ -239,7 +243,8 @@ class Scope:
         database: The name of the current database, for messages.
 
     Raises:
-        LookupError: The query reads from something else than a known table or a subquery.
+        LookupError: The query reads from an unknown table, or from anything but a table or a
+            subquery with a single ``SELECT``.
     """
 
     def __init__(self, select: exp.Select, tables: Tables, database: str) -> None:

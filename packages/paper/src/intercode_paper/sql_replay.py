@@ -1,8 +1,8 @@
-"""The replay of SQL runs: in the recorded order, on one connection, with all leaks of state.
+"""The replay of SQL runs: in the recorded order, with all leaks of state between episodes.
 
-A results file may combine several runs. If an episode's task does not follow that of the previous
-episode, another process of 2023 began there, with a new connection. Such a part of the file may
-have another version of the reward.
+The episodes of a process of 2023 share one connection. A results file may combine several
+processes. If an episode's task does not follow that of the previous episode, another process began
+there, with a new connection. Such a part of the file may have another version of the reward.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from intercode_paper.sql_databases import Answer, Databases, SharedConnection
 from intercode_paper.sql_env import VERSIONS, RewardsByVersion, Version, rewards
 
 _MIN_PROCESS_EPISODES = 4
-"""Minimum average number of episodes in a part. Below it, the tasks count as randomly ordered."""
+"""Average number of episodes in a part, at or below which the tasks count as randomly ordered."""
 _EVIDENCE = 2
 """Number of equal rewards by which another version must exceed the file's version, to count as the
 version of a part."""
@@ -37,7 +37,7 @@ class ReplayedProcess:
     episodes: int = 0
     turns: int = 0
     version: Version = "released"
-    """Version of the reward with the most equal rewards in this part."""
+    """Version of the reward for this part: that of the file, unless another has a clear lead."""
     agree: dict[Version, int] = field(default_factory=dict)
     """Version → number of turns whose reward equals the recorded one."""
 

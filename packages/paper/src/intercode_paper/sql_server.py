@@ -46,7 +46,7 @@ from intercode_sandbox.interruption import reraise_callers
 
 
 def default_engine() -> str:
-    """Return ``mysql`` if a server and the driver are installed, otherwise ``sqlite``."""
+    """Return ``mysql`` if MariaDB or MySQL is installed, otherwise ``sqlite``."""
     with suppress(UsageError):
         from intercode.databases.servers.private import mysql_recipe
 
@@ -93,8 +93,8 @@ _RIGHTS = (
     "SHOW VIEW, CREATE TEMPORARY TABLES, LOCK TABLES, CREATE ROUTINE, ALTER ROUTINE, EXECUTE, "
     "TRIGGER"
 )
-"""The privileges that the recorded actions need. The account has them only in the run's databases,
-although the agent of 2023 was the server's administrator."""
+"""The privileges that the recorded actions need. The replay's account has them only in the replay's
+databases. The agent of 2023 was the server's administrator."""
 
 
 class MySQLDatabases:
@@ -102,13 +102,13 @@ class MySQLDatabases:
 
     Args:
         dump: The dump, written by ``mysqldump --databases``.
-        url: The URL of a server, with an account that can create databases and accounts; None:
-            start a private MariaDB.
+        url: The URL of a server, with an account that can create databases and accounts. None:
+            start a private MariaDB, or MySQL if only MySQL is installed.
         on_message: A function for messages about risks for the result.
 
     Raises:
-        UsageError: No server is installed, or the server at the URL already has a database of the
-            same name.
+        UsageError: No server or no driver is installed, the URL is malformed, or the server
+            already has a database of the same name.
         DatabaseError: The server failed.
     """
 
@@ -139,7 +139,11 @@ class MySQLDatabases:
         return MySQLConnection(args, self.is_mariadb)
 
     def close(self) -> None:
-        """Drop the created databases and the account, or stop the private server. Idempotent."""
+        """Drop the created databases and the account, or stop the private server. Idempotent.
+
+        Raises:
+            DatabaseError: The user's server failed; a second call drops the remaining databases.
+        """
         server, self._server = self._server, None
         if server is not None:
             server.close()
@@ -255,14 +259,24 @@ class MySQLConnection:
         self._open()
 
     def use(self, database: str) -> None:
-        """Select the database of a task."""
+        """Select the database of a task.
+
+        Raises:
+            TaskError: The database does not exist.
+            DatabaseError: The server failed.
+        """
         answer = self.execute(f"use {database}")
         if isinstance(answer, str):
             raise TaskError(f"database {database!r} cannot be used: {answer}")
 
     def execute(self, sql: str) -> Answer:
-        """Execute one statement."""
-        # The driver of 2023 did nothing for an empty text: the previous result had no rows left.
+        """Execute one statement, and return the answer.
+
+        Raises:
+            DatabaseError: The server was lost.
+        """
+        # For an empty text, the driver of 2023 did nothing. The client then fetched the previous
+        # result again, which had no rows left.
         if not sql:
             return [] if self._had_rows else None
         if self._owes:
@@ -355,15 +369,15 @@ _GROUPS = re.compile(r"\bGROUP\s+BY\b", re.IGNORECASE)
 _INTERSECTS = re.compile(r"\s*SELECT\b.*\b(?:INTERSECT|EXCEPT)\b", re.IGNORECASE | re.DOTALL)
 _ANY_VALUE = re.compile(r"\bANY_VALUE\s*(?=\()", re.IGNORECASE)
 _MARIADB = "tmp_memory_table_size = 0"
-"""A setting of each connection. With tables in memory, MariaDB would order ties by addresses, which
-differ from process to process."""
+"""A setting of each connection to MariaDB. With temporary tables in memory, the server would order
+ties by addresses, which differ from process to process."""
 
 
 def to_mysql8(sql: str) -> str:
-    """Rewrite a statement so that MariaDB executes it as MySQL 8 does."""
+    """Rewrite a statement for MariaDB, without differences from MySQL 8 that recorded runs show."""
     sql = remove_group_order(_ANY_VALUE.sub("", sql))
     if _INTERSECTS.match(sql):
-        # MariaDB 10.11 loses rows of a subquery with INTERSECT if its tables are not in memory.
+        # With temporary tables on disk (`_MARIADB`), MariaDB 10.11 loses rows of such a subquery.
         return f"SET STATEMENT tmp_memory_table_size = 16777216 FOR {sql}"
     return sql
 
@@ -371,6 +385,8 @@ def to_mysql8(sql: str) -> str:
 @lru_cache(maxsize=8192)
 def remove_group_order(sql: str) -> str:
     """Rewrite a query so that its groups come in the order of their first rows, as on MySQL 8.
+
+    A query with ``ORDER BY`` stays unchanged, and so do set operations and ``WITH ROLLUP``.
 
     >>> remove_group_order("SELECT a FROM t GROUP BY a LIMIT 3")
     'SELECT a FROM t GROUP BY a ORDER BY NULL LIMIT 3'
@@ -410,7 +426,12 @@ def remove_group_order(sql: str) -> str:
 
 
 def read_tables(cursor: Any, database: str) -> Tables:
-    """Return the tables of a database, with their columns and unique keys."""
+    """Return the tables of a database, with their columns and their unique keys without NULL.
+
+    Args:
+        cursor: A cursor of the driver.
+        database: The name of the database.
+    """
     columns: dict[str, dict[str, str]] = {}
     cursor.execute(
         "SELECT table_name, column_name FROM information_schema.columns "

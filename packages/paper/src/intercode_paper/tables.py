@@ -1,10 +1,10 @@
 """The tables of the paper of 2023: success rates, computed from the recorded files.
 
 The release has the files ``results/ENV/FOLDER/FILE``. The name of a file identifies the experiment:
-``ic_ENV_STRATEGY_MODEL_N_turns_fs_N_handicap``, in which each part may be missing. If the name does
-not contain the model, the folder's name is the model. Bash has one file for each file system. The
-success rate is that of the paper. An episode is a success if any turn reached the full reward, and
-only recorded episodes count.
+``ic_ENV_STRATEGY_MODEL_N_turns_fs_N_handicap``. The parts after ``ENV`` may be missing, except that
+a name without ``STRATEGY`` needs ``N_turns``. If the name does not contain the model, the folder's
+name is the model. Bash has one file for each file system. The success rate is that of the paper. An
+episode is a success if any turn reached the full reward, and only recorded episodes count.
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ _STRATEGIES = {
     "plan_solve_refine": "Plan & Solve, refined",
     "plan_solve": "Plan & Solve",
 }
-"""Start of the description in a file's name → strategy. Longer texts come first, because the first
+"""Start of a file's name after ``ic_ENV_`` → strategy. Longer texts come first, because the first
 match counts."""
 _ORDER = [_SINGLE, _TRIES, "ReAct", "Plan & Solve", "Plan & Solve, refined"]
 _LEVELS = ("easy", "medium", "hard", "extra")
 EPISODE_COUNTS = {"bash": 200, "sql": 1034}
-"""Environment → episodes of a complete run. The runs of other environments lack some tasks."""
+"""Environment of the paper's table → number of episodes of a complete run. No recorded run of
+another environment is complete."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +120,9 @@ def rates(folder: Path, skip: Callable[[SkippedFile], None] = lambda file: None)
 
     Args:
         folder: A checkout of the release, or a part of it.
-        skip: A function to call with each file that cannot be read, or whose name denotes no
-            experiment.
+        skip: A function to call with each omitted file. Such a file cannot be read, repeats
+            episodes of another file, or has a name that denotes no experiment. The last reason
+            counts only below a folder ``results``.
 
     Raises:
         RecordError: No file can be read as a recorded run.
@@ -221,7 +223,8 @@ def _group_order(group: str) -> tuple[int, str]:
 def _read_files(folder: Path, skip: Callable[[SkippedFile], None]) -> list[_File]:
     """Read all results files.
 
-    Of two files with the same episodes, only the file in the folder of its model is used.
+    Of files with the same experiment and a common episode, only the first is used. Files in the
+    folder of their model come first.
     """
     candidates = [(path, _parse_experiment(path)) for path in sorted(folder.rglob("*.json"))]
     candidates.sort(
@@ -282,7 +285,7 @@ def _parse_experiment(path: Path) -> _Experiment | None:
 
 def _load_file(path: Path, experiment: _Experiment) -> _File:
     try:
-        # A symbolic link is refused, because the caller permits only files of the named folder.
+        # `open_record` refuses a symbolic link, which could expose a file outside the folder.
         open_record(path).close()
     except OSError as error:
         raise RecordError(f"cannot read {path}: {error.strerror}") from error
@@ -303,8 +306,8 @@ def _list_experiments(
     """Return a model's experiments with their files, and whether only the first turn counts.
 
     The experiment with a single turn has its own files. If these are missing, its results are the
-    first turns of the experiment with the most turns, provided that all first turns have a reward.
-    Environments that are not in the paper's table get no such row.
+    first turns of "try again", of the experiment with the most turns. A condition is that all first
+    turns have a reward. Environments that are not in the paper's table get no such row.
     """
     experiment_rows = [
         (experiment, [file for file in files if file.experiment == experiment], False)

@@ -40,7 +40,11 @@ class Oracle:
     needs_gold = True
 
     def check_run(self, tasks: Sequence[Task], workers: int) -> str:
-        """Refuse a run in which no task has gold; return a warning about tasks without gold."""
+        """Refuse a run in which no task has gold; return a warning about tasks without gold.
+
+        Raises:
+            UsageError: No task has gold.
+        """
         task_ids = [task.task_id for task in tasks if not task.gold]
         if len(task_ids) == len(tasks):
             raise UsageError("agent oracle runs gold, but no task has gold: name another agent")

@@ -165,7 +165,8 @@ class Conversation:
             read: As in `ask`.
 
         Returns:
-            The next action; None: the recap exceeds the context length. The dialogue is restored.
+            The next action. None: the recap exceeds the context length, and the previous dialogue
+            is restored.
         """
         turns_by_action = {
             turn.action.strip(): turn for turn in turns if not turn.info.get("invalid")
@@ -322,9 +323,10 @@ def describe_tables(task: Task) -> str:
 class Dialogue:
     """The messages of a conversation, and the choice of the messages that each request contains.
 
-    Every request contains the messages before the model's first reply. Of the later messages, a
-    request contains the last `limit`. If a request exceeds the model's context length, the dialogue
-    halves `limit` for all following requests, repeatedly if necessary.
+    Every request contains the messages before the first request, or before the last call of `keep`.
+    Of the later messages, a request contains the last `limit`; None: all. If a request exceeds the
+    model's context length, the dialogue halves their number for all following requests, repeatedly
+    if necessary.
     """
 
     model: Model

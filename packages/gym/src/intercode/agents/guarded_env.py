@@ -1,8 +1,9 @@
 """Environment handles for agents, which permit acting and forking but reveal no gold and no reward.
 
-No attribute of a `GuardedEnv` or `GuardedSnapshot` leads to gold or reward, because the
-environments and snapshots are in tables of this module. Scoring waits until the agent has returned,
-so not even the duration of a step reveals a score. Submissions are counted over all forks.
+No attribute of a `GuardedEnv` or `GuardedSnapshot` leads to gold, because the environments and
+snapshots are in tables of this module. Scoring waits until the agent has returned, so neither
+`GuardedEnv.full_episode` nor the duration of a step reveals a score. Environments on another system
+are an exception: they score an episode at its end. Submissions are counted over all forks.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Result = tuple[str, float, bool, bool, dict[str, Any]]
 _AGENT_ERRORS = (ActionError, EnvironmentStateError, ForkError, UsageError)
 """The errors that an agent causes by mistakes, and may catch."""
 _REWARD_FACTS = ("success", "parts", "outcome")
-"""Facts of an `info` that reveal the reward."""
+"""The keys of an `info` whose values reveal the reward."""
 
 
 @dataclass(slots=True)
@@ -90,7 +91,7 @@ class GuardedEnv:
     Args:
         env: The environment, whose episode is running.
         attempt_context: The shared state of the attempt. The constructor adds the handle to
-            `AttemptContext.held`.
+            `SharedAttemptState.held`.
         observation: The agent's first observation.
     """
 
@@ -128,7 +129,10 @@ class GuardedEnv:
 
     @property
     def episode(self) -> Episode:
-        """The episode so far; after its end, a copy without rewards and score."""
+        """The episode so far; after its end, a copy without rewards and score.
+
+        If every turn is rewarded, the episode itself is returned at its end, too.
+        """
         episode: Episode = _env(self).episode
         if episode.status == "running" or self._reports_rewards:
             return episode

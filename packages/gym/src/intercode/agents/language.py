@@ -58,7 +58,7 @@ class SearchOptions:
     """The options of a search over forks of an episode.
 
     Raises:
-        UsageError: Width, depth or budget is below 1, or `start` is negative.
+        UsageError: `width` or `budget` is below 1, or `depth` or `start` is negative.
     """
 
     order: Literal["beam", "best-first"] = "beam"
@@ -86,11 +86,12 @@ class StrategyOptions:
     """The options of any strategy.
 
     Raises:
-        UsageError: A number is below 1, or several samples are drawn at temperature 0.
+        UsageError: `samples` or `observation_limit` is below 1, `dialogue_limit` is negative, or
+            several samples are drawn at temperature 0.
     """
 
     settings: Settings = field(default_factory=Settings)
-    """The model's sampling settings. Above temperature 0 each episode gets another seed."""
+    """The model's sampling settings. Above temperature 0, the default seed is the episode's."""
     prompt: Path | None = None
     """A template whose blocks replace the strategy's blocks."""
     setting: str = ""
@@ -104,8 +105,8 @@ class StrategyOptions:
     recap: bool | None = None
     """Whether to ask the model once more if it repeats a failed action, or submits after a failure.
     A recap of the task and the previous actions then replaces the dialogue. Only the strategies
-    try-again and react support recaps. None: recaps only for models on this machine, because small
-    models tend to repeat their replies."""
+    try-again, react and react-zero-shot support recaps. None: recaps only for models on this
+    machine, because small models tend to repeat their replies."""
     observation_limit: int = 10_000
     """Maximum characters of an observation in the prompt."""
     observation_tail: bool = True
@@ -426,7 +427,7 @@ class Sampler:
 
     Args:
         model: The model to call.
-        samples: The number of calls; each call has its own seed.
+        samples: The number of calls. If the settings have a seed, each call has another seed.
     """
 
     def __init__(self, model: RecordingModel, samples: int) -> None:

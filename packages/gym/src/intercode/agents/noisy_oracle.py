@@ -1,4 +1,4 @@
-"""The scripted agent, whose replies come from a script that knows gold instead of a language model.
+"""The scripted agent: a script that knows gold gives the replies, in place of a language model.
 
 The script lists files or tables, makes random errors, and fixes the errors. The replies pass
 through a real strategy, with the strategy's prompts, parser and record. The agent demonstrates a

@@ -1,14 +1,17 @@
-"""The parser of model replies: `find_code` extracts the code, and returns the code unchanged.
+"""The parser of model replies: `find_code` extracts the code, without corrections.
 
 The parser returns the first match in this order:
 
-1. The first fenced block in the requested language; otherwise the first block without a language.
-   (A block in another language may be output or configuration, which must not be executed.)
+1. The first fenced block in the requested language. Otherwise the first block without a language,
+   or with only ``submit``, ``submit ANSWER`` or ``skip``. (A block in another language may be
+   output or configuration, which must not be executed.)
    In a text without fences, ``<bash>…</bash>`` and ``<execute_bash>…</execute_bash>`` are blocks.
 2. Outside of fences, a last line that is ``submit``, ``submit ANSWER`` or ``skip``.
-3. The whole text, if the text reads as code. Otherwise the text after a label such as
-   ``Command:``. Otherwise the only paragraph that is an SQL statement up to the semicolon.
-4. The only piece of inline code (between single backticks), if it reads as code.
+3. In a text without blocks, the whole text, if the text reads as code. Otherwise the text after a
+   label such as ``Command:``. Otherwise the only paragraph that ends in a semicolon, if that
+   paragraph is an SQL statement.
+4. In a text without blocks, the only piece of inline code (between single backticks), if the piece
+   reads as code.
 
 The parser ignores a model's reasoning (`strip_thoughts`). A block without a closing fence extends
 to the end of the text. In a truncated reply, such a block is not code. Code that writes a README,
@@ -55,7 +58,11 @@ further lines. No code begins with the first prompt."""
 
 
 def strip_thoughts(text: str) -> str:
-    """Return a model's reply without the reasoning ``<think>…</think>`` at its beginning."""
+    """Return a model's reply without its reasoning, ``<think>…</think>``.
+
+    The reasoning extends to the last end tag. Without an end tag, a reply that begins with
+    reasoning gives an empty text.
+    """
     if ends := [match.end() for match in _THOUGHT.finditer(text)]:
         return text[ends[-1] :]
     return "" if text.lstrip().startswith(("<think>", "<thinking>")) else text
@@ -66,7 +73,8 @@ def find_code(text: str, language: str, *, cut_off: bool = False) -> str | None:
 
     Args:
         text: The whole reply.
-        language: ``bash``, ``sql`` or ``python``. For any other language, only blocks are code.
+        language: ``bash``, ``sql`` or ``python``. For any other language, the code is only a block,
+            or ``submit``, ``submit ANSWER`` or ``skip``.
         cut_off: Whether the reply hit the token limit.
     """
     text = _normalise_line_ends(strip_thoughts(text))
@@ -326,7 +334,10 @@ def _is_in_here_document(lines: Sequence[str]) -> bool:
 
 
 def _is_in_string(lines: Sequence[str]) -> bool:
-    """Return whether a multi-line Python string is still open after the last line."""
+    """Return whether a multi-line Python string may still be open after the last line.
+
+    The string counts as open if the lines have triple quotes, and are not valid Python.
+    """
     text = dedent("\n".join(lines))
     return any(quotes in text for quotes in _QUOTES) and not is_python(text)
 

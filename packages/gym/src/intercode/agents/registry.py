@@ -57,7 +57,8 @@ def is_profile(name: object) -> bool:
 def is_external(name: str) -> bool:
     """Return whether a name stands for a command-line agent.
 
-    The name is that of a known agent, begins with ``cli:``, or is the path of a profile.
+    Such a name is that of an agent in `AGENTS.homes`, begins with ``cli:``, or is the path of a
+    profile.
     """
     return name in AGENTS.homes or name.startswith(COMMAND) or name.endswith(PROFILE)
 
@@ -68,7 +69,7 @@ def get(name: str, **options: Any) -> AgentFactory:
     Args:
         name: A registered name; or the name of an installed package's entry point, or
             ``path/to/file.py:function``. The object at the entry point, or the function, is itself
-            the factory, which takes a task and returns an object with a method `act`.
+            the factory. The factory takes a task, and returns an object with `act` or `run`.
         options: The options of a registered agent, such as ``recording`` for ``replay``.
 
     Raises:

@@ -1,6 +1,6 @@
 """Search over forks of an episode: the agent tries several actions, and continues the best state.
 
-The model judges the states, or a test does that the agent may see. The reward is never used.
+The model, or a test that the agent may see, judges the states. The reward is never used.
 
 - *Tree search*: the model proposes several actions in each state, and a fork executes each action.
   A *beam* keeps the best states of a turn; *best-first* continues from the best state of all.
@@ -49,8 +49,7 @@ class Node:
     """Whether the action ends the episode. Such an action is executed only if this node is
     chosen."""
     judgement: float | None = None
-    """The judgement of the state in [0, 1]; None: not judged, or the judgement could not be
-    parsed."""
+    """The judgement of the state in [0, 1]; None: not judged, or no judgement was obtained."""
     tokens: int = 0
     """The number of tokens that proposals and judgements of this state used."""
     failure_reason: str = ""
@@ -167,10 +166,9 @@ class Searcher:
         )
 
     def _propose(self, node: Node, count: int) -> list[Node]:
-        """Request the next action in a state several times, and return one node per proposed
-        action.
+        """Request several actions for a state, and return a node for each distinct action.
 
-        No action is executed, and equal proposals are merged.
+        No action is executed.
         """
         proposals: dict[str, Node] = {}
         transcript = self._allowance.transcript
@@ -197,10 +195,10 @@ class Searcher:
         return [*proposals.values()]
 
     def _take(self, node: Node, children: Sequence[Node]) -> list[Node]:
-        """Execute each proposed action in a separate fork.
+        """Execute each proposed action in a separate fork, or in the state's own environment.
 
-        Actions that end the episode are not executed. If the episode cannot be forked, only the
-        first proposal is executed.
+        Actions that end the episode, and actions beyond the budget, are not executed. If the
+        episode cannot be forked, only the first proposal is considered.
 
         Returns:
             The nodes whose actions were executed, or end the episode.
@@ -258,7 +256,10 @@ class Searcher:
                 node.judgement, node.failure_reason = parent, f"not tested: {error}"
 
     def _ask_judgement(self, node: Node) -> float | None:
-        """Request the model's judgement of a state; None: the model's reply has no number."""
+        """Request the model's judgement of a state.
+
+        The result is None if the reply has no number, or the request exceeds the context length.
+        """
         transcript = self._allowance.transcript
         observation = None if node.ends else node.talk.clip(node.env.observation.rstrip("\n"))
         turns = node.env.episode.turns

@@ -34,7 +34,7 @@ from intercode.tool_calls import ToolCall
 def is_repeated_failure(action: str, history: Sequence[Turn]) -> bool:
     """Return whether an action repeats a failed action word for word, or submits after a failure.
 
-    Only failures after the last action that may have changed the workspace count.
+    Only failures after the last successful action that may have changed the workspace count.
     """
     recent_turns = takewhile(lambda turn: not turn.ok or changes_nothing(turn), reversed(history))
     failed_actions = {

@@ -4,7 +4,7 @@ With --all, also remove everything that InterCode can rebuild: images, packed fo
 databases, prepared servers, and its images in Docker's engine. The command shows the freed size and
 asks first.
 
-Files in use by a running process, runs and fetched datasets always stay.
+Runs, fetched datasets and models, and files that a running process uses always stay.
 
 Examples:
   intercode clean
@@ -49,7 +49,7 @@ class CleanupPart:
     removed: tuple[str, ...]
     """The paths or names of the files."""
     size: int
-    """The size of the files in bytes."""
+    """The size of the files in bytes. Containers and control groups count as 0."""
     in_use: bool = False
     """Whether a running process uses the files, which therefore stay."""
 
@@ -73,7 +73,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     """Remove the remains of killed runs; with ``--all``, also everything that can be rebuilt.
 
-    The removed paths are printed.
+    The removed paths are printed; with ``--all``, a table of the numbers and sizes instead.
 
     Returns:
         The exit code 0.

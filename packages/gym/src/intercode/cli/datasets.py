@@ -182,7 +182,10 @@ def _presence_text(entry: DatasetEntry) -> str:
 
 
 def _tag_counts(name: str) -> dict[str, Any]:
-    """Return the number of tasks in a dataset, in total and for the 12 most frequent tags."""
+    """Return the number of tasks in a dataset, in total and for the 12 most frequent tags.
+
+    The result is empty if the dataset cannot be loaded without options.
+    """
     try:
         dataset: Dataset = DATASETS.get(name)()
     except (TaskError, UsageError, TypeError):

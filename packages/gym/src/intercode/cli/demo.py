@@ -45,11 +45,9 @@ AGENTS: Mapping[str, tuple[str, str | AgentFactory]] = {
 """Last part of a run folder's name → the agent's label in reports, and the agent. The agents are
 sorted by their success rates, the best first."""
 SHOWN_LINES = 6
-"""The maximum number of lines for each observation in the printed episode. The command prints the
-first episode of the scripted agent. With the demo's seed, the agent fails once in this episode, and
-then recovers."""
+"""The maximum number of lines for each observation in the printed episode."""
 LOCAL_MODEL = "local/qwen2.5-coder-1.5b"
-"""The model that the demo suggests if no environment variable has a key or a URL of a model."""
+"""The model that the demo suggests if no environment variable has an API key or a server's URL."""
 INTRODUCTION = (
     "An agent reads a task, acts, observes the real output of each action, and submits.\nHere is "
     "one episode, in a fresh sandbox:\n"
@@ -64,7 +62,12 @@ def execute(args: argparse.Namespace) -> int:
     """Run the scripted agents in all environments, or a language model, and print the results.
 
     Returns:
-        The exit code: 0 if every episode has a result, 1 if not, 130 after Ctrl-C.
+        The exit code: 0 if every episode has a result, 1 if not, 130 after Ctrl-C. Skipped
+        environments have no episodes.
+
+    Raises:
+        UsageError: The value of a variable cannot be a key or a URL.
+        InterCodeError: No environment can run.
     """
     output_folder = args.out or fresh_folder(time.strftime("demo-%Y%m%d-%H%M%S"))
     if args.model is not None:
@@ -159,7 +162,7 @@ class Demo:
     Args:
         output_folder: The folder for the runs' folders.
         workers: The number of parallel episodes.
-        limit: The number of tasks in each environment, beginning with the first; None: all tasks.
+        limit: The maximum number of tasks in each environment, beginning with the first; None: all.
         quiet: Whether to print no progress.
         should_show: Whether to print the text of an episode before the progress.
     """
@@ -236,6 +239,7 @@ class Demo:
             return result
 
         if self._should_show and env == ENVS[0]:
+            # With the default seed, the scripted agent fails once in this episode, and recovers.
             first_result = run(NAME, Progress(), 1)
             row.clear()
             self._show(first_result, plan.tasks[0].task_id, folders[NAME])
@@ -264,7 +268,7 @@ def _plan_environment(
     Args:
         env: The environment's name.
         folders: The folders of the runs. If one exists, the tasks use its recorded secret.
-        limit: The number of tasks, beginning with the first; None: all tasks.
+        limit: The maximum number of tasks, beginning with the first; None: all tasks.
         progress: The progress, which reports excluded tasks.
 
     Returns:

@@ -1,6 +1,7 @@
-"""The demo of a language model: the model tries ten starter tasks.
+"""The demo of a language model: the model tries at most ten starter tasks.
 
-Each episode is printed when it ends. An HTML page contains all episodes.
+Each episode is printed when it ends, unless the output is quiet or JSON. An HTML page contains all
+episodes.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ def demonstrate(
         model: ``PROVIDER/NAME``.
         output_folder: The folder for the runs' folders.
         limit: The maximum number of tasks of each environment; None: ten in total.
-        workers: The number of parallel episodes, at most `MAX_WORKERS`, because a local model needs
-            the cores.
-        quiet: Whether to print no progress.
+        workers: The number of parallel episodes. The function lowers a number above `MAX_WORKERS`,
+            because a local model needs the cores.
+        quiet: Whether to print neither progress nor episodes.
         as_json: Whether to print one JSON object instead.
 
     Returns:

@@ -284,7 +284,7 @@ def _check_extra(module: str, distribution: str, extra: str, purpose: str) -> Ch
 
 
 def _check_server(engine: str, driver: str, package: str) -> Check:
-    """Check whether a database server can be started, and its Python driver is installed."""
+    """Check whether a database server and its Python driver are installed; start no server."""
     url_hint = f"--engine {engine} needs the URL of a server"
     if find_spec(driver) is None:
         command = f"pip install 'intercode-gym[{engine}]'"

@@ -34,6 +34,11 @@ def execute(args: argparse.Namespace) -> int:
 
     Returns:
         The exit code 0.
+
+    Raises:
+        UsageError: The options do not fit the format, or no selected episode has recorded tokens.
+        RecordError: The run cannot be read.
+        RecordWriteError: The file cannot be written.
     """
     convert: Convert | None = None if args.to in FORMS else EXPORTS.get(args.to)
     if args.turns and args.to not in ("csv", "parquet"):
@@ -95,7 +100,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _prepare_inspect(args: argparse.Namespace, manifest: dict[str, Any]) -> None:
-    """Check the options of an export as an Inspect log, and set the file's name in a folder.
+    """Check the options of an Inspect log; if ``--out`` is a folder, append the log's file name.
 
     An Inspect log contains the results of a whole run, so options that select episodes would make
     them wrong.
@@ -138,13 +143,17 @@ def _has_tokens(episode: Episode) -> bool:
 
 
 class _EpisodeSelection:
-    """The episodes to export, with secrets redacted, and the numbers of omitted episodes."""
+    """The episodes to export, with secrets redacted, and the numbers of omitted episodes.
+
+    Iteration counts the episodes, so each object is iterated once.
+    """
 
     def __init__(self, args: argparse.Namespace, redactor: Redactor) -> None:
         self._args = args
         self._redactor = redactor
         self.count = 0
         self.errors = 0
+        """The number of episodes that the format omits, for lack of a score."""
         self.tokenless_count = 0
         """The number of episodes that a table of tokens omits, for lack of recorded tokens."""
 

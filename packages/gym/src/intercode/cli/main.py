@@ -2,8 +2,9 @@
 
 Each command is a module or a class, which is imported when the user calls the command. The module
 or class has two functions: ``configure(parser)`` adds options, and ``execute(args)`` returns the
-exit code. ``--help`` prints its docstring. For some commands, a module in `intercode.cli.commands`
-has ``configure``, and the module of the same name in `intercode.cli` has ``execute``.
+exit code. ``--help`` prints the docstring of the module or class. For some commands, a module in
+`intercode.cli.commands` has ``configure``, and the module of the same name in `intercode.cli` has
+``execute``.
 
 An installed package adds a command by an entry point of the group ``intercode.commands``.
 ``intercode path/to/file.py:name`` executes a command from a user's file.
@@ -64,7 +65,7 @@ _DESCRIPTIONS = {
     "clean": "remove the remains of killed runs",
 }
 """Name of a command → its summary in ``--help``. The command's module is ``intercode.cli.NAME`` or
-``intercode.cli.commands.NAME``."""
+``intercode.cli.commands.NAME``, or belongs to a package of `_COMMAND_PACKAGES`."""
 _DECLARED_NAMES = "demo doctor export play report rescore resume run score show sweep validate"
 _COMMAND_PACKAGES = {
     **dict.fromkeys(("agents", "gateway", "mcp", "serve"), INTEGRATIONS),
@@ -129,7 +130,8 @@ def run_command(
 ) -> int:
     """Parse a command's arguments, execute the command, and return its exit code.
 
-    An error that the command raises is printed, and determines the exit code.
+    An `InterCodeError`, an interrupt, a broken pipe or a full disk is reported, and determines the
+    exit code. Other exceptions are unexpected, and propagate.
 
     Args:
         name: The command's name, or a reference to a user's code: ``file.py:name``.

@@ -1,6 +1,6 @@
 """List, fetch and remove models that run on this machine.
 
-The name of a fetched model is local/NAME, that of your own file local/PATH.gguf. Both need a
+The name of a fetched model is local/NAME; your own file has the name local/PATH.gguf. Both need a
 package: pip install 'intercode-gym[local]'
 
 Examples:
@@ -111,7 +111,7 @@ def _remove(args: argparse.Namespace) -> None:
 
 
 def _find_entries(args: argparse.Namespace) -> list[ModelEntry]:
-    """Return the catalogue entries of the models that the arguments name.
+    """Return the catalog entries of the models that the arguments name.
 
     A name may have the prefix ``local/``.
     """

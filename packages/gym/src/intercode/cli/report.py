@@ -49,6 +49,10 @@ def execute(args: argparse.Namespace) -> int:
 
     Returns:
         The exit code 0.
+
+    Raises:
+        UsageError: No run is named, or the options contradict each other.
+        RecordError: A run cannot be read.
     """
     if args.paper is not None:
         return _print_paper_tables(args)
@@ -146,7 +150,7 @@ def _report_text(
 
 
 def _flip_lines(comparisons: Sequence[BaselineComparison]) -> Iterator[str]:
-    """Yield lines about the tasks that a baseline and another run solve differently often.
+    """Yield lines about the tasks whose success rates differ between a baseline and another run.
 
     For each pair of runs, a line lists the tasks of which the baseline solves more attempts. A
     second line lists the tasks of which the other run solves more attempts.

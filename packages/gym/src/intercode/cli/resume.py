@@ -18,10 +18,15 @@ from intercode.spec import read_arguments
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Run the missing episodes, and print a summary of the whole run, with earlier sessions.
+    """Run the missing and the failed episodes, and print a summary with those of earlier sessions.
 
     Returns:
         The exit code of ``intercode run``.
+
+    Raises:
+        UsageError: The run cannot be resumed, or the command names fewer epochs than the record.
+        TrustError: The record names code, paths or addresses that are neither repeated nor trusted.
+        RunLockedError: Another process writes to the run.
     """
     folder = run_folder(args.run)
     manifest = read_manifest(folder)

@@ -92,7 +92,8 @@ def _run_gold(spec: RunSpec, command: str) -> int:
         The exit code: 0 if every episode has a result, 1 if not, 130 if interrupted.
 
     Raises:
-        UsageError: No task has gold.
+        UsageError: No task has gold, although a reward function, a verification or tests could
+            score other agents.
     """
     spec = assign_folder(spec)
     watcher = make_watcher(spec)

@@ -153,10 +153,10 @@ class Watcher(Progress):
             self._refresh()
 
     def nodes(self, count: int, change: str) -> None:
-        """Print a change of the cluster's nodes. The progress shows their number from now on.
+        """Print a change of the machines of a distributed run; from now on, show their number.
 
         Args:
-            count: The number of nodes.
+            count: The number of machines (nodes) that take episodes.
             change: The text of the change.
         """
         self._nodes = count
@@ -333,7 +333,7 @@ def as_json(outcomes: Sequence[Outcome], judge: str | None = None) -> dict[str, 
 def as_text(
     outcomes: Sequence[Outcome], tags: int, judge: str | None = None, known_error: str | None = None
 ) -> str:
-    """Return a summary of episodes: a table with a row for each tag, then remarks, then errors.
+    """Return a summary of episodes: tables of success by tag and of the judge, remarks, errors.
 
     Args:
         outcomes: The episodes.
@@ -396,7 +396,8 @@ def _remarks(outcomes: Sequence[Outcome]) -> list[str]:
 def _by_turns(outcomes: Sequence[Outcome]) -> list[str]:
     """Return a sentence with a language model's success rate within 1, 2, 4 and 8 turns.
 
-    The increase of these rates shows the value of feedback from the environment.
+    The increase of these rates shows the value of feedback from the environment. The list is empty
+    if no model was called, or no episode has a second turn.
     """
     has_model_calls = any(outcome.calls for outcome in outcomes)
     points = by_turn(outcomes) if has_model_calls else []
@@ -512,7 +513,7 @@ def _images(names: Sequence[str]) -> str:
 def for_terminal(series: Mapping[str, Sequence[Estimate]]) -> str:
     """Return a chart of success rates by number of turns, for the terminal.
 
-    The chart contains only characters that standard output can encode.
+    If standard output is not UTF-8, the curves are drawn with ASCII characters.
 
     Args:
         series: Name of a curve → success rates (0 to 1) within 1, 2, … turns.

@@ -35,6 +35,9 @@ def execute(args: argparse.Namespace) -> int:
 
     Returns:
         The exit code: 0 if every episode of every run has a result, 1 if not, 130 if interrupted.
+
+    Raises:
+        UsageError: Two runs would have the same folder, or an agent cannot run its tasks.
     """
     folder = args.out or str(Path("runs") / time.strftime("%Y%m%d-%H%M%S-sweep"))
     specs = list(_combinations(args, folder))
@@ -168,7 +171,7 @@ def _skill_pairs(
 
     Returns:
         For each group of such runs, the first run (the baseline), and a list of the other runs with
-        their comparisons. A run without a common task is omitted.
+        their comparisons. A run that shares no task with the baseline is omitted.
     """
     runs_by_spec: dict[str, list[Run]] = {}
     for spec, agent_run in zip(specs, runs, strict=True):

@@ -58,11 +58,11 @@ class _ValidationProgress(Watcher):
         self._unsolved_tasks: set[str] = set()
         self._guessed_tasks: set[str] = set()
         self.guesses_by_trial: Mapping[int, Guess] = {}
-        """Number of a trial → the guess that the trial submits. A guess is a solution that should
-        fail, unless its role permits success."""
+        """Number of a trial → the guess that the trial submits; the trials of gold have no guess. A
+        guess is a solution that should fail, unless its role or chance permits success."""
 
     def episode(self, episode: Episode) -> None:
-        """Count the task of a finished trial as faulty if gold failed, or if a guess succeeded."""
+        """Count a finished trial's task as faulty if gold failed, or a wrong answer succeeded."""
         guess = self.guesses_by_trial.get(episode.epoch)
         if guess is None and not episode.success:
             self._unsolved_tasks.add(episode.task_id)

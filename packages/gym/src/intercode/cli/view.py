@@ -41,7 +41,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Serve the page until the user presses Ctrl-C; return the exit code 0.
+    """Print the page's address, and serve it until the user presses Ctrl-C; return exit code 0.
 
     Raises:
         UsageError: The folder ``runs/`` does not exist, or the port is not available.

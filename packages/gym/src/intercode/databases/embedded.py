@@ -1,8 +1,8 @@
 """SQLite and DuckDB: embedded engines, which run in worker processes inside sandboxes.
 
 A hostile statement reaches the sandbox's limits, never the host. A session starts on a pristine
-file in sealed memory, which all workers share. Only a session that writes makes a copy of the file,
-in the sandbox's own memory file system. The worker's code is in `intercode.databases.inside`.
+file, usually in sealed memory, which all workers share. Before its first write, a session copies
+the file to the sandbox's own file system. The worker's code is in `intercode.databases.inside`.
 """
 
 from __future__ import annotations
@@ -122,7 +122,12 @@ def _duckdb_file(source: Source, options: EngineOptions) -> Path:
 
 
 class EmbeddedEngine:
-    """An engine whose sessions run in workers; see `databases.base.DatabaseEngine`."""
+    """An engine whose sessions run in workers; see `databases.base.DatabaseEngine`.
+
+    Args:
+        library: The properties of SQLite or DuckDB.
+        options: The engine's options.
+    """
 
     def __init__(self, library: EngineTraits, options: EngineOptions) -> None:
         self.name = self.dialect = library.name
@@ -263,7 +268,7 @@ class EmbeddedDatabaseSession:
             outcome, self._written, is_exhausted = _outcome(answer)
         except (TypeError, ValueError) as error:
             raise DatabaseError(f"the database process sent a malformed reply: {error}") from error
-        # The statement has used up the memory, so the next statement would fail or wait for it.
+        # The action has used up the worker's memory, so the next statement could fail or hang.
         if is_exhausted:
             self._is_stale = True
             return replace(outcome, restarted=True)
@@ -283,7 +288,7 @@ class EmbeddedDatabaseSession:
                 self._check_not_stopped()
                 self._is_stale = True
                 with self._lock:
-                    # The call raises if this request has not caused the loss.
+                    # The call raises if the sandbox was lost, too.
                     self._restart()
                 raise OutputLimitError(f"the state cannot be read: {error}") from error
         try:
@@ -384,7 +389,7 @@ class EmbeddedDatabaseSession:
                 raise DatabaseError("interrupted from another thread")
 
     def _outcome_after_restart(self, failure: Failure, timed_out: bool = False) -> ActionOutcome:
-        """Restart the worker that an action has ended; return the action's outcome.
+        """Restart the worker that an action has ended or blocked; return the action's outcome.
 
         Args:
             failure: The failure of the action.
@@ -437,8 +442,8 @@ class EmbeddedDatabaseSession:
                 return
         try:
             if self._written or self._is_stale or self._worker.has_pending_answer:
-                # A worker whose session has only read is pristine. In all other cases only a new
-                # worker is.
+                # A worker whose session has only read is pristine. In all other cases the worker
+                # needs a new process.
                 self._worker.restart()
             self._worker.request(("close",), _CLOSE_SECONDS, 0)
         except SandboxError:
@@ -508,7 +513,15 @@ class WorkerRefusedError(DatabaseError):
 
 
 class EmbeddedWorker:
-    """A worker process in its own sandbox, which serves one session at a time."""
+    """A worker process in its own sandbox, which serves one session at a time.
+
+    Args:
+        sandbox: The sandbox; `close` ends it.
+        module: The preloaded module whose ``main`` the process runs.
+
+    Raises:
+        SandboxError: The process cannot be started.
+    """
 
     def __init__(self, sandbox: SandboxBackend, module: str) -> None:
         self.sandbox = sandbox
@@ -530,7 +543,7 @@ class EmbeddedWorker:
         Args:
             message: The operation and its arguments.
             seconds: The time limit of the response.
-            size: Maximum weight of the response's values; see `wire.frame_limit`.
+            size: Maximum weight of the response's values, as `inside.worker.Collector` counts it.
             fds: Descriptors to send with the request.
 
         Raises:
@@ -608,7 +621,7 @@ class EmbeddedWorker:
 
 
 class PristineFile:
-    """A database file to which no process can write; the last reference closes it."""
+    """A database file to which no process in a sandbox can write; the last reference closes it."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -620,8 +633,8 @@ class PristineFile:
         """Return a file's content as a pristine file.
 
         The content is copied to sealed memory. A file of more than 512 MiB is used without a copy,
-        under two conditions. The host runs as root, and the users of sandboxes can read the file
-        but not write to it.
+        under two conditions. This process runs as root, and the users of sandboxes can read the
+        file but not write to it.
         """
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         status = os.fstat(fd)
@@ -676,7 +689,10 @@ def _make_saved_file(memfd: int, max_bytes: int) -> PristineFile:
 
 
 def shorten_names(names: Sequence[str], max_count: int = 10) -> str:
-    """Return names as one text: the first `max_count` names, each cut to 100 characters."""
+    """Join names into one text: the first `max_count`, each cut to 100 characters, and a count.
+
+    The count is the number of omitted names, if any.
+    """
     shown_names = [f"{name[:100]}…" if len(name) > 100 else name for name in names[:max_count]]
     omitted_count = len(names) - len(shown_names)
     return ", ".join(shown_names) + (f", and {omitted_count} more" if omitted_count else "")

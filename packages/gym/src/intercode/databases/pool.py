@@ -28,7 +28,8 @@ class ResourcePool(Generic[KeyT, ResourceT]):
 
     Args:
         close_resource: Discards a resource. The pool calls this function on any thread.
-        max_idle: The most idle resources. If the number is exceeded, the oldest is discarded.
+        max_idle: The most idle resources of all keys together. If the number is exceeded, the
+            oldest is discarded.
         is_usable: Returns whether an idle resource can still be used.
     """
 
@@ -91,13 +92,16 @@ class ResourcePool(Generic[KeyT, ResourceT]):
     def replace(
         self, key: KeyT, resource: ResourceT, make_resource: Callable[[], ResourceT]
     ) -> None:
-        """Discard a used resource and create its replacement, both in the background."""
+        """Discard a used resource and create its replacement, both in the background.
+
+        A closed pool discards the resource at once, and creates none.
+        """
         with self._condition:
             queued = not self._closed
             if queued:
                 self._refill_counts[key] += 1
-                # The refill is done first: a session may wait for the new resource, but not for the
-                # end of the old resource.
+                # The refill is first: the next session can use the new resource, but no session
+                # needs the end of the old resource.
                 self._jobs.append(partial(self._refill, key, make_resource))
                 self._jobs.append(partial(self._close_resource, resource))
                 if self._thread is None:

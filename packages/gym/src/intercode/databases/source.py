@@ -1,7 +1,7 @@
 """Sources of databases: files with the pristine content, found by the database's name.
 
-A task names its database (`Task.db`). The dataset names the folder or file in which all its
-databases are.
+A task names its database (`Task.db`). The dataset, or the option ``databases``, names the folder or
+file that holds the databases of all its tasks.
 """
 
 from __future__ import annotations
@@ -54,14 +54,16 @@ def find(location: str | Path, name: str | None = None) -> Source:
     """Return the source of a database.
 
     Args:
-        location: A folder or a file. A folder holds ``NAME.sqlite``, ``NAME/NAME.sqlite`` (the
-            layout of Spider and BIRD), ``NAME.duckdb`` or ``NAME.sql``. A file is one of these, or
-            a dump that includes the database.
-        name: The name of the database; None: the only database of `location`. The name of a single
-            database file is its stem.
+        location: A folder or a file. A folder holds ``NAME.sqlite`` or ``NAME/NAME.sqlite`` (the
+            layout of Spider and BIRD). Other endings are ``.sqlite3``, ``.db``, ``.duckdb`` and
+            ``.sql``; the first existing file is used. A file is a database file, a script, or a
+            dump that includes the database.
+        name: The name of the database; a folder requires a name. None: the only database of a
+            file. The name of a single database file is its stem.
 
     Raises:
-        TaskError: No database matches, or several do.
+        TaskError: No database matches, or the name is missing for a folder or for a dump of
+            several databases.
     """
     location = Path(location)
     if location.is_dir():

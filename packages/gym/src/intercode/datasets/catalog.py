@@ -1,9 +1,9 @@
 """Catalogue of datasets: titles, licences, versions, and the authors' archives.
 
-The authors of the datasets publish no checksums. The checksums in this catalogue are those of the
-archives that many people have fetched. If the authors replace an archive, its checksum does not
-match, and the download fails. The user then inspects the new archive, and passes its checksum with
-``--checksum``.
+The authors of the datasets publish no checksums. The checksums in this catalogue were computed from
+the archives at their addresses when the entries were written. If the authors replace an archive,
+its checksum does not match, and the download fails. The user then inspects the new archive, and
+passes its checksum with ``--checksum``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class DatasetEntry:
     title: str
     licence: str
     home: str
-    """The address of the dataset's page; empty for a bundled dataset."""
+    """The address of the dataset's page; empty if the dataset needs no download."""
     url: str = ""
     """The address of the archive; empty if the archive has no stable address."""
     sha256: str = ""
@@ -35,11 +35,11 @@ class DatasetEntry:
     package: str = ""
     """The Python package that contains the dataset; empty if no package contains it."""
     version: int = 1
-    """The version of a bundled dataset's tasks."""
+    """The version of a bundled dataset's tasks; without a meaning for other datasets."""
 
     @property
     def bundled(self) -> bool:
-        """Whether the dataset comes with InterCode."""
+        """Whether the dataset needs no download: it is bundled, or registered by the user."""
         return not self.home
 
 
@@ -178,7 +178,7 @@ VERSIONS = {entry.name: entry.version for entry in _ENTRIES if entry.bundled} | 
 }
 """Name of a bundled dataset, or of a dataset with reviewed golds → its version.
 
-Increase the version when a task, its files or its gold change.
+Increase the version when a task, its files, its gold or its review change.
 """
 
 

@@ -1,7 +1,7 @@
 """Download of datasets, and safe unpacking of their archives.
 
-A dataset is downloaded and unpacked in a temporary folder, and loaded there as a test. Only then it
-moves to the folder that its loader searches::
+A dataset is downloaded and unpacked in a temporary folder, and loaded there as a test. Only then
+is the dataset moved to the folder that its loader searches::
 
     ROOT/datasets/NAME          complete, or absent
     ROOT/datasets/.NAME.part/   download in progress
@@ -64,8 +64,9 @@ def fetch(
             an address for the dataset.
         origin: A replacement for the catalogue's address: another URL of the archive, the path of
             the archive, or a folder with the dataset. The cache then has a link to the folder.
-        sha256: The digest of the archive in hexadecimal; empty: the catalogue's digest for a
-            download from the catalogue's address, otherwise no verification.
+        sha256: The digest of a downloaded archive in hexadecimal; empty: the catalogue's digest for
+            a download from the catalogue's address, otherwise no verification. Without effect if
+            `origin` is a local path.
         force: Whether to fetch a dataset again that the cache has.
         report_line: A function that receives a line of text at each step.
         progress: A callback that receives the progress of the download.
@@ -156,14 +157,15 @@ def _load(name: str, root: Path) -> Dataset:
 def unpack(archive: Path, folder: Path, limit: int = LIMIT) -> None:
     """Unpack an untrusted ZIP or TAR archive.
 
-    A ZIP archive of databases within the archive (``*databases.zip``) is unpacked, too. Only plain
-    files are unpacked, and only into the folder. An archive is refused if a member is a link or a
-    device, is encrypted, or has a path outside the folder. An archive is also refused if it has
-    more than 200,000 members, or more bytes than `limit`. Modes, owners and times are ignored.
+    A ZIP archive of databases within the archive (``*databases.zip``) is unpacked, too. Only
+    folders and plain files are unpacked, and only into `folder`. An archive is refused if a member
+    is a link or a device, is encrypted, or has a path outside the folder. An archive is also
+    refused if it has more than 200,000 members, or more bytes than `limit`. Modes, owners and times
+    are ignored.
 
     Args:
         archive: The path of the archive.
-        folder: The folder to unpack into, which must not exist.
+        folder: The folder to unpack into, which must not exist: after an error, it is removed.
         limit: The maximum number of bytes of all files together.
 
     Raises:

@@ -41,7 +41,6 @@ class BashEnv(InterCodeEnv[SandboxBackend]):
     Raises:
         TaskError: The data is malformed, or a task has neither gold nor verification.
         UsageError: An option is unknown or invalid.
-        SandboxUnavailableError: This machine does not permit the sandbox.
     """
 
     name: ClassVar[str] = "bash"

@@ -1,9 +1,9 @@
 """Recipes: Dockerfiles that describe a task's workspace, for other tools.
 
-The built image has the files of `Stage.open`, with three exceptions. The image ``host`` is local to
+The built image has the files of `Stage.open`, with four exceptions. The image ``host`` is local to
 this machine and cannot be exported: ``base`` replaces it. For an image that is a Debian suite, the
-recipe begins with Docker's image of that suite, whose selection of packages differs. Timestamps
-differ.
+recipe begins with Docker's image of that suite, whose selection of packages differs. The layers of
+an agent (`SandboxStage.layers`) are left out. Timestamps differ, including a task's ``ages``.
 """
 
 from __future__ import annotations
@@ -234,8 +234,8 @@ class RecipeWriter:
         """Add the task's files and setup, and return the recipe.
 
         Args:
-            directory: The directory of the setup and of files with relative paths, itself relative
-                to the image's working directory.
+            directory: The directory of the setup and of files with relative paths: absolute, or
+                relative to the image's working directory.
             file_contents: The task's files: path → content.
             setup: The setup command, run in `directory`; None: the task has no setup.
             limits: The resource limits of the workspace.

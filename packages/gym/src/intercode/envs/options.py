@@ -59,7 +59,7 @@ Role = Literal["identifies", "described", "presentation", "resources", "session"
 """The role of an option in a run's identity.
 
 - ``identifies``: the value is part of the identity.
-- ``described``: the value's effect is part of it, by a digest or another fact of the record.
+- ``described``: the value's effect is part of the identity, by a digest or another recorded fact.
 - ``presentation``: the value changes output or records, but nothing an agent or a reward reads.
 - ``resources``: the value changes only the speed of a run.
 - ``session``: the value may differ between the sessions of a run.
@@ -178,7 +178,7 @@ def _limit(description: str, metavar: str, **extra: Any) -> Meta:
 
 
 class LimitOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The fields of `Limits` as single options; None: the value in `limits`.
+    """The fields of `Limits` that are also single options; None: the value in `limits`.
 
     `intercode_sandbox.units.LIMITS` parses and validates the values of every source.
     """
@@ -303,7 +303,7 @@ class EnvOptions(LimitOptions, frozen=True, kw_only=True):
             An instance of this class.
 
         Raises:
-            UsageError: An option is unknown, or a value is out of bounds.
+            UsageError: `options` is of another class, an option is unknown, or a value is invalid.
         """
         if not isinstance(options, (cls, type(None))):
             raise UsageError(f"options must be {cls.__name__}, not {type(options).__name__}")
@@ -499,7 +499,8 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
         """Parse a value from the command line.
 
         Raises:
-            ValueError: The value has the wrong type, is out of bounds, or is not finite.
+            ValueError: The value has the wrong type, is out of bounds or not finite, or is not
+                among `choices`.
         """
         value: Any = text
         if bool in self.kinds and text in ("true", "false"):
@@ -569,7 +570,7 @@ def list_class_options(kind: type[msgspec.Struct]) -> dict[str, Option]:
 def list_constructor_options(kind: Callable[..., Any]) -> dict[str, Option]:
     """List the options of an environment's constructor by name.
 
-    Parameters that are in no class of options have no kind and no help.
+    A parameter that the class ``Options`` does not define has no kind and no help.
 
     Raises:
         UsageError: The constructor has no first parameter for the tasks.
@@ -603,7 +604,7 @@ def list_constructor_options(kind: Callable[..., Any]) -> dict[str, Option]:
 def list_text_options(kind: Callable[..., Any]) -> dict[str, Option]:
     """List the options of `list_constructor_options` that have a text form.
 
-    A parameter in no class of options has the type of its default.
+    A parameter that the class ``Options`` does not define has the type of its default.
     """
     options = {}
     for name, option in list_constructor_options(kind).items():

@@ -44,8 +44,8 @@ def _recognises(tasks: Sequence[Task]) -> bool:
 def _expected_answer(task: Task) -> tuple[str, ...]:
     """Return actions that define a function with a constant result, and submit the function.
 
-    The constant is the expected value of the task's first test. If any constant solves the task,
-    this value does.
+    The constant is the first value that the task's tests expect. If any constant solves the task,
+    this value does. If the tests name no such value, the result is empty.
     """
     return next(map(python_answer, _literals(task)), ())
 
@@ -64,7 +64,7 @@ def _literals(task: Task) -> Iterator[str]:
 
 
 class PythonEnv(InterCodeEnv[SandboxBackend]):
-    """An environment with one persistent Python per episode; observations are prompt output.
+    """An environment with one persistent Python per episode; observations show its output.
 
     The reward runs the task's tests or, without any, its verification command. The option `reward`
     replaces both.
@@ -77,7 +77,6 @@ class PythonEnv(InterCodeEnv[SandboxBackend]):
     Raises:
         TaskError: The data is malformed, or a task has neither tests nor verification.
         UsageError: An option is unknown or invalid.
-        SandboxUnavailableError: This machine does not permit the sandbox.
     """
 
     name: ClassVar[str] = "python"

@@ -87,8 +87,8 @@ class RemoteEnvironment(EpisodeEnv, ABC):
         self._refuse_options()
         super().__init__(load(data), options)
         self._begun = False
-        """Whether a remote episode runs. A reset that fails leaves none, because the reset has
-        already ended the previous episode."""
+        """Whether the last `reset` began a remote episode. After a failed `reset` no episode runs,
+        because `reset` has already ended the previous one."""
 
     def _refuse_options(self) -> None:
         """Refuse options that would silently have no effect.

@@ -102,7 +102,7 @@ class EpisodeSnapshot:
         self.close()
 
     def with_episode(self, episode: Episode, fork_numbers: Iterator[int]) -> Self:
-        """Return a snapshot with the same saved state for a fork that has no further turns.
+        """Return a snapshot with the same saved state for a fork that has executed no action.
 
         The returned snapshot stays valid when this snapshot is closed.
 

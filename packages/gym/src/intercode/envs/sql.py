@@ -46,7 +46,8 @@ class SqlEnv(InterCodeEnv[DatabaseSession]):
         **changes: Single options by name, which override `options`: see `SqlOptions`.
 
     Raises:
-        TaskError: The data is malformed, a task has no gold, or a database is missing.
+        TaskError: The data is malformed, a database is missing, or a task lacks the gold that the
+            reward needs.
         UsageError: An option is unknown or invalid.
         DatabaseError: The engine's server cannot be reached or started.
     """
@@ -100,7 +101,7 @@ class SqlEnv(InterCodeEnv[DatabaseSession]):
 
     @classmethod
     def filter_tasks(cls, tasks: Dataset, options: Mapping[str, Any]) -> tuple[Dataset, str]:
-        """Exclude the tasks whose ``metadata.engines`` does not list the selected engine.
+        """Exclude each task with a ``metadata.engines`` that does not list the selected engine.
 
         On another engine, gold may have another meaning. See `InterCodeEnv.filter_tasks`.
         """
@@ -125,7 +126,7 @@ class SqlEnv(InterCodeEnv[DatabaseSession]):
 
 
 class DatabaseStage(NoRecipe):
-    """A stage that opens database sessions; the agent's and the grader's sessions are equal.
+    """A stage that opens database sessions; agent and grader get databases with equal content.
 
     Args:
         engine: The database engine.
@@ -171,7 +172,9 @@ class DatabaseStage(NoRecipe):
         """Return the digest of the database's content, after a trial session with the engine.
 
         Raises:
-            TaskError: The engine cannot read the database, so each task on the database would fail.
+            TaskError: The database is missing, or the engine cannot read it, so each task on the
+                database would fail.
+            DatabaseError: The engine failed.
         """
         source = self.source(task)
         self.engine.open(source, self._limits).close()
@@ -182,7 +185,7 @@ class DatabaseStage(NoRecipe):
         return False
 
     def check(self, task: Task) -> None:
-        """Refuse a task that cannot run on the engine, before any session starts.
+        """Refuse a task that no SQL environment can run, before any session starts.
 
         Raises:
             TaskError: The task's database is missing, or the task has a field that no SQL task has.

@@ -148,7 +148,8 @@ def resolve_limits(task: Task, limits: Limits | None) -> Limits:
     """Merge a task's own limits with the configured ones.
 
     If a limit is configured explicitly, the lower of the task's value and the configured value
-    applies. Otherwise the task's value applies, up to `CEILINGS`.
+    applies. Otherwise the task's value applies, and a value above `CEILINGS` is refused. The task's
+    capabilities replace the configured ones, and must be among them if these are explicit.
 
     Args:
         task: The task.
@@ -156,7 +157,7 @@ def resolve_limits(task: Task, limits: Limits | None) -> Limits:
 
     Raises:
         TaskError: A limit of the task exceeds `CEILINGS`, or its capabilities exceed the
-            configured ones.
+            explicitly configured ones.
     """
     limits = limits or Limits()
     overrides = limits.overrides or ()
@@ -327,7 +328,8 @@ class SandboxStage:
         """Return the resource limits of the task's sandbox.
 
         Raises:
-            TaskError: The provider does not support the task's capabilities.
+            TaskError: As for `resolve_limits`, or the provider does not support the task's
+                capabilities.
         """
         limits, provider = resolve_limits(task, self._limits), self.provider
         capabilities = limits.capabilities
@@ -354,11 +356,11 @@ class SandboxStage:
         return "."
 
     def check(self, task: Task) -> None:
-        """Refuse a task whose image is invalid or whose capabilities are not available.
+        """Refuse a task whose image, limits or ages are invalid or not available.
 
         Raises:
-            TaskError: The task's own image is invalid or names a missing file, or the provider
-                does not support the task's capabilities.
+            TaskError: The task's own image is invalid or names a missing file, its limits or ages
+                are invalid, or the provider does not support its capabilities.
             ImageError: The image of all tasks is invalid or names a missing file.
         """
         self.limits(task)
@@ -390,7 +392,10 @@ class SandboxStage:
         return image is not None and image.digest != self.provider.digest(self.layered_image(task))
 
     def identify(self, task: Task) -> str:
-        """Return a digest of all inputs that determine a fresh sandbox for the task."""
+        """Return a digest of the inputs that determine a fresh sandbox for the task.
+
+        The ages of files are left out, because gold of a task with ages is not cached.
+        """
         facts: list[Any] = [self.digest(task), task.setup, sorted(task.files.items()), task.timeout]
         facts += [repr(self.limits(task)), self.reach(task), *self.layers]
         return hashlib.blake2b(json.dumps(facts).encode(), digest_size=16).hexdigest()
@@ -424,9 +429,9 @@ class SandboxStage:
     def recipe(self, task: Task, base: str | None = None) -> WorkspaceRecipe:
         """Return a Dockerfile that describes a sandbox for the task, for other tools.
 
-        The built image has the same files, with two exceptions: ``base`` replaces ``host``, and
-        Docker's image of a Debian suite replaces InterCode's. The Dockerfile contains neither
-        limits nor a service.
+        `intercode.envs.dockerfile_export` lists the differences between the built image and the
+        sandbox. The Dockerfile itself contains neither limits nor a service: both are fields of the
+        result.
 
         Args:
             task: The task.
@@ -434,7 +439,9 @@ class SandboxStage:
 
         Raises:
             TaskError, ImageError: As for `check`.
-            UsageError: No registry has the image; the message suggests a remedy.
+            UsageError: The image cannot be exported, for example because no registry has it; the
+                message names the reason.
+            SandboxError: The sandbox that is started to inspect the image failed.
         """
         self.check(task)
         image = self.image(task)

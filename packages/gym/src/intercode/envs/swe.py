@@ -63,7 +63,6 @@ class SweEnv(InterCodeEnv[SandboxBackend]):
         TaskError: The data is malformed. Single tasks are validated later, by `check` and `reset`,
             because a benchmark may contain tasks that this machine cannot run.
         UsageError: An option is unknown or invalid.
-        SandboxUnavailableError: This machine does not permit the sandbox.
     """
 
     name: ClassVar[str] = "swe"
@@ -163,7 +162,11 @@ class SweStage(SandboxStage):
         return "+".join([super().image(task), *self.layers])
 
     def needs(self, task: Task) -> list[str]:
-        """List the programs that the image must have, including the Python of the tests."""
+        """List the programs that the image must have.
+
+        The Python of the tests is included, unless a command runs the tests, or the task has a
+        setup, which may install Python.
+        """
         plan, programs = self.plan(task), super().needs(task)
         has_own = plan.runner != "command" and not task.setup
         return [*programs, plan.python] if has_own else programs
@@ -171,7 +174,8 @@ class SweStage(SandboxStage):
     def digest(self, task: Task) -> str:
         """Return the digest of the content of the task's image and repository.
 
-        The digest is equal on every machine.
+        Equal content has an equal digest on every machine: the digest of the repository layer, a
+        tarball in this machine's cache, is not used.
         """
         self.provider.digest(self.image(task))  # this call builds the image if necessary
         base_digest = self.provider.digest(super().image(task))

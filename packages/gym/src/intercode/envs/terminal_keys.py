@@ -49,7 +49,8 @@ def encode_keys(keys: str) -> bytes:
     """Return the bytes that a terminal sends for keys, at most 4096.
 
     Args:
-        keys: Quoted texts and key names, in the syntax of ``tmux send-keys``.
+        keys: Texts in quotes and names of keys, as for ``tmux send-keys``. Unlike tmux, the
+            function refuses an unquoted word that is no key.
 
     Raises:
         ActionError: The syntax is invalid, a key is unknown, or the bytes are too many.
@@ -176,7 +177,7 @@ def add_keys_tool(
         The new opener and the new traits.
 
     Raises:
-        UsageError: The environment's language is not ``bash``, or a Python package is missing.
+        UsageError: The environment's language is not ``bash``, or the package pyte is missing.
     """
     if traits.language != "bash":
         raise UsageError(f"keys=True is for environments with a shell, not for {traits.language}")

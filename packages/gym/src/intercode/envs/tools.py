@@ -119,7 +119,7 @@ class Tools(list[Function]):
 
     A function returns text for a model: the observation, and a note at the end of the episode. A
     call after the end does nothing and returns a note. Calls from several threads are serialised.
-    Infrastructure failures are raised.
+    Infrastructure failures are raised, as by `step`.
 
     Args:
         env: The environment, wrapped or not.
@@ -139,7 +139,7 @@ class Tools(list[Function]):
 
     @property
     def reward(self) -> float | None:
-        """The episode's reward in [0, 1], which the model must not see; None: not scored yet."""
+        """The episode's reward in [0, 1], which the model must not see; None: no score."""
         score: float | None = self._base_env.episode.reward
         return score
 
@@ -197,7 +197,7 @@ def tools(env: Any) -> list[Tool] | Tools:
 
 
 def sendable(text: str) -> str:
-    """Replace undecodable bytes and lone surrogates, which JSON cannot represent."""
+    """Replace undecodable bytes and lone surrogates, which UTF-8 cannot encode."""
     return text.encode("utf-8", "replace").decode("utf-8") if not text.isascii() else text
 
 

@@ -133,8 +133,8 @@ class AgentProvider:
     def layers(self, spec: RunSpec) -> list[str]:
         """Return the image layers that hold the agent's skills.
 
-        A run's record lists the digests of these layers as facts of the agent, not as facts of the
-        environment.
+        The layers are no facts of the environment in a run's record. The record lists the digests
+        of the skills' files as facts of the agent.
 
         Raises:
             UsageError: A skill is invalid, or the protocol is not ``default``. The protocol of 2023
@@ -152,8 +152,8 @@ class AgentProvider:
 def agent_provider(name: str) -> AgentProvider:
     """Return the provider of an agent.
 
-    Installed packages may register providers. The function imports only the module of the provider
-    that the agent's name selects.
+    Of the providers that installed packages register, the function imports only the provider that
+    the agent's name selects.
 
     Raises:
         UsageError: The agent's name refers to a file that lacks this object.

@@ -6,7 +6,8 @@ the guesses. The guesses are:
 - doing nothing, and a wrong answer,
 - constants, which ignore the task,
 - tricks with the task's verification,
-- the alternative solutions in the task's metadata.
+- the alternative solutions in the task's metadata,
+- gold with a shifted clock (`intercode.evaluate.clock_checks`).
 
 A constant that solves an SQL or Python task is a problem. The author of the task can exclude
 constants by changed copies of the database, or by further tests. A Bash task that ``true`` solves
@@ -49,7 +50,7 @@ WAIT_FIELD = "waited"
 """The field of an episode's metadata with the seconds by which `validate` delayed a trial of gold.
 The delay lets the two trials of gold see different times."""
 SLOW_SHARE = 0.25
-"""The share of the time limit above which an action of gold counts as slow."""
+"""The share of the time limit above which an action of gold, or its tests, count as slow."""
 _MAX_OBSERVATION = 1000
 _MAX_TEXT = 160
 _MAX_NAMES = 5
@@ -79,7 +80,7 @@ def guesses(env: str, tasks: Sequence[Task] = ()) -> Mapping[int, Guess]:
 
     Args:
         env: The environment's name.
-        tasks: The tasks to try.
+        tasks: The tasks to try, which determine the tricks, alternative solutions and clock shifts.
     """
     traits = find_traits(env)
     verified = any(task.verification is not None for task in tasks)
@@ -110,7 +111,7 @@ class Problem:
 
     - ``gold``: Gold does not solve the task.
     - ``free``: A guess solves the task.
-    - ``varies``: Gold's result varies from run to run.
+    - ``varies``: Gold's result varies from run to run, or with the sandbox provider or engine.
     - ``clock``: Gold's result depends on the clock, but the task's metadata does not say so.
     - ``refused``: An alternative solution does not solve the task.
     - ``leak``: The agent can read the fix of a repository task.
@@ -126,7 +127,7 @@ class Problem:
     - ``steered``: A submission can change a test's expected value.
     - ``setup``: A line of the setup fails.
     - ``fails``: An action of gold fails.
-    - ``windows``: Lines of a program end in the manner of Windows.
+    - ``windows``: Lines of gold, setup or verification end with a carriage return.
     - ``clock``: The task depends on the time zone, or seems to depend on the clock.
     """
     problem: str
@@ -137,11 +138,11 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class SlowTask:
-    """A task with gold near the time limit."""
+    """A task whose gold takes more than the share `SLOW_SHARE` of the time limit."""
 
     task_id: str
     seconds: float
-    """The time of gold's slowest action, or of its tests."""
+    """Seconds of gold's slowest action, or of its tests if these take longer."""
     limit: float
     suggested_timeout: float
     """A time limit with a margin, in seconds."""
@@ -153,7 +154,7 @@ class GoldUsage:
 
     task_id: str
     seconds: float
-    """The time of gold's slowest action, or of its tests."""
+    """Seconds of gold's slowest action, or of its tests if these take longer."""
     memory: int | None
     """The peak memory of gold's sandbox in bytes, including written files; None: not measured."""
     suggested_timeout: float
@@ -245,7 +246,7 @@ def _unscored_trials(task: Task, trials: Trials) -> Iterator[Problem]:
 
 
 def _shortfall(trial: Trial) -> str:
-    """Return the reason why a solution is not solved; empty: it scores 1.0, or has no score."""
+    """Return the reason why a trial's solution fails; empty: no failure, or no score."""
     if trial.reward is None or (trial.reward == 1.0 and not trial.patch_error):
         return ""
     if trial.patch_error:
@@ -256,7 +257,7 @@ def _shortfall(trial: Trial) -> str:
 
 
 def _failing_golds(task: Task, trials: Trials) -> Iterator[Problem]:
-    """Report gold that does not score 1.0."""
+    """Report gold that is missing, does not score 1.0, or has a patch that does not apply."""
     if not task.gold:
         yield Problem(task.task_id, "gold", "it has no gold, so no solution is known")
         return
@@ -268,9 +269,10 @@ def _failing_golds(task: Task, trials: Trials) -> Iterator[Problem]:
 
 
 def _free_guesses(task: Task, trials: Trials) -> Iterator[Problem]:
-    """Report guesses that score 1.0."""
+    """Report wrong guesses that score 1.0, except those that may be right by chance."""
     for trial_number, trial in sorted(trials.items()):
-        # If doing nothing solves a task, every constant also solves the task, and is not reported.
+        # If doing nothing solves a task, most later guesses solve the task, too. Their reports
+        # would add nothing.
         should_report = trial_number < FIRST_CONSTANT or not _is_free(trials.get(NOOP))
         if trial.guess is None or trial.guess.role in ("alternative", "clock"):
             continue
@@ -307,9 +309,9 @@ def _varying_results(task: Task, trials: Trials) -> Iterator[Problem]:
     first_trial, second_trial = trials.get(GOLD), trials.get(GOLD_REPEAT)
     if first_trial is None or second_trial is None:
         return
-    # The reward of such a task compares the trial with gold, which the reward runs at about the
-    # same time. A reward of 1.0 shows that both runs were equal. If a later run differs, the cause
-    # is the clock, not chance.
+    # Without verification and tests, the reward compares the trial with gold, which the reward runs
+    # at about the same time. A reward of 1.0 shows that both runs were equal. If a later run
+    # differs, the cause is the clock, not chance.
     if first_trial.reward == 1.0 and not task.verification and not task.tests:
         yield from find_variation(
             task, first_trial, second_trial, "an odd number of seconds later", "with the clock"
@@ -321,7 +323,7 @@ def _varying_results(task: Task, trials: Trials) -> Iterator[Problem]:
 
 
 def _clock_effects(task: Task, trials: Trials) -> Iterator[Problem]:
-    """Report gold that differs with a shifted clock."""
+    """Report gold whose result differs with a shifted clock."""
     for problem in _find_clock_effect(task, trials, TIMES):
         text = (
             f"{problem.problem}; if its text depends on the clock, mark the task (metadata 'clock')"
@@ -332,13 +334,13 @@ def _clock_effects(task: Task, trials: Trials) -> Iterator[Problem]:
 def _find_clock_effect(
     task: Task, trials: Trials, clock_moves: Sequence[ClockShift]
 ) -> Iterator[Problem]:
-    """Report the first of several clock shifts that makes a difference."""
+    """Report the first of several clock shifts that changes gold's result."""
     trials_by_name = {
         trial.name: replace(trial, observations=trial.observations[1:]) for trial in trials.values()
     }
     base = trials_by_name.get(UNCHANGED_CLOCK.name)
     if base is None or not base.guess or not base.guess.actions(task):
-        # The task is marked as dependent on the clock, or the clock cannot be shifted.
+        # The task has no gold or is marked as dependent on the clock, or no clock can be shifted.
         return
     if any(_varying_results(task, trials)):
         return
@@ -493,7 +495,7 @@ def _steered_asserts(task: Task, trials: Trials) -> Iterator[Problem]:
 
 
 def _windows_line_ends(task: Task, trials: Trials) -> Iterator[Problem]:
-    """Report scripts with Windows line ends, in which Bash executes the carriage return, too."""
+    """Report scripts with Windows line ends: for Bash, the carriage return is part of a command."""
     scripts_by_field = {
         "gold": task.gold,
         "setup": (task.setup,),
@@ -523,7 +525,12 @@ def usage(task: Task, trials: Trials, memory: int | None) -> GoldUsage:
     """Return the resources that gold uses.
 
     The time of gold's tests is an estimate: the time outside actions in gold's trial, minus the
-    same time in the trial that does nothing. In that trial the tests fail.
+    same time in the trial that does nothing. The tests of the latter usually fail early.
+
+    Args:
+        task: The task.
+        trials: The trials of the task.
+        memory: The peak memory of gold's sandbox in bytes; None: not measured.
     """
     gold_trials = [
         trials[trial_number] for trial_number in (GOLD, GOLD_REPEAT) if trial_number in trials
@@ -535,7 +542,13 @@ def usage(task: Task, trials: Trials, memory: int | None) -> GoldUsage:
 
 
 def find_slow_tasks(task: Task, gold_usage: GoldUsage, timeout: float) -> Iterator[SlowTask]:
-    """Report gold whose actions, or tests, come near the time limit."""
+    """Report gold whose slowest action, or tests, exceed a share of the time limit (`SLOW_SHARE`).
+
+    Args:
+        task: The task.
+        gold_usage: The resources that gold uses.
+        timeout: The time limit of an action, in seconds, for a task without its own limit.
+    """
     limit = timeout if task.timeout is None else task.timeout
     if gold_usage.seconds > SLOW_SHARE * limit:
         yield SlowTask(

@@ -224,8 +224,10 @@ def run_episode(
         AgentError: The agent raised, or returned a value that is not an action.
         ModelError: The agent's model gave no answer.
         UsageError: The agent cannot act in this environment.
+        TaskError, ImageError: The task's workspace cannot be opened.
         SandboxError: The sandbox died.
         RewardError: The reward could not judge the result.
+        EpisodeStop: The run stops immediately.
     """
     resources = resources or SharedResources()
     call_permits = resources.calls
@@ -417,7 +419,7 @@ def unserialisable_episode(episode: Episode) -> Episode:
     """Return the record of an episode that JSON cannot represent: an error that names the field.
 
     Args:
-        episode: The episode; fields that cannot be written become empty.
+        episode: The episode; this function empties the fields that cannot be written.
     """
     locations = []
     for index, turn in enumerate(episode.turns):

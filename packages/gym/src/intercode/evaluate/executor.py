@@ -1,7 +1,7 @@
 """Executors of a run's episodes: threads of this process, or other machines.
 
-A job is one attempt at one task. An `Executor` starts the jobs of a `PreparedRun`, and returns a
-`Runs` object, which yields the recorded episodes. `Threads` is the default executor.
+A job is one attempt at one task. An `Executor` returns the jobs of a `PreparedRun` as a `Runs`
+object, which runs them and yields the recorded episodes. `Threads` is the default executor.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class PreparedRun:
     budget: Budget | None = None
     """The cost and tokens that models may use; None: the agent has its own budget."""
     record: Callable[..., None] = _discard
-    """Writes episodes to the run's folder, and returns when the episodes are safely on disk."""
+    """Records episodes, by default nowhere. For a run with a folder, the function returns when the
+    episodes are on the disk."""
 
     def orders(self, resources: SharedResources | None = None) -> Orders:
         """Return the instructions for workers in this process.
@@ -89,10 +90,10 @@ class Executor(Protocol):
         """
 
     def start(self, jobs: Sequence[Job], prepared_run: PreparedRun) -> Runs:
-        """Start the jobs, in the given order as far as possible, and return the running jobs.
+        """Return the jobs as an object whose method `run` yields the episodes.
 
-        The returned object yields the episodes. Before an episode is yielded, the caller's process
-        has recorded the episode by `PreparedRun.record`.
+        The jobs start in the given order as far as possible, at the latest with `run`. Before an
+        episode is yielded, the caller's process has recorded the episode by `PreparedRun.record`.
         """
 
 
@@ -103,7 +104,7 @@ class Threads:
         """Accept any spec."""
 
     def start(self, jobs: Sequence[Job], prepared_run: PreparedRun) -> WorkerPool:
-        """Start the agent's model server, if any, and the threads; see `Executor.start`."""
+        """Start the agent's model server, if any; the threads start later, in `WorkerPool.run`."""
         if jobs:
             prepared_run.agent.start()
         return WorkerPool(jobs, prepared_run.orders(), prepared_run.plan.spec.run_options.workers)

@@ -1,7 +1,7 @@
-"""A search for gold in everything that a task's agent can read before its first action.
+"""A search for gold in the texts and files that a task's agent can read before its first action.
 
-`leaks` searches the query, environment variables, processes, changed files and the image's layers.
-`leak_fixes` searches for the code of a repository's fix.
+`leaks` searches the query, environment variables, processes, changed files and the layers that a
+task's image adds to its base. `leak_fixes` searches for the code of a repository's fix.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _WRITE_UP_PATTERN = re.compile(
 _LAYERED_SCHEMES = ("oci", "docker", "docker-daemon")
 """Schemes of base images with many layers."""
 # The command prints the command lines and environment variables of processes. The programs ``env``
-# and ``ps`` are not used, because an image may lack both. The kernel hides the data of other users'
-# processes from the command, as from the agent.
+# and ``ps`` are not used, because an image may lack both. The command has the agent's privileges,
+# so the kernel hides the same data from the command as from the agent.
 _PROCESSES = "cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ 2>/dev/null"
 
 
@@ -59,12 +59,14 @@ class Leak:
 
 
 def leaks(task: Task, workspace: object, image: str, *, flags: bool) -> list[Leak]:
-    """Return the locations where a task's gold can be read, except those of ``metadata.flag_in``.
+    """Return the locations where a task's gold can be read.
 
     The function searches the query. In a sandbox, the search includes environment variables,
     processes, changed files, and the layers that the image adds to its base image. A file whose
-    name is typical of a write-up counts as a leak, whatever its content. For a repository task,
-    `fix_leaks` also searches the whole sandbox for the code of the fix.
+    name is typical of a write-up counts as a leak, unless the file is empty or unreadable. For a
+    repository task, `fix_leaks` searches the whole sandbox for the code of the fix instead of the
+    layers. If the texts exceed `LIMIT`, an entry reports that only a part was searched.
+    Locations that match a pattern in the task's ``metadata.flag_in`` are omitted.
 
     Args:
         task: The task.
@@ -202,7 +204,7 @@ def _names(value: object) -> list[str]:
 
 
 def _readable_texts(task: Task, workspace: object, image: str) -> Iterator[tuple[str, bytes]]:
-    """Yield name and content of each text that an agent can read."""
+    """Yield name and content of each text that `leaks` searches."""
     yield "query", encode(task.query)
     if not isinstance(workspace, SandboxBackend):
         return

@@ -75,10 +75,10 @@ class LanguageAgentProvider(AgentProvider):
 
 
 def _check_context(spec: RunSpec) -> None:
-    """Refuse ``--context`` for an environment without an overview.
+    """Refuse ``--context`` for an environment whose contents no command lists.
 
     Raises:
-        UsageError: The environment has no overview of its content.
+        UsageError: The environment is remote, or its traits have no action that lists contents.
     """
     context, env = spec.agent.context, spec.env
     traits = find_traits(env.name, env.protocol)

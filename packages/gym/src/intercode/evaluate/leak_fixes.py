@@ -2,8 +2,8 @@
 
 The search looks for gold's added lines in files, in archives, and in every git object, reachable or
 not. Archives are wheels, eggs, zip files and tarballs, including those in pip's cache. Compiled
-files are compared function by function. Short lines do not count, and lines that tracked files at
-the task's base commit contain do not count either.
+files are compared function by function, and by the words that only gold has. Lines that tracked
+files already contain do not count. Short lines count only if gold adds no long line to a file.
 """
 
 from __future__ import annotations
@@ -102,7 +102,11 @@ class FixLeakScan:
     remaining_bytes: int = MAX_TOTAL_SIZE
 
     def run(self) -> Iterator[tuple[str, str]]:
-        """Yield path and description of each location where the code of a fix can be read."""
+        """Yield path and description of each location where the code of a fix can be read.
+
+        If the files exceed `MAX_TOTAL_SIZE`, a last entry, with the path ``/``, reports that only a
+        part was searched.
+        """
         for gold in self.task.gold:
             self.added_lines += _added_lines(gold)
         self._drop_base_lines()
@@ -142,7 +146,7 @@ class FixLeakScan:
             yield path, f"the lines that gold adds are in {location}"
 
     def _drop_base_lines(self) -> None:
-        """Remove from `added_lines` the lines that tracked files already contain."""
+        """Remove from `added_lines` the lines of tracked files; keep the longest of the others."""
         gold_lines = b"\n".join(
             line for file_lines in self.added_lines for line in file_lines.lines
         )

@@ -188,7 +188,10 @@ def differences(
 def find_machine_drift(
     all_differences: Collection[Difference], recorded_manifest: Mapping[str, Any]
 ) -> list[Difference]:
-    """Return the differences that only reflect changes of this machine and its image ``host``."""
+    """Return the differences that only reflect changes of this machine and its image ``host``.
+
+    The list is empty if the recorded run did not use the image ``host``.
+    """
     images = (recorded_manifest.get("env") or {}).get("images") or {}
     if not any(_canonical_name(name).partition("+")[0] == HOST for name in images):
         return []
@@ -245,7 +248,8 @@ def refuse_other_run(
     """Refuse to mix two different runs in one folder.
 
     Raises:
-        RecordError: The runs differ; the message names each differing setting with both values.
+        RecordError: The runs differ in the facts of the sections `RUN`, or in the reward of a
+            rescored run. The message names each fact with both values, or the changed file.
     """
     run_differences = [
         entry
@@ -366,7 +370,7 @@ def _of_session(session: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_folders(images: Mapping[str, Any]) -> dict[str, Any]:
-    """Remove this machine's folders from the images' names."""
+    """Remove this machine's folders from the images' names, unless two names become equal."""
     names = {name: _FOLDERS.sub("", _canonical_name(name)) for name in images}
     if len(set(names.values())) < len(names):
         return dict(images)

@@ -118,8 +118,8 @@ def replay(
         resources: The limits on concurrency; see `run_episode`.
 
     Raises:
-        NotReproducibleError: An observation differs, a recorded action ran into the time limit, or
-            the record contains none of the actions of an external agent.
+        NotReproducibleError: An observation or the episode's end differs, a recorded action ran
+            into the time limit, or the record contains no action of an external agent.
         InterCodeError: As for `run_episode`.
     """
     # An external agent acts in the sandbox by itself, so a record without turns may hide changes.

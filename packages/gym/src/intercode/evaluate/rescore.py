@@ -151,19 +151,21 @@ def rescore(
     Args:
         run: The recorded run's folder.
         dataset: The run's tasks.
-        reward: The new reward: a function, its name, or ``reward.py:score``; a judge, which
-            `env_factory` also gives to its environments; None: the environment's own reward.
+        reward: The new reward: a function, the name of a registered reward, or
+            ``reward.py:score``; a judge; None: the environment's own reward. `env_factory` also
+            gives a judge to its environments.
         env_factory: Makes an environment with the new reward and otherwise the recorded options.
             If actions must be replayed, each worker calls this function.
         out: The new run's folder; None keeps the episodes in memory.
         workers: Threads, each with its own environment.
-        settings: Returns the facts that identify the environment, as for `evaluate`. The function
-            is called once, before the first environment is made, and its result is compared with
-            the record.
+        settings: Returns the facts that identify the environment, as for `evaluate`. Only if
+            actions must be replayed, the function is called, once, before the first environment is
+            made. Its result is compared with the record.
         every_turn: Whether every turn is scored; None: as recorded.
         progress: Observes the work.
         max_retries: The number of new attempts at an episode after sandbox failures.
-        context: Returns further facts for the new record (``sandbox``, ``tools``); called once.
+        context: Returns further facts for the new record (``sandbox``, ``tools``); called when
+            `settings` is called.
         accept: Names of facts that may differ from the record; see
             `intercode.evaluate.manifest_diff`.
         trust: Whether the record may name an environment of an installed package whose module is
@@ -178,7 +180,8 @@ def rescore(
         DriftError: The tasks or the environment differ from the record.
         RecordError: The run cannot be read, or `out` holds another run.
         TaskNotFoundError: A recorded task is not in the dataset.
-        UsageError: The reward does not exist, or a necessary replay is impossible.
+        UsageError: The reward does not exist, or a necessary replay is impossible. Or `run` is
+            itself a rescored run or equals `out`, or a number is out of range.
         RunLockedError: Another process is writing to `out`.
     """
     if workers < 1 or max_retries < 0:
@@ -294,8 +297,8 @@ class _RescoreRunner:
     def needs_sandbox(self) -> bool:
         """Return whether the reward needs the sandbox.
 
-        The reward is called on the record of the first episode that was not skipped. The
-        placeholder for the sandbox shows whether the reward accesses the sandbox.
+        Unless the answer is known, the reward is called on the record of the first episode that was
+        not skipped. The placeholder for the sandbox shows whether the reward accesses the sandbox.
         """
         for job in self._jobs():
             if self._reward is None:
@@ -495,7 +498,7 @@ def _record_reward(
 
 
 def _score_sandbox(task: Task, episode: Episode, sandbox: Any) -> Score:
-    """Access the sandbox, as a reward does that needs the sandbox.
+    """Access the sandbox, in place of a default reward that cannot score a record.
 
     On a record, the access raises `NeedsSandboxError`, so the episode is replayed.
     """
@@ -516,10 +519,10 @@ def _facts(reward: str | Function | Judge | None) -> dict[str, Any]:
 
 
 def _refuse_run(record: Record, target: Path | None) -> None:
-    """Refuse a run that cannot be rescored, or a forbidden target folder.
+    """Refuse a run that cannot be rescored, or a target folder that would be overwritten.
 
     Raises:
-        UsageError, RecordError: The run or the folder is unsuitable; the message gives the reason.
+        UsageError: The run is itself a rescored run, or its folder is the target folder.
     """
     folder = record.folder
     if target is not None and target.resolve() == folder.resolve():

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from intercode.models import Budget
 
 REQUESTABLE_OPTIONS = ("reward_every_turn", "max_turns", "ignore")
-"""The options of an environment that an agent may request."""
+"""The options of an environment that an agent may request, apart from ``limits`` and ``layers``."""
 _MAX_NAMES = 5
 """Maximum number of tasks that a warning names."""
 
@@ -88,6 +88,7 @@ def plan(spec: RunSpec, progress: Progress) -> Plan:
     Raises:
         UsageError: The spec's options are inconsistent.
         TaskError: The data is malformed.
+        TaskNotFoundError: The spec names a task that the dataset does not have.
         RecordError: The locked run cannot be read.
     """
     if spec.run_options.accept and not spec.run_options.locked:
@@ -119,7 +120,7 @@ def run_folder(run: str | Path) -> Path:
 
 
 def environment(spec: RunSpec) -> str:
-    """Return the environment's name.
+    """Return the name of a spec's environment, if the name is valid.
 
     Raises:
         UsageError: The name is missing or unknown.
@@ -193,7 +194,8 @@ def find_secret(*runs: str | Path | None) -> str | None:
 def narrow_dataset(spec: RunSpec, dataset: Dataset, progress: Progress) -> Dataset:
     """Remove the tasks that cannot run with the spec's options, and warn of the removal.
 
-    Further warnings name the unknown fields of tasks, and tasks with impossible test names.
+    Further warnings name a benchmark's options that are not used, the unknown fields of tasks, and
+    tasks with impossible test names.
     """
     source = None if spec.env.benchmark else dataset.source
     if source is not None and (folder := find_benchmark(source)) is not None:
@@ -228,7 +230,8 @@ class EnvironmentSetting:
     facts: dict[str, Any]
     """The facts that identify the environment, for the run's record."""
     provider: Provider | None = None
-    """The provider of the environment's sandboxes; None if tasks run in databases."""
+    """The provider of the environment's sandboxes; None: tasks run in databases or remotely, or the
+    caller made the environment's factory."""
     reward: ModelReward | None = None
     """The reward, if the reward asks a model; otherwise None."""
 
@@ -240,7 +243,7 @@ class EnvironmentSetting:
     def context(self) -> dict[str, Any]:
         """Return the facts about sandboxes and the tools in images, for the session's record.
 
-        The method starts a sandbox of each image, in which the tools print their versions.
+        The method starts a sandbox of each image's base, in which the tools print their versions.
         """
         if self.provider is None:
             return {}
@@ -435,6 +438,9 @@ def check_tasks(tasks: Sequence[Task], agent: AgentFactory) -> None:
     """Refuse an object that makes no agents, or tasks that the agent cannot try.
 
     The agent checks the tasks in the form that the agent will receive, without gold by default.
+
+    Raises:
+        UsageError: The object makes no agents, or the agent cannot try a task.
     """
     check_factory(agent)
     if isinstance(agent, SupportsTaskCheck):

@@ -71,7 +71,7 @@ class RunResult:
     """The results of a run, including those of its earlier sessions."""
 
     outcomes: list[Outcome]
-    """One outcome for each episode, by epoch, then in the dataset's order."""
+    """One outcome for each ended episode, by epoch, then in the dataset's order."""
     planned: int
     """Number of requested episodes."""
     ran: int
@@ -88,7 +88,11 @@ class RunResult:
     """The episodes, if the run has no folder."""
 
     def episodes(self) -> Iterator[Episode]:
-        """Return all episodes. If the run has a folder, episodes are read from disk one by one."""
+        """Return all episodes. If the run has a folder, episodes are read from disk one by one.
+
+        The folder also has the attempts that ended in an error and were repeated by a later
+        session.
+        """
         return iter(self.kept) if self.folder is None else read_episodes(self.folder / EPISODES)
 
     @property
@@ -103,7 +107,7 @@ class RunResult:
 
     @property
     def cut_short(self) -> bool:
-        """Whether an interrupt prevented episodes from starting or ending."""
+        """Whether an interrupt came, and some episode has no result."""
         return self.interrupted and not self.complete
 
     @property
@@ -174,7 +178,8 @@ def evaluate(
 
     Args:
         dataset: The tasks; or a `RunSpec`, which contains all other settings.
-        agent: A factory, or a name that `intercode.agents.registry.get` accepts.
+        agent: A factory, or a name that `intercode.agents.registry.get` accepts; ignored with a
+            `RunSpec`, which names its agent.
         env_factory: Makes an environment over this dataset; each worker calls it.
         progress: Observes the run.
         executor: Runs the episodes of a `RunSpec`; ``intercode_integrations.ray.Ray()`` uses a

@@ -45,7 +45,8 @@ class _Reader:
     """A reader that follows which names of a test have values that depend on the submission.
 
     Args:
-        defined_names: The names that the test itself, or Python, defines as functions or modules.
+        defined_names: The names of Python's built-in objects, and of functions, classes and modules
+            that the test defines or imports.
     """
 
     def __init__(self, defined_names: set[str]) -> None:

@@ -1,6 +1,7 @@
 """Summaries of outcomes: statistics by group, turn and attempt, and the spending of episodes.
 
-All are pure functions of `Outcome`. Episodes that ended in an error count in no rate and no mean.
+All are pure functions of `Outcome`. Episodes that ended in an error count in no mean, and in no
+rate except the rate of errors.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ _ATTEMPT_COUNTS = (1, 2, 3, 4, 5, 8, 10, 16, 20, 32, 50, 64, 100)
 class Statistics:
     """A summary of outcomes.
 
-    Rates and means are over the scored episodes; None: no episode was scored. For success and
-    reward, all forks of an attempt at a task count together as one episode.
+    Rates and means are over the scored episodes; None: no episode was scored. In the success rate
+    and the mean reward, all forks of an attempt at a task count together as one episode.
     """
 
     episodes: int
@@ -57,7 +58,7 @@ class Statistics:
     mean_reward: float | None
     reward_low: float | None
     """Lower end of the mean reward's 95 % interval (Student's t). If all rewards are in [0, 1], the
-    interval is limited to [0, 1]. None: all rewards are equal."""
+    interval is limited to [0, 1]. None: all rewards are equal, or are too few for an interval."""
     reward_high: float | None
     mean_turns: float | None
     mean_seconds: float | None
@@ -230,9 +231,10 @@ class Attempts:
 
 
 def by_attempts(outcomes: Iterable[Outcome]) -> list[Attempts]:
-    """Compute the means of pass@k and pass^k over the tasks, for each possible `k`.
+    """Compute the means of pass@k and pass^k over the tasks, for several numbers `k` of attempts.
 
-    The result is empty if each task has only one attempt.
+    The numbers are those of `_ATTEMPT_COUNTS` that some task reaches. The result is empty if each
+    task has only one scored attempt.
     """
     forks: dict[str, dict[int, list[bool]]] = {}
     scored_outcomes = [outcome for outcome in outcomes if not outcome.failed]
@@ -287,7 +289,8 @@ def _attempts(outcomes: Sequence[Outcome]) -> Sequence[Hashable] | None:
     is the attempt.
 
     Returns:
-        The clusters; None: each task has one outcome, so the outcomes are independent.
+        The clusters; None: the outcomes are independent, because each task has one outcome, or all
+        are separate attempts at the same task.
     """
     tasks = [outcome.task_id for outcome in outcomes]
     if len(set(tasks)) == 1 and _weights(outcomes) is not None:

@@ -2,8 +2,8 @@
 
 `select_tasks` selects tasks of a dataset by ids, limit and exclusion list. A person, or the command
 ``intercode validate``, writes an exclusion list to a file. In JSON, the list also states its
-dataset, its date and the version of InterCode. In plain text, each line has a task's id and the
-reason; ``#`` starts a comment.
+dataset, its date and the version of InterCode. In plain text, each line has a task's id and, if
+any, the reason; a line that begins with ``#`` is a comment.
 """
 
 from __future__ import annotations

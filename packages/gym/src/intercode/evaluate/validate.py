@@ -1,10 +1,10 @@
-"""Validation of a dataset: gold must solve every task with equal results, and guesses must not.
+"""Validation of a dataset: gold must solve every task with equal results; wrong answers must not.
 
 A trial is an episode with gold or a guess. Each task has these trials:
 
 - gold, and gold again an odd number of seconds later,
-- all `guesses`: doing nothing, a wrong answer, constants, tricks,
-- the alternative solutions in the task's metadata.
+- all `guesses`: doing nothing, a wrong answer, constants, tricks, the alternative solutions in the
+  task's metadata, and gold with a shifted clock.
 
 Afterwards the functions of `intercode.evaluate.checks` examine the trials.
 """
@@ -73,10 +73,10 @@ class Validation:
     """The number of tasks that any constant solves."""
     problems: list[Problem]
     doubts: list[Problem]
-    """The findings that a task's author may have intended; also true of `slow_tasks` and
-    `leaks`."""
+    """The findings that a task's author may have intended, apart from `slow_tasks` and `leaks`."""
     slow_tasks: list[SlowTask]
     leaks: list[Leak]
+    """All leaks; those that are a defect of the task are among `problems`, too."""
     usage: list[GoldUsage]
     """The resources that gold uses, for each task."""
     seconds: float
@@ -122,6 +122,7 @@ def validate(
         The problems, doubts and statistics.
 
     Raises:
+        TaskNotFoundError: An id in `tasks` is unknown.
         UsageError: The arguments are inconsistent.
         SandboxUnavailableError: This machine permits no sandbox.
     """
@@ -284,8 +285,8 @@ class _PrefixedAgent:
 class GoldRepeatDelay:
     """A clock that delays the two trials of a task's gold.
 
-    The trials then start an odd number of seconds apart. The delay exposes all gold whose result
-    depends on the time in whole seconds, even if only on whether the number of seconds is even.
+    The trials then start an odd number of seconds apart. The delay exposes gold whose result
+    differs from second to second, even if only between even and odd seconds.
 
     Args:
         now: Returns the seconds since 1970.
@@ -346,7 +347,7 @@ class ProbeFindings:
 
 
 class ProbingEnv(WrappedEnv):
-    """An environment that also searches for leaks, measures memory and delays gold."""
+    """An environment that also searches for leaks and failures, measures memory and delays gold."""
 
     def __init__(self, env: PlayableEnv, probe_findings: ProbeFindings) -> None:
         super().__init__(env)
@@ -356,10 +357,11 @@ class ProbingEnv(WrappedEnv):
         return getattr(self._env, name)
 
     def step(self, action: str, /) -> Step:
-        """Take an action, after the probes of the trial.
+        """Take an action, with the probes of the trial before or after the action.
 
         The search for leaks precedes the first action of the trial that does nothing. At that time
-        the sandbox is in the state in which an agent finds it.
+        the sandbox is in the state in which an agent finds it. The search for failing golds, and
+        the measurement of memory, follow the last action of gold.
         """
         episode, workspace = self.episode, getattr(self._env, "workspace", None)
         task_id, is_gold = episode.task_id, episode.epoch in (GOLD, GOLD_REPEAT)

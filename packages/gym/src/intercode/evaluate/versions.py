@@ -1,6 +1,6 @@
 """The versions of a run's scoring rules, for its ``run.json``.
 
-The module of a built-in rule defines the rule's version in the constant ``VERSION``. A custom
+The version of a built-in rule is the constant ``VERSION`` of the rule's class or module. A custom
 reward has a version if its function or class has an integer attribute ``VERSION``. Otherwise the
 digest of the reward's file identifies the reward.
 """

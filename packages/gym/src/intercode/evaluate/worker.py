@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TICK = 0.1
-"""Seconds between calls of `Progress.tick`."""
+"""Seconds of waiting for a message, after which `Progress.tick` is called."""
 SILENCE_SECONDS = 30.0
 """Seconds without an answer of the model before a run reports the delay."""
 PATIENCE = 5.0
@@ -59,7 +59,7 @@ FATAL_ERROR_NAMES = {BudgetError.__name__, ModelAccessError.__name__}
 end in the same error."""
 _FATAL_ERRORS = (SandboxUnavailableError, RecordError, UsageError)
 """The exceptions that stop the run, because every other episode would raise the same exception. Any
-other exception ends only the episode that raised it."""
+other exception ends only its episode, unless the factory of environments raised the exception."""
 _POLL_SECONDS = 0.01
 
 
@@ -67,8 +67,9 @@ class Interrupts:
     """A context that counts the signals SIGINT and SIGTERM, and wakes the main thread.
 
     For each signal, the handler puts a message into the queue `messages`, on which the main thread
-    waits. A signal handler may call `SimpleQueue.put` at any moment; no other method to wake the
-    main thread permits this. Outside the main thread the context catches no signal.
+    waits. A signal handler may call `SimpleQueue.put` at any moment, because the method is
+    reentrant. In case the main thread does not react, the handler itself raises KeyboardInterrupt
+    above a count of two. Outside the main thread the context catches no signal.
     """
 
     def __init__(self) -> None:
@@ -148,9 +149,10 @@ class Worker:
         After a failure of the sandbox, the job starts again, up to the permitted number of retries.
 
         Raises:
-            Stopped: `stop` was called.
+            EpisodeStop: `stop` was called.
             SandboxUnavailableError, UsageError: Neither a retry nor another task can help.
             RecordError: The episode could not be recorded.
+            Exception: The factory of environments failed.
         """
         lost_attempts: list[Episode] = []
         while True:
@@ -293,6 +295,8 @@ class WorkerPool:
 
         Raises:
             KeyboardInterrupt: A second interrupt came.
+            Exception: A worker stopped the run: one of `_FATAL_ERRORS`, or the error of the factory
+                of environments.
         """
         with run_drain() as drain, preserve_working_directory():
             yield from self._run(interrupts, progress, drain)

@@ -2,7 +2,7 @@
 
 An `Interpreter` runs an action and returns an `Execution`, which holds the observation. A
 `Cancellation` stops a running action from another thread. Between two actions, background jobs of
-all interpreters may print; one thread (`DRAIN`) reads this output.
+all interpreters may print; one thread of `DRAIN` reads this output.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ IS_INTERACTIVE: ContextVar[bool] = ContextVar("IS_INTERACTIVE", default=False)
 BY_CALLER = "caller"
 """Stop reason of an action that Ctrl-C or a cancellation has stopped."""
 LAST_COMMAND = "the next command ends the episode"
-"""End of the agent's note about an interpreter that cannot be restarted; see `execute`."""
+"""End of the note to the agent about an interpreter that cannot be restarted; see `execute`."""
 _HAS_ENDED = "the sandbox has ended, by what ran in it"
 _CHUNK = 1 << 18
 
@@ -114,7 +114,7 @@ class Cancellation:
 
 
 CANCELLATION: ContextVar[Cancellation | None] = ContextVar("CANCELLATION", default=None)
-"""The cancellation of the current call to the environment, which the call's author sets."""
+"""The cancellation of the current call to the environment. The caller sets the variable."""
 _CANCELLATION: ContextVar[Cancellation | None] = ContextVar("_CANCELLATION", default=None)
 """The cancellation that a running action obeys: `CANCELLATION`, but None during scoring."""
 
@@ -145,7 +145,7 @@ def wake_on_cancellation(wake_up: Callable[[], object]) -> Iterator[None]:
 
 @contextmanager
 def cancellation_fd() -> Iterator[int | None]:
-    """Yield a descriptor that a cancellation makes readable; None if none is possible."""
+    """Yield a descriptor that a cancellation makes readable; None: the action has none."""
     if _CANCELLATION.get() is None:
         yield None
         return
@@ -183,9 +183,9 @@ class Interpreter(Protocol):
     def execute(self, action: str, timeout: float | None = None) -> Execution:
         """Run one action.
 
-            If Ctrl-C raises an exception in the caller, the action may still run. No further action
-            may run then, so the environment ends the attempt. While an action runs, another thread
-            may close the sandbox, but not the interpreter.
+        If Ctrl-C raises an exception in the caller, the action may still run. No further action
+        may run then, so the environment ends the episode. While an action runs, another thread may
+        close the sandbox, but not the interpreter.
 
         Args:
             action: Code in the interpreter's language.
@@ -207,7 +207,7 @@ def act(interpreter: Interpreter, action: str, timeout: float | None) -> Turn:
 
 
 def execute(interpreter: Interpreter, action: str, timeout: float | None) -> Execution:
-    """Run an action; mistakes of the agent, and an end that it causes, become a note for the agent.
+    """Run an action, and convert a failure that the agent caused to a note for the agent.
 
     Raises:
         SandboxError: The sandbox died, and no process in it was the cause.
@@ -217,7 +217,7 @@ def execute(interpreter: Interpreter, action: str, timeout: float | None) -> Exe
         info = {"executed": False, "invalid": True}
         return Execution(b"", ok=False, notes=(action.note,), info=info)
     try:
-        # An unpaired surrogate cannot be encoded, so it raises here and does not run.
+        # An action with a surrogate that stands for no byte is refused here, before anything runs.
         encode(action)
         execution = interpreter.execute(action, timeout)
     except (ActionError, UnicodeEncodeError) as error:
@@ -286,8 +286,8 @@ class SavedState:
 class SupportsSave(Protocol):
     """An interpreter's optional ability to save its state.
 
-    Without this ability, or after its `ForkError`, a fork is a new episode that repeats the
-    actions.
+    Without this ability, or after a `ForkError` of `save`, a fork in the mode ``auto`` is a new
+    episode that repeats the actions.
     """
 
     def save(self, lossy: bool = False) -> SavedState:

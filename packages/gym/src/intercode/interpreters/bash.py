@@ -4,12 +4,12 @@ Bash reads its control lines as a script from a pipe that its children do not in
 action InterCode writes one control line, which sources the action from a memory file. So nothing in
 an action, such as an unterminated quote, a here-document or ``return``, can swallow the next
 control line. The control line then sources the *epilogue*, a script of InterCode. The epilogue
-reports the exit code, the directory and the shell's state on a separate channel. InterCode writes
-nothing to the action's output. In the output, InterCode searches only for the name of the memory
-file, which bash prints in syntax errors. The name is removed, because ``bash -c`` would print none.
+reports the exit code, the directory and the shell's state on a separate channel, and prints nothing
+to the action's output. In the output, InterCode searches only for the name of the memory file,
+which bash prints in syntax errors. The name is removed, because ``bash -c`` would print none.
 
-The agent could forge a report of the epilogue. A forgery changes at most the agent's own exit code,
-never a grade, because rewards look at the file system.
+The agent could forge a report of the epilogue. A forgery changes at most the exit codes and the
+shell state of the agent's own episode, never a grade: rewards compare files and output.
 
 Bash runs with ``-i`` (interactive), though it reads a script. Therefore an unset variable or a
 syntax error does not end the shell, aliases work, and messages begin with ``bash:``. Other
@@ -70,7 +70,7 @@ _PROCESS_LIMIT_SHARE = 0.9
 
 @dataclass(frozen=True, slots=True)
 class SuspendedShell:
-    """The saved state of a stopped shell, from which another shell continues."""
+    """The saved state of a shell, from which another shell continues."""
 
     state: StateReport
     """The shell's report, with the script that restores the whole state of the shell."""
@@ -130,14 +130,17 @@ class BashInterpreter:
         self._shell.rest(self._pending_output)
 
     def execute(self, action: str, timeout: float | None = None) -> Execution:
-        """Run one action. At its time limit, output limit or cancellation its processes are killed.
+        """Run one action; kill its processes at the time limit, a cancellation or excessive output.
 
-        Background jobs of earlier actions survive, unless they fill the process limit. After a kill
-        or an exit the shell restarts, with its state if possible. `info` has ``cwd``, and the keys
-        ``timed_out``, ``restarted``, ``gone``, ``truncated`` and ``executed`` of `Execution.info`.
+        Output is excessive at `HARD_OUTPUT_FACTOR` times the output limit. Background jobs of
+        earlier actions survive, unless they fill the process limit. After a kill or an exit the
+        shell restarts, with its state if possible. `info` has ``cwd``, unless the action was not
+        executed. If they apply, `info` also has the keys ``timed_out``, ``restarted``, ``gone``,
+        ``truncated`` and ``executed`` of `Execution.info`.
 
         Raises:
             ActionError: The action holds a NUL.
+            UsageError: The time limit is invalid; see `Limits.seconds`.
             SandboxError: The sandbox failed.
         """
         if "\0" in action:
@@ -198,7 +201,7 @@ class BashInterpreter:
             try:
                 snapshot = sandbox.freeze()
             finally:
-                # Freezing has ended the shell already, so no program is asked to end.
+                # `freeze` has already ended the shell; this call releases its descriptors.
                 if shell is not None:
                     shell.close()
 
@@ -248,10 +251,10 @@ class BashInterpreter:
         return SuspendedShell(state, self._initial_variables, pending_output, tuple(omissions))
 
     def _survivors(self, shell: Shell) -> tuple[int, ...]:
-        """Return the processes that a timeout of the next action must not kill."""
+        """Return the processes that a stop of the next action must not kill."""
         if not set(self._state.pids) - {shell.pid}:
             return ()
-        # The list is read again: daemons have forked since the report, so their process ids differ.
+        # The list is read again: a daemon that has forked since the report has another process id.
         return tuple(pid for pid in self.sandbox.processes() if pid != shell.pid)
 
     def _follow(self, run: RunningAction, shell: Shell) -> None:

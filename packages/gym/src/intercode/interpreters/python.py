@@ -91,7 +91,7 @@ class PythonInterpreter:
         self._pending_output = OutputBuffer(sandbox.limits.output)
         self._is_gone = False
         self._has_run = False
-        """Whether a worker that has been replaced had run any code."""
+        """Whether a worker that has been replaced had reported its start."""
         self._process = start(sandbox, SESSION, python)
         if failure := self._run_prelude():
             self.close()
@@ -99,14 +99,16 @@ class PythonInterpreter:
         self._collect_idle_output()
 
     def execute(self, action: str, timeout: float | None = None) -> Execution:
-        """Run one action; at its time limit interrupt it, then kill the worker if necessary.
+        """Run one action; if it must be stopped, interrupt it, then kill the worker if necessary.
 
-        `info` has ``timed_out``; ``interrupted`` or ``restarted``; ``truncated``. If the worker
-        cannot be restarted, `info` has ``gone``; later actions then also have ``executed``, which
-        is false.
+        An action is stopped at its time limit, at a cancellation, and at `HARD_OUTPUT_FACTOR` times
+        the output limit. If they apply, `info` has ``timed_out``, ``truncated``, and
+        ``interrupted`` or ``restarted``. If the worker cannot be restarted, `info` has ``gone``;
+        later actions then also have ``executed``, which is false.
 
         Raises:
             ActionError: The action holds a NUL.
+            UsageError: The time limit is invalid; see `Limits.seconds`.
             SandboxError: The sandbox failed, or the worker ended before any action ran in it.
         """
         if "\0" in action:

@@ -149,7 +149,7 @@ class PythonProcess:
         """Return the messages that have arrived; None if the worker has closed the channel.
 
         Raises:
-            ValueError: The bytes are not valid message, so the code in the worker has written them.
+            ValueError: A message exceeds `LONGEST_ANSWER`: code in the worker has forged it.
         """
         try:
             chunk = os.read(self.control, _CHUNK)
@@ -164,12 +164,14 @@ class PythonProcess:
         return [message for message in frames if message[0] != STARTED]
 
     def exit_code(self, seconds: float = _END_SECONDS) -> int | None:
-        """Wait for the end of the worker; return its exit code, or None while it runs."""
+        """Wait at most `seconds` for the worker's end; return its exit code, or None if it runs."""
         readable(self.exit_fd, seconds)
         return self.process.poll()
 
     def check_end(self, sandbox: SandboxBackend) -> None:
         """Check that the code in this worker caused the worker's end, not the Python that runs it.
+
+        Only a fork of InterCode's own Python is checked, not a Python of the image.
 
         If a worker had started, and then exited or was killed, its code caused the end. Every other
         end may be a crash of InterCode's own Python. In that case a second worker runs ``pass`` in
@@ -256,7 +258,7 @@ def check_worker(sandbox: SandboxBackend) -> None:
     Raises:
         SandboxError: The worker ends, or does not respond.
     """
-    # A provider without forks cannot start a second sandbox, so this check is omitted.
+    # A sandbox without `start_sibling` cannot start a second one, so the check is omitted.
     if not isinstance(sandbox, SupportsFork):
         return
     with (

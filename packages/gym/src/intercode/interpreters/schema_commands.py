@@ -1,10 +1,10 @@
 r"""Schema commands: the commands of database clients that show the schema, on every engine.
 
-The commands are ``.tables`` and ``.schema [TABLE]`` of SQLite's client, ``SHOW TABLES``, ``DESCRIBE
-TABLE`` and ``SHOW CREATE TABLE`` of MySQL's, ``\d [TABLE]`` and ``\dt`` of PostgreSQL's. The module
-answers them by queries of the engine's own catalog in the agent's session. The commands therefore
-show no more than the agent's queries could show. A command that the engine itself knows is not
-answered by this module: the engine executes it.
+The commands include ``.tables`` and ``.schema [TABLE]`` of SQLite's client, ``SHOW TABLES``,
+``DESCRIBE TABLE`` and ``SHOW CREATE TABLE`` of MySQL's, ``\d [TABLE]`` and ``\dt`` of PostgreSQL's.
+The module answers them by queries of the engine's own catalog in the agent's session. The commands
+therefore show no more than the agent's queries could show. A command that the engine itself knows
+is not answered by this module: the engine executes it.
 """
 
 from __future__ import annotations
@@ -212,7 +212,7 @@ def _missing_table(table: str, dialect: str, run: Run) -> ActionOutcome:
 
 
 def _unquote_name(name: str) -> str:
-    """Return a name without its quotes and without a preceding schema."""
+    """Return a quoted name without its quotes, or another name without a preceding schema."""
     if name[:1] in "\"'`" and len(name) > 1:
         return name[1:-1].replace('""', '"')
     return name.rpartition(".")[2]

@@ -4,12 +4,12 @@ The session (`intercode.databases`) executes the statements; this module renders
 text. The session holds the state: transactions, temporary tables and variables last from action to
 action.
 
-A result is shown as a compact, aligned table in which every value shows its type. Numbers are
-aligned to the right, and ``NULL`` is written out. An ambiguous text is in quotes. A text is
-ambiguous if it is empty, or looks like a number, ``NULL`` or a truth value. A text that begins or
-ends with a space, or begins with a quote, is ambiguous, too. So ``3`` is a number, ``'3'`` a text,
-``''`` an empty text and ``NULL`` no value. A text with control characters is written ``e'…'``, with
-escapes. Two different values never look alike, unless they are cut.
+A result is shown as a compact, aligned table. Numbers are aligned to the right, and ``NULL`` is
+written out. An ambiguous text is in quotes. A text is ambiguous if it is empty, or looks like a
+number, ``NULL`` or a truth value. A text that begins or ends with a space, or begins with a quote,
+is ambiguous, too. So ``3`` is a number, ``'3'`` a text, ``''`` an empty text and ``NULL`` no value.
+A text with control characters is written ``e'…'``, with escapes. Two different texts never look
+alike, unless they are cut. A date, or a list, may look like a text.
 
 A result is shown as records instead if one of its texts has several lines. A long text has the same
 effect if it is a ``CREATE`` statement or the only value. A text of several lines keeps its lines.
@@ -52,8 +52,8 @@ class SqlInterpreter:
 
     Args:
         session: The session in which the actions run. The code that opened the session closes it.
-        max_rows: The number of rows of each result that are shown. The number of all rows is always
-            reported.
+        max_rows: The maximum rows of each result that are shown. The number of all rows is
+            reported, unless the engine stopped counting.
         dialect: The name that sqlglot has for the engine's dialect, for `schema_commands`; None:
             every action goes to the engine unchanged.
     """
@@ -66,7 +66,9 @@ class SqlInterpreter:
         self._dialect = dialect
 
     def execute(self, action: str, timeout: float | None = None) -> Execution:
-        """Run one action. `info` has ``columns`` and ``rows`` of its last result, for the reward.
+        """Run one action. `info` has the numbers ``columns`` and ``rows`` of its last result.
+
+        If the last result has no columns, ``rows`` is missing.
 
         Raises:
             ActionError: The action contains a NUL.

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 ROWS, COLUMNS = 24, 80
 _START = """exec 0<>"$0" 1>&0 2>&0; export PS1='\\w\\$ '; exec bash --norc --noprofile -i"""
-# Without these variables, bash and less would write history files.
+# The two variables of history files prevent bash and less from writing such files.
 _ENV = {"TERM": "linux", "HISTFILE": "", "LESSHISTFILE": "-"}
 _QUIET_SECONDS = 0.15
 """Seconds without output after which the screen counts as finished and is read."""
@@ -97,7 +97,7 @@ class TerminalScreen:
         for chunk in (leading_text, *("\x1b" + character for character in sequences)):
             try:
                 self._stream.feed(chunk)
-            except Exception:  # noqa: BLE001 - some malformed sequences raise any of them
+            except Exception:  # noqa: BLE001 - pyte raises any exception at malformed sequences
                 self._stream = pyte.Stream(self._screen)
 
     def look(self, *, busy: bool = False, ended: bool = False) -> ScreenView:

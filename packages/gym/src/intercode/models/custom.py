@@ -1,7 +1,7 @@
 """User-defined clients, whose factory, methods and answers are validated.
 
-A faulty factory is reported before any episode starts. If a call of a client fails, the episode
-that made the call ends as an error. The error names the user's class, not the agent.
+A faulty factory is reported before any episode starts. If a call of a client fails permanently, the
+episode that made the call ends as an error. The error names the user's class, not the agent.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ class Drain:
     After an interrupt, running model calls may still finish, but calls neither wait nor retry.
 
     Attributes:
-        failed: Whether a call has failed since the interrupt. No call begins after a failure,
-            because the next call's server may not respond either.
+        failed: Whether a call has failed since the interrupt, or would have had to wait. No call
+            begins after a failure, because the next call's server may not respond either.
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class Drain:
         return self._interrupt.is_set()
 
     def interrupt(self) -> None:
-        """Interrupt the run, and wake all waiting calls."""
+        """Interrupt the run, and end all waits in `wait`."""
         self._interrupt.set()
 
     def check(self) -> None:

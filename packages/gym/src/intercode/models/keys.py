@@ -1,7 +1,7 @@
 """API keys and base URLs from environment variables or ``.env`` in the working directory.
 
-No other source is read. The keys are passed to clients. `intercode.redaction` removes the keys from
-all output and records.
+No other source is read. The keys are passed to clients, which remove them from replies and errors.
+`intercode.redaction` removes the keys from records.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from intercode.secrets import FILE, dotenv
 
 
 def find(name: str) -> str | None:
-    """Return a variable's value from the environment or, if missing, from ``.env``.
+    """Return a variable's value from the environment, otherwise from ``.env``, otherwise None.
 
-    An empty value is equivalent to ``None``.
+    An empty value counts as missing.
 
     Raises:
         UsageError: The value has characters that no key or URL has, such as a line break. Clients
@@ -36,7 +36,7 @@ def require(name: str, consumer: str) -> str:
         consumer: The model or feature that needs the key, for the message.
 
     Raises:
-        UsageError: The key is missing.
+        UsageError: The key is missing or malformed.
     """
     if value := find(name):
         return value
@@ -46,7 +46,8 @@ def require(name: str, consumer: str) -> str:
 def check_url(url: str) -> str:
     """Validate a base URL, and return it without a trailing slash.
 
-    The returned URL contains no secret, so output and records may include it.
+    The returned URL has no user, query or fragment. Output and records may therefore include the
+    URL.
 
     Raises:
         UsageError: The text is not an HTTP URL, or its user, query or fragment may hold a secret.

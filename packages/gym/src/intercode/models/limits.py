@@ -25,8 +25,8 @@ PATIENCE = 300.0
 ``Retry-After``, the call fails, because waiting for a daily quota is pointless."""
 FIRST_PAUSE = 1.0
 """Seconds without new calls after a server first refuses a call for the rate limit, if the response
-has no ``Retry-After``. Each further refusal doubles the pause; after six doublings, the pause is
-longer than the minute to which most quotas apply."""
+has no ``Retry-After``. Each further refusal doubles the pause, up to `LONGEST_WAIT`, which is the
+minute to which most quotas apply."""
 _MINUTE = 60.0
 _ROUNDING_TOLERANCE = 1e-9
 _NEGLIGIBLE_WAIT = 1e-6
@@ -40,8 +40,9 @@ class Retry:
 
     Attributes:
         timeout: Seconds for which the server may be silent; above 0.
-        retries: The number of tries after the first; at least 0.
-        first_wait: Seconds before the second try, at least 0; doubled for each further try.
+        retries: The maximum number of tries after the first; at least 0.
+        first_wait: Seconds before the second try, before jitter (see `backoff`); at least 0. The
+            wait is doubled for each further try.
 
     Raises:
         UsageError: A value is out of range.
@@ -84,12 +85,13 @@ class Retry:
 class RateLimit:
     """An adaptive rate limit for the calls to one provider.
 
-    With configured limits, calls are spaced evenly, so no minute exceeds a limit. After a provider
-    refuses a call for its rate limit (HTTP 429), no call starts during the response's
-    ``Retry-After``. If a response has no ``Retry-After``, the pause doubles with each refusal,
-    until a call succeeds. A refusal also halves the maximum number of concurrent calls. Successes
-    raise that maximum again, by one for each round in which all concurrent calls succeed. A refused
-    call is retried before later calls.
+    With configured limits, the starts of calls are spaced evenly, so no minute exceeds a limit. The
+    limit of tokens relies on estimates before a call, which the actual counts correct after it.
+    After a provider refuses a call for its rate limit (HTTP 429), no call starts during the
+    response's ``Retry-After``, unless it exceeds `PATIENCE`. If a response has no ``Retry-After``,
+    the pause doubles with each refusal, until a call succeeds. A refusal also halves the maximum
+    number of concurrent calls. Successes raise that maximum again, by one for each round in which
+    all concurrent calls succeed. A refused call is retried before later calls.
 
     Args:
         requests: Maximum calls per minute; None: no limit.
@@ -233,7 +235,7 @@ class Budget:
     call is refused.
 
     Attributes:
-        spent: The cost of replies, plus earlier spending of the budget.
+        spent: The cost and tokens of replies, plus earlier spending of the budget.
         presumed_spending: The reservations of calls whose answer was lost or reported no usage. The
             provider may have charged for these calls, so the full reservations count as spent.
     """
@@ -343,7 +345,7 @@ class Hold:
     cost: float
 
     def settle(self, usage: Usage, cost: float | None) -> None:
-        """End the reservation, and count the actual usage and cost as spent; None: no cost."""
+        """End the reservation, and count the actual usage and cost as spent; None counts as 0."""
         self.budget._end(self, self.budget.spent, cost or 0.0, usage.total)
 
     def presume(self) -> None:

@@ -53,7 +53,7 @@ each attempt costs time."""
 
 
 class _OpenAI:
-    """The common base of both clients, with the connection.
+    """The common base of `ChatClient` and `CompletionsClient`, with the connection.
 
     Args:
         model: The model's name on the server.
@@ -134,7 +134,16 @@ class CompletionsClient(_OpenAI):
 
 
 def openai(model: str, *, base_url: str | None, timeout: float) -> ChatClient:
-    """Return the client of OpenAI, or of the compatible server at ``OPENAI_BASE_URL``."""
+    """Return the client of OpenAI, or of a compatible server.
+
+    Args:
+        model: The model's name on the server.
+        base_url: The server's URL; None: the URL in ``OPENAI_BASE_URL``, otherwise OpenAI's.
+        timeout: Seconds for which the server may be silent.
+
+    Raises:
+        UsageError: The SDK or the key is missing, or the key or the URL is malformed.
+    """
     url, key = _locate(f"openai/{model}", base_url)
     return ChatClient(model, url, key, timeout, CHAT.limit[0])
 
@@ -147,7 +156,7 @@ def openai_completions(model: str, *, base_url: str | None, timeout: float) -> C
 
 
 def compatible(model: str, *, base_url: str | None, timeout: float) -> ChatClient:
-    """Return the client of any server with OpenAI's protocol."""
+    """Return the client of any server with OpenAI's protocol; `base_url` is required."""
     return ChatClient(model, *_locate(f"openai-compatible/{model}", base_url), timeout)
 
 
@@ -202,8 +211,8 @@ def encode_completion(request: Request) -> dict[str, Any]:
     """Return the request parameters of ``completions``, for models without a chat template.
 
     The text of a dialogue with one message is sent unchanged. A longer dialogue is sent as a
-    transcript with the speakers' names, which ends with ``Assistant``, so the model writes the next
-    reply.
+    transcript with the speakers' names, which ends with ``Assistant:``, so the model writes the
+    next reply. Unless the settings have stop texts, the reply ends before a text of the user.
 
     Raises:
         ModelError: The request has tools, which the protocol does not support.
@@ -343,8 +352,8 @@ def extract_calls(text: str, names: Collection[str]) -> tuple[str, tuple[ToolCal
     1. Extract all ``<tool_call>{…}</tool_call>`` (Hermes, Qwen).
     2. Extract a text that consists of one call (Llama).
     3. Extract the only call among fenced JSON blocks (Qwen2.5-Coder) and
-       ``<function=NAME>…</function>`` (Llama, Qwen3-Coder); without any, the only call elsewhere
-       in the text.
+       ``<function=NAME>…</function>`` (Llama, Qwen3-Coder). If these forms have no call, extract
+       the only call elsewhere in the text.
 
     Only calls of offered tools count, so other JSON stays text. Several calls without
     ``<tool_call>`` tags stay text, too, because a later call may revise an earlier call.

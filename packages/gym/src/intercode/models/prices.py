@@ -64,9 +64,10 @@ class Prices:
             self._table.update(_parse(text, str(file)))
 
     def find(self, name: str) -> Price | None:
-        """Return a model's price, by its name or by its name without a trailing date.
+        """Return a model's price, by its name, or without a trailing date or ``-latest``.
 
-        ``None`` is an unknown price, not a price of zero. The prefix ``litellm/`` is ignored.
+        ``None`` is an unknown price, not a price of zero. A local model has the price 0 unless the
+        file has another. The prefix ``litellm/`` is ignored.
         """
         name = name.removeprefix("litellm/")
         if name.startswith(_LOCAL_PREFIX):

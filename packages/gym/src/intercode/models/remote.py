@@ -168,7 +168,8 @@ class CallLimiter:
 
         Raises:
             BudgetError: A remaining budget is too small for the call.
-            ModelAccessError: No server was ever reached, or the account is refused.
+            ModelAccessError: No server was ever reached, or the server refuses the key, the account
+                or the model.
             ModelUnavailableError: No try returned an answer, or the run was interrupted.
             ModelError: The provider refused the request permanently.
         """
@@ -358,7 +359,7 @@ class RemoteModel:
 
     @property
     def weights(self) -> str | None:
-        """The SHA-256 of a local model's file, in hexadecimal; None for a provider's model."""
+        """The SHA-256 of a local model's file, in hexadecimal; None for other models."""
         return self._client.weights if isinstance(self._client, SupportsStart) else None
 
     def delay(self) -> tuple[float, str] | None:

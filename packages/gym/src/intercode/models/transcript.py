@@ -28,9 +28,9 @@ class RecordingModel:
         self.name = model.name
         self.usage = Usage()
         self.cost: float | None = 0.0
-        """The total cost in US dollars; None after a call with an unknown price."""
+        """The total cost in US dollars; None after a call with an unknown cost."""
         self.turn = 0
-        """The number of the current turn."""
+        """The number of the current turn, which the agent sets."""
         self.wait_seconds = 0.0
         """The total seconds that calls waited for their permits."""
         self._model = model

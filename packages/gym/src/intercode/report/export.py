@@ -68,9 +68,9 @@ def to_chat(
 ) -> dict[str, Any]:
     """Return a dialogue for fine-tuning a model: messages in OpenAI's format, and the reward.
 
-    The dialogue consists of the messages of the last call to the agent's model, and its reply. If
-    the agent is not a language model, as the oracle, the record has no messages. The dialogue is
-    then composed from the actions and observations of the episode.
+    The dialogue consists of the messages of the last answered call to the model, and the reply. If
+    the agent is not a language model (the oracle, for example), the record has no messages. The
+    dialogue is then composed from the actions and observations of the episode.
 
     Args:
         episode: The episode.
@@ -107,7 +107,8 @@ def to_chat(
 def _render_messages(
     episode: Episode, style: str, env: Mapping[str, Any], *, trust: bool
 ) -> list[dict[str, Any]]:
-    # The style "plain" escapes undecodable bytes to readable text.
+    # The renderer `intercode.agents.transcripts.plain` would replace undecodable bytes. Here they
+    # remain, and `escape_values` converts them to readable text.
     if style == "plain":
         return [*map(as_openai, as_plain_messages(episode))]
     env_key = episode.env, str(env.get("protocol", "default"))
@@ -192,6 +193,8 @@ def turn_rows(episode: Episode) -> Iterator[dict[str, Any]]:
 
 def token_rows(episode: Episode) -> Iterator[dict[str, Any]]:
     """Yield the rows of an episode's recorded tokens in the table with `TOKEN_COLUMNS`.
+
+    Calls without recorded tokens, and calls whose reply the agent discarded, are omitted.
 
     A row holds the tokens of a dialogue as one sequence. If the prompt of a call does not begin
     with the sequence so far, another row starts. The server has then, for example, tokenised the

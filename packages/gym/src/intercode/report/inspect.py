@@ -6,8 +6,8 @@ Inspect compute it by the same formula. The metadata of the results contain Inte
 statistics; the metadata of the log contain the complete ``run.json``.
 
 Facts that the record lacks are omitted, never invented. Inspect's *events* need the time of each
-event, which the record lacks, so the log has no events. The metadata of a sample, which is an
-episode, contain all turns and model calls.
+event, which the record lacks, so the log has no events. Each episode is a sample of the log. The
+metadata of a sample contain all turns and model calls.
 """
 
 from __future__ import annotations
@@ -420,7 +420,10 @@ def _answered_calls(talk: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _dialogue_messages(talk: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the messages of the last answered call to the model, and the model's reply."""
+    """Yield the messages of the last answered call to the model, and the model's reply.
+
+    If the model answered no call, the messages of the last call are yielded.
+    """
     last_call = (_answered_calls(talk) or talk["calls"])[-1]
     message_numbers = (
         [*last_call["sent"], last_call["reply"]] if "reply" in last_call else last_call["sent"]

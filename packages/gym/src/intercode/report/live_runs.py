@@ -58,16 +58,16 @@ class _Folder:
 class RunLibrary:
     """The runs that the viewer shows, including unfinished runs. Any thread may call the methods.
 
-    The list `rows` has a row for each recorded episode, and only grows. If an episode is recorded
-    again, its last row counts. If the ``episodes.jsonl`` of a run is replaced, `generation`
-    increases, and all files are read again.
+    The list `rows` has a row for each recorded episode. If an episode is recorded again, its last
+    row counts. The list only grows, with one exception. If the ``episodes.jsonl`` of a run is
+    replaced, `generation` increases, a new list begins, and all files are read again.
 
     Args:
         paths: Folders of runs, and folders that contain folders of runs.
         hide_gold: Whether to omit all texts that may quote gold.
 
     Raises:
-        RecordError: A path is not a folder, or the manifest of a run's folder cannot be read.
+        RecordError: A path is not a folder, or is a run's folder whose manifest cannot be read.
     """
 
     def __init__(self, paths: Sequence[Path], *, hide_gold: bool = False) -> None:
@@ -119,7 +119,8 @@ class RunLibrary:
         """
         spellings = {words, words.lower(), words.upper(), words.title()}
         encoded_forms = {json.dumps(spelling)[1:-1].lower().encode() for spelling in spellings}
-        # When a file is replaced, `_begin_again` assigns new lists; these two still fit together.
+        # When a file is replaced, `_begin_again` assigns new lists. The search continues with both
+        # old lists, whose entries still correspond.
         rows, offsets = self.rows, self._offsets
         for row_number in range(start, len(rows)):
             line = self._line(rows[row_number], offsets[row_number])
@@ -135,7 +136,8 @@ class RunLibrary:
     def overview(self) -> tuple[int, str]:
         """Return the version of the report, and the report as JSON.
 
-        The report is computed at most once in a while, so recent episodes may be missing in it.
+        After a computation, a pause follows (`_MIN_SECONDS`, `_SHARE`). During the pause the method
+        returns the previous report, in which recent episodes may be missing.
         """
         with self._lock:
             now, version = time.monotonic(), self._change_count
@@ -157,7 +159,7 @@ class RunLibrary:
             return self._overview
 
     def runs(self) -> list[dict[str, str]]:
-        """Return facts about each run that the viewer shows with the rows of its episodes."""
+        """Return the facts of each run that the viewer needs to list the run's episodes."""
         with self._lock:
             runs = [Run(folder.path, folder.manifest, [], "") for folder in self._folders]
             labels = [make_run(run.folder, run.manifest, []).label for run in runs]
@@ -186,7 +188,7 @@ class RunLibrary:
     def _has_words(self, row: Row, line: bytes, words: str) -> bool:
         try:
             body = self._body(row, line)
-        except RecordError:  # the file was replaced after the line was read
+        except RecordError:  # the file was replaced, so no line begins at the offset
             return False
         lower_words = words.lower()
         return any(lower_words in text.lower() for text in iterate_texts([row.task, body]))

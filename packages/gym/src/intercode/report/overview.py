@@ -36,7 +36,7 @@ from intercode.report.verdict import (
 
 _ALL_PAIRS = 6
 """The maximum number of runs in one environment for which all pairs are compared. Of more runs,
-each is compared only with the first."""
+each is compared only with its baseline."""
 _COLUMN_FILTERS: Mapping[str, Link] = {
     "errors": {"state": "error"},
     "reward": {"sort": "reward"},
@@ -60,8 +60,8 @@ def overview(
     Args:
         runs: The runs, with unique names.
         comparisons: The result of `compare_with_baselines` for the runs. None: this function
-            compares the runs. Runs whose agents received gold, such as the oracle, then come last
-            in the comparison, so they are not baselines.
+            compares the runs. Runs whose agents received gold, such as the oracle, then come last.
+            They are baselines only if no other run has their tasks.
     """
     if comparisons is None:
         comparisons = compare_with_baselines(sorted(runs, key=lambda run: run.shown_gold))
@@ -229,9 +229,10 @@ def _curves(runs: Sequence[Run]) -> Iterator[dict[str, Any]]:
 def _pairs(
     runs: Sequence[Run], comparisons: Sequence[BaselineComparison]
 ) -> Iterator[dict[str, Any]]:
-    """Yield a comparison for each pair of runs.
+    """Yield a comparison for each pair of comparable runs in the same environment.
 
-    A comparison has a verdict, tables, and the tasks of which one run solves more attempts.
+    Of more than `_ALL_PAIRS` runs, only the pairs with the baseline are compared. A comparison has
+    a verdict, tables, and the tasks of which one run solves more attempts.
     """
     compared_pairs = {
         (comparison.first.name, run.name)

@@ -39,7 +39,8 @@ MODULES = (
     *("dom", "address", "text", "source", "grid", "overview"),
     *("lists", "changes", "episode", "compare", "save", "main"),
 )
-"""The names of the app's JavaScript modules. Each module follows the modules that it imports."""
+"""The names of the app's JavaScript modules, in the order in which `app` joins them. While a module
+is loaded, it may use only earlier modules; its functions may also call later modules."""
 
 
 class Episodes:

@@ -21,7 +21,7 @@ class Reason(NamedTuple):
 
 
 _MAX_QUOTED_ENTRIES = 20
-"""The maximum number of entries that rewards record of a list. A recorded list of this length may
+"""The maximum number of a list's entries that a reward records. A recorded list of this length may
 therefore be incomplete."""
 _LISTS = {
     "missing": "not changed, though gold changes them",

@@ -1,9 +1,9 @@
 """Recorded runs as data for reports: single runs, comparisons of two runs, and work of judges.
 
 A judge is a language model that may decide that an episode is solved. The success rate of a run
-with a judge is not comparable with a rate without a judge. Such a rate therefore has another name
-in all outputs: texts have ``success (judged by MODEL)``, and JSON has keys with the prefix
-``judged_``.
+with a judge is not comparable with a rate without a judge. Such a rate is therefore marked. Texts
+about one run name the rate ``success (judged by MODEL)``, and JSON has keys with the prefix
+``judged_``. In outputs about several runs, the run's label names the judge.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Run:
     label: str
     """The agent's name, with additions that distinguish the run from other runs in a report."""
     name: str = ""
-    """The folder's name, or its full path if another run's folder has the same name."""
+    """The folder's name, or the folder's path if another run's folder has the same name."""
 
     @property
     def env(self) -> str:
@@ -71,7 +71,8 @@ class Run:
     def unfinished_note(self) -> str:
         """A line with the number of finished episodes, and the command that resumes the run.
 
-        The line is empty if the run is complete.
+        The line is empty if the run is complete. The command is absent if no command can resume the
+        run.
         """
         coverage = self.coverage
         if not coverage.missing:
@@ -148,11 +149,11 @@ def _agent(manifest: dict[str, Any], judge: str | None) -> str:
 
 
 def distinguish_runs(runs: Sequence[Run]) -> list[Run]:
-    """Return runs with distinct labels and names.
+    """Return runs with distinct names, and with labels that are distinct within an environment.
 
     If several runs have the same label in the same environment, their folders are added to the
-    labels. The name of a run is set to the name of its folder, or to the full path if the folder's
-    name is not unique.
+    labels. The name of a run is set to the name of its folder, or to the folder's path if that name
+    is not unique.
     """
     labels = Counter((run.label, run.env_label) for run in runs)
     names = Counter(run.folder.name for run in runs)
@@ -263,13 +264,13 @@ class PairedComparison:
 def compare(
     first_outcomes: Sequence[Outcome], second_outcomes: Sequence[Outcome], comparisons: int = 1
 ) -> PairedComparison | None:
-    """Compare two runs; None if they have no task in common.
+    """Compare two runs; None if no task has a score in both runs.
 
     Args:
         first_outcomes: The first run's outcomes.
         second_outcomes: The second run's outcomes.
-        comparisons: The number of comparisons in the report. The significance level is divided by
-            this number (Bonferroni's correction).
+        comparisons: The number of runs that are compared with the first run. For `detectable` and
+            `needed`, the significance level is divided by this number (Bonferroni's correction).
     """
     first_by_task, second_by_task = _by_task(first_outcomes), _by_task(second_outcomes)
     common_tasks = [task for task in first_by_task if task in second_by_task]
@@ -412,7 +413,7 @@ def _by_task(outcomes: Sequence[Outcome]) -> dict[str, list[Outcome]]:
 
 
 def _rate(outcomes: Sequence[Outcome]) -> float:
-    """Return the success rate over attempts at a task. The forks of an attempt count as one."""
+    """Return the success rate over attempts at a task. An attempt's forks count as one attempt."""
     return summarize(outcomes).success_rate or 0.0
 
 
@@ -432,7 +433,7 @@ class Coverage:
     missing: int
     """The number of requested episodes without a record."""
     excluded: int
-    """The number of tasks that were excluded by name."""
+    """The number of tasks that the run excluded, each for a recorded reason."""
     coverage: float | None
     """The scored episodes as a share of the episodes that all tasks of the dataset would give.
     None: the number of tasks in the dataset is not known."""
@@ -492,12 +493,11 @@ class JudgeCounts:
     success_by_execution: float | None
     """The success rate without successes by the judge's verdict; None: no episode has a score."""
     tokens_in: int | None
-    """The judge's input tokens in all episodes, also in those with errors; None: not recorded."""
+    """The judge's input tokens in all episodes, including errors; None: not recorded."""
     tokens_out: int | None
-    """The judge's output tokens in all episodes; None: not recorded."""
+    """The judge's output tokens in all episodes, including errors; None: not recorded."""
     cost: float | None
-    """The judge's cost in US dollars in all episodes, also in those with errors; None: not
-    recorded."""
+    """The judge's cost in US dollars in all episodes, including errors; None: not recorded."""
 
 
 def find_judge(manifest: Mapping[str, Any], outcomes: Iterable[Outcome] = ()) -> str | None:

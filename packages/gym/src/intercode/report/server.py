@@ -73,7 +73,10 @@ class Viewer:
         self._server.serve_forever(poll_interval=0.2)
 
     def close(self) -> None:
-        """Make `serve` return, and close the server. The method is idempotent."""
+        """Make `serve` return, and close the server. The method is idempotent.
+
+        `serve` must have been called before; otherwise this method never returns.
+        """
         self.close_event.set()
         self._server.shutdown()
         self._server.server_close()
@@ -115,7 +118,10 @@ class _Server(ThreadingHTTPServer):
     viewer: Viewer
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Print the traceback of an error in a connection, unless the browser has disconnected."""
+        """Print the traceback of an error in a connection.
+
+        Failures of the connection itself and malformed requests are not reported.
+        """
         if not isinstance(sys.exc_info()[1], OSError | HTTPException):
             super().handle_error(request, client_address)
 

@@ -100,7 +100,7 @@ class Table:
 
     @property
     def left_count(self) -> int:
-        """The number of left-aligned columns, which are the first columns of the table."""
+        """The number of left-aligned columns before the first right-aligned column."""
         flush = [kind == "words" for _, kind in self.columns]
         flush[0] |= self.columns[0][1] == "text"
         return [*flush, False].index(False)
@@ -201,7 +201,7 @@ def group_table(
 
 
 def run_tables(run: Run, tags: int | None = None) -> list[Table]:
-    """Return all tables of one run.
+    """Return the tables of one run, except those of `error_tables` and `settings_table`.
 
     Args:
         run: The run.

@@ -44,7 +44,7 @@ class BaselineComparison:
     """The comparison of runs with a baseline.
 
     Args:
-        baseline: The baseline, which is the first run of a report.
+        baseline: The baseline: see `intercode.report.runs.baselines`.
         later_runs: The runs to compare with it.
     """
 
@@ -62,7 +62,8 @@ class BaselineComparison:
             if (folder := str(run.folder))
         }
         """Folder of a run → versions of rules or datasets that differ from the baseline's. A run
-        with such differences is not compared, unless one of the two runs rescores the other."""
+        with such differences is not compared. If one of the two runs rescores the other, the list
+        is empty."""
         comparable_runs = [
             run for run in later_runs if not self.version_differences[str(run.folder)]
         ]
@@ -103,7 +104,7 @@ class BaselineComparison:
 
 
 def compare_with_baselines(runs: Sequence[Run]) -> list[BaselineComparison]:
-    """Compare each run with its baseline: the first run that has tasks in common with it."""
+    """Compare each run with its baseline: see `intercode.report.runs.baselines`."""
     return [
         BaselineComparison(baseline, later_runs)
         for baseline, later_runs in baselines(runs)
@@ -112,7 +113,7 @@ def compare_with_baselines(runs: Sequence[Run]) -> list[BaselineComparison]:
 
 
 def verdicts(runs: Sequence[Run], comparisons: Sequence[BaselineComparison]) -> list[Verdict]:
-    """Return the verdicts of a report: on each pair of runs, then on each run without a pair."""
+    """Return the verdicts of a report: on each compared pair of runs, then on each other run."""
     paired_ids = {
         id(run)
         for comparison in comparisons

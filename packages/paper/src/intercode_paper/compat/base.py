@@ -53,8 +53,8 @@ class IntercodeEnv(ABC, gymnasium.Env[Any, str]):
     Raises:
         OSError: The data file does not exist.
         UsageError: A keyword is invalid.
-        TaskError: The data is malformed.
-        ImageError: The image does not exist.
+        TaskError: The data is malformed, or its file system of NL2Bash does not exist.
+        ImageError: The image's name is invalid, or names a missing file.
     """
 
     name: ClassVar[str] = "intercode"
@@ -90,7 +90,8 @@ class IntercodeEnv(ABC, gymnasium.Env[Any, str]):
             index: The row of the data file; None: a random row.
 
         Returns:
-            The query, and an empty dictionary.
+            The query (None without a data file), and `info`, which is empty unless `preprocess` has
+            executed commands.
 
         Raises:
             RuntimeError: A command of `preprocess` failed.
@@ -125,7 +126,7 @@ class IntercodeEnv(ABC, gymnasium.Env[Any, str]):
 
         Raises:
             EnvironmentStateError: `reset` was not called yet, or an exception of the caller
-                (Ctrl-C) interrupted the last action.
+                (Ctrl-C) interrupted an action of the episode.
             SandboxError: The infrastructure, not a process in the sandbox, ended the sandbox.
         """
         if not hasattr(self, "trajectory"):

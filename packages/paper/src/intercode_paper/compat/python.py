@@ -31,7 +31,7 @@ class PythonEnv(IntercodeEnv):
         self._python = PaperPython(self.container.sandbox)
 
     def exec_action(self, action: str) -> None:
-        """Execute Python code, and print the value if the code is an expression."""
+        """Execute Python code, and set the observation. The value of an expression is printed."""
         if action.strip().startswith("def ") and not self.is_agent:
             action = f"{action}\n{self.input_multiline_function()}"
         self.observation = self._python.step(action)
@@ -41,6 +41,10 @@ class PythonEnv(IntercodeEnv):
         """Run the tests on the submitted function and on gold, and return the reward and `info`.
 
         A task without tests has the reward 0.
+
+        Raises:
+            RewardError: Gold defines no function.
+            SandboxError: The sandbox failed.
         """
         self.reward, self.info = 0.0, {REWARD: 0.0}
         if task := (self._task() if self.record.get("tests") else None):

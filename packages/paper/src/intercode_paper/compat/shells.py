@@ -38,8 +38,8 @@ GIT_STATUS_SCRIPT = "git status --short;"
 class BashEnv(IntercodeEnv):
     """A Bash environment. Each action is a new process; the reward compares with gold's container.
 
-    The folder ``/`` has no git repository. The object `container` itself answers the commands
-    `GIT_STATUS_SCRIPT` and `GIT_RESET_SCRIPT`, as if there were a repository.
+    The folder ``/`` has no git repository. The objects `container` and `container_eval` themselves
+    answer the commands `GIT_STATUS_SCRIPT` and `GIT_RESET_SCRIPT`, as if there were a repository.
     """
 
     name: ClassVar[str] = "ic_bash"
@@ -124,7 +124,7 @@ class BashEnv(IntercodeEnv):
         return parse_pairs(status)
 
     def simplify_path(self, current: str, changed: str) -> str:
-        """Return the working directory after ``cd changed``."""
+        """Return the working directory after ``cd`` from `current`, with the argument `changed`."""
         return resolve(current, changed)
 
     def _outcome(self, container: Container, output: str) -> bash_reward.Outcome:
@@ -138,7 +138,7 @@ class BashEnv(IntercodeEnv):
 
 
 class CTFEnv(BashEnv):
-    """A capture-the-flag environment: Bash, and ``submit FLAG``, in which case does not matter.
+    """A capture-the-flag environment: Bash, and ``submit FLAG``. The flag's case does not matter.
 
     The files of an episode's task are in ``/ctf/ID``. They come from the folder ``task_assets``
     beside the data file. As in 2023, `preprocess` must enter ``/ctf/ID`` and run the task's setup,
@@ -181,7 +181,8 @@ class CTFEnv(BashEnv):
 class SWEEnv(BashEnv):
     """An environment of SWE-bench's issues: Bash in the repository of an issue.
 
-    The reward runs the issue's tests in the image. In the 2023 release the reward was always 0.
+    The reward runs the issue's tests on the agent's changes. In the 2023 release, the reward was
+    always 0.
 
     Args:
         image_name: The image.
@@ -209,7 +210,11 @@ class SWEEnv(BashEnv):
         return self.reward, self.info
 
     def _issue(self) -> Task:
-        """Return the row as a task. The fields of the object ``tests`` of 2023 become its own."""
+        """Return the row as a task.
+
+        The fields of the object ``tests`` of 2023 become fields of the task, ``patch`` under the
+        name ``test_patch``.
+        """
         fields = dict(self.record.fields)
         test_fields = fields.pop("tests", None)
         if isinstance(test_fields, Mapping):

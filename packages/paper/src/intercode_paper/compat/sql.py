@@ -30,8 +30,8 @@ class SqlEnv(IntercodeEnv):
     Args:
         image_name: The image's name of 2023; the environment needs no container.
         **kwargs: As for `IntercodeEnv`, with two more. ``databases``: the dump, file or folder of
-            the databases, by default beside the data file. ``engine``: ``sqlite`` (actions are
-            translated from MySQL's dialect), ``mysql`` or the URL of a server.
+            the databases; the default is that of `find_databases`. ``engine``: ``sqlite`` (the
+            default; actions are translated from MySQL's dialect), ``mysql`` or the URL of a server.
     """
 
     name: ClassVar[str] = "ic_sql"

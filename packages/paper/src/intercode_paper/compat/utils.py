@@ -20,7 +20,7 @@ from intercode_sandbox import SandboxBackend, get_provider
 from intercode_sandbox.images.resolve import check
 
 TIMEOUT_DURATION = 10
-"""The default time limit of an action in seconds."""
+"""The default time limit of a block of `timeout` in seconds."""
 START_UP_DELAY = 0
 """The seconds to wait after the start of a container: none, because a sandbox is ready at once."""
 MAX_SECONDS = 3600.0
@@ -68,9 +68,9 @@ class IntercodeDataLoader:
 
     Raises:
         OSError: The file does not exist.
-        UsageError: The format is unknown, or a row lacks the field ``query``. The class is a
-            `ValueError`.
-        TaskError: The file is malformed. The class is a `ValueError`.
+        UsageError: The format is unknown, the file has no rows, or a row lacks the field ``query``.
+            The class is derived from `ValueError`.
+        TaskError: The file is malformed. The class is derived from `ValueError`.
     """
 
     def __init__(self, data_path: str, parse_func: Callable[..., Any] | None = None) -> None:
@@ -130,14 +130,14 @@ class IntercodeDataLoader:
 
 
 class timeout:  # noqa: N801 - its name in 2023
-    """A time limit for the commands of containers within a ``with`` block.
+    """A time limit for the commands of `Container.exec_run` within a ``with`` block.
 
-    The class of 2023 used a signal, which works only in the main thread. This class limits the
-    commands of `Container.exec_run`.
+    The class of 2023 used a signal, which works only in the main thread, and limited all code of
+    the block. This class limits no other code.
 
     Args:
-        seconds: The time limit of the whole block.
-        error_message: The text of the `TimeoutError` that the block then raises.
+        seconds: The seconds from the start of the block, after which its commands are killed.
+        error_message: The text of a `TimeoutError` that leaves the block.
     """
 
     def __init__(self, seconds: float = TIMEOUT_DURATION, error_message: str = "Timeout") -> None:
@@ -175,7 +175,8 @@ class ExecResult(NamedTuple):
     """The result of a command in a container."""
 
     exit_code: int | None
-    """The exit code of the command; None if its text could not be split."""
+    """The exit code of the command; None if its text could not be split, or its output was not
+    UTF-8."""
     output: bytes
 
 
@@ -189,7 +190,8 @@ class Container:
         name: The name of the container.
         start: A function that starts a sandbox.
         environment: All environment variables of the container's processes.
-        answers: Text of a command → function that returns the output without running the command.
+        answers: Last word of a command, such as the script after ``bash -c`` → function that
+            returns the output without running the command.
     """
 
     def __init__(
@@ -235,7 +237,8 @@ class Container:
 
         Raises:
             TimeoutError: The command exceeded its time limit, and was killed.
-            SandboxError: The sandbox failed.
+            EnvironmentStateError: The container was stopped.
+            SandboxError, ImageError: The sandbox failed, or cannot be started.
         """
         argv = split_words(cmd) if isinstance(cmd, str) else tuple(map(str.encode, cmd))
         script = argv[-1].decode("utf-8", "replace").strip() if argv else ""
@@ -282,12 +285,13 @@ def read_container_settings(image_name: str, kwargs: Mapping[str, Any]) -> Conta
 
     Args:
         image_name: The image: a name of 2023, or a name for ``intercode run --image``.
-        kwargs: The keywords. Only ``sandbox``, ``network``, ``environment`` and ``data_path`` are
-            read.
+        kwargs: The keywords. Only ``sandbox``, ``network``, ``environment`` and ``data_path`` have
+            an effect.
 
     Raises:
-        UsageError: ``ports``, ``volumes`` or ``command`` is given, which sandboxes do not support.
-        TaskError, ImageError: The image does not exist.
+        UsageError: ``ports``, ``volumes`` or ``command`` is set, which sandboxes do not support.
+        TaskError: The data's file system of NL2Bash does not exist.
+        ImageError: The image's name is invalid, or names a missing file.
     """
     for name in ("ports", "volumes", "command"):
         if kwargs.get(name):
@@ -311,7 +315,8 @@ def get_container(ctr_name: str, image_name: str, **kwargs: Any) -> Container:
         **kwargs: The keywords of an environment; see `read_container_settings`.
 
     Raises:
-        UsageError, TaskError, ImageError: As for `read_container_settings`.
+        UsageError: As for `read_container_settings`; or ``sandbox`` names no provider.
+        TaskError, ImageError: As for `read_container_settings`.
     """
     image, sandbox_name, network, environment = read_container_settings(image_name, kwargs)
     provider = get_provider(sandbox_name)

@@ -2,11 +2,12 @@
 
 ::
 
-    ROOT/databases/DIGEST-vN.sqlite          complete, and never changed
-    ROOT/databases/.DIGEST-vN.sqlite.new     incomplete: a process creates the file, or was killed
-    ROOT/databases/DIGEST-vN.sqlite.lock     locked by the process that creates the file
+    ROOT/databases/KEY.sqlite          complete, and never changed
+    ROOT/databases/.KEY.sqlite.new     incomplete: a process creates the file, or was killed
+    ROOT/databases/KEY.sqlite.lock     locked by the process that creates the file
 
-ROOT is InterCode's cache folder, DIGEST the digest of the source, and N `VERSION`.
+ROOT is InterCode's cache folder. KEY consists of a digest of the content and of versions, such as
+`VERSION`. DuckDB files have the ending ``.sqlite``, too; their keys contain ``-duckdb``.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from intercode.errors import TaskError
 from intercode_sandbox.host_files import DiskBudget, atomic_file, cache_root, file_lock, hold_folder
 
 VERSION = 2
-"""The version of the files that are created from a source.
+"""The version of the SQLite files that are created from a source.
 
 Increase the number with every change of their content.
 """
@@ -48,15 +49,17 @@ _WAL = 2  # the read and write versions in the header of a file with a write-ahe
 def as_sqlite(source: Source, progress: Progress | None = None) -> Path:
     """Return an SQLite file with the content of a source, which callers must not write to.
 
-        The file has no write-ahead log, so readers need no files beside it. Threads and processes
-        may call this function at the same time: one creates the file, and the others wait.
+    The file has no write-ahead log, so readers need no files beside it. Threads and processes may
+    call this function at the same time: one creates the file, and the others wait.
 
     Args:
-        source: The content. A plain SQLite file is returned unchanged.
+        source: The content. An SQLite file without a write-ahead log is not copied: the result is
+            its own path.
         progress: A function that is called with lines about slow work and omitted parts.
 
     Raises:
-        TaskError: The source cannot be read or parsed.
+        TaskError: The source cannot be read or parsed, or the cache cannot be written to.
+        UsageError: The source is a DuckDB file, and DuckDB is not installed.
     """
     if source.kind == "sqlite" and not _has_log(source.path):
         return source.path
@@ -70,11 +73,12 @@ def as_duckdb(source: Source, progress: Progress | None = None) -> Path:
     """Return a DuckDB file with the content of a source, which callers must not write to.
 
     Args:
-        source: The content. A DuckDB file is returned unchanged.
+        source: The content. A DuckDB file is not copied: the result is its own path.
         progress: A function that is called with lines about slow work and omitted parts.
 
     Raises:
-        TaskError: The source cannot be read, or DuckDB cannot hold its content.
+        TaskError: The source cannot be read, DuckDB cannot hold its content, or a part of a DuckDB
+            file is still in its write-ahead log.
     """
     if source.kind == "duckdb":
         log = source.path.with_name(f"{source.path.name}.wal")

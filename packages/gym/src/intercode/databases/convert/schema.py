@@ -45,12 +45,12 @@ class Column:
     ignores_case: bool = False
     """Whether comparisons of texts ignore the case of A to Z (``COLLATE NOCASE``)."""
     max_length: int = 0
-    """Characters of the longest text in the column."""
+    """Characters of the longest value in a column of text; 0 for other types."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignKey:
-    """A foreign key: columns that refer to columns of another table."""
+    """A foreign key: columns that refer to columns of another table, or of the same table."""
 
     columns: tuple[str, ...]
     table: str
@@ -99,18 +99,18 @@ class Schema:
     tables: tuple[TableSchema, ...]
     """The tables; each table follows the tables to which it refers, except in a cycle."""
     views: tuple[View, ...] = ()
-    """The views; each view follows the views that it reads."""
+    """The views, in the order of their creation."""
     omissions: tuple[str, ...] = ()
-    """Descriptions of the parts that are left out, because other engines would refuse them."""
+    """Descriptions of the virtual tables, keys and indexes that are left out."""
 
 
 def read_schema(path: str | Path) -> Schema:
     """Read the schema of an SQLite file, with types that fit the columns' content.
 
-    The function reads every row once for each column.
+    The function reads every row at least once for each column.
 
     Raises:
-        TaskError: The file is not SQLite database, or is damaged.
+        TaskError: The file is not an SQLite database, or is damaged.
     """
     try:
         with closing(_open(path)) as connection:
@@ -255,7 +255,13 @@ def _add_keys(
 def _add_indexes(
     connection: sqlite3.Connection, table: TableSchema, omissions: list[str]
 ) -> TableSchema:
-    """Return a table with its primary key, unique keys and indexes; add omitted ones to a list."""
+    """Return a table with its primary key, unique keys and indexes, without the omitted ones.
+
+    Args:
+        connection: A connection to the SQLite file.
+        table: The table, with its declared primary key.
+        omissions: A list to which the function adds a description of each omitted key or index.
+    """
     indexes: list[Index] = []
     uniques: list[tuple[str, ...]] = []
     key = table.primary_key
@@ -353,7 +359,8 @@ def _exact_name(table: TableSchema | None, name: str) -> str:
 def _sort_by_dependency(requirements: dict[str, list[str]]) -> list[str]:
     """Sort names such that each follows the names that it requires; cycles are broken anywhere.
 
-    Names that do not depend on each other keep their order.
+    The names keep their order, except that a required name moves before the first name that
+    requires it.
     """
     ordered_names: dict[str, None] = {}
     active_names: set[str] = set()

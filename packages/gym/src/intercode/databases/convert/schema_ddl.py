@@ -1,8 +1,8 @@
 """Statements that create a schema in MySQL, PostgreSQL or DuckDB.
 
-- **MySQL** and MariaDB: names are unchanged. Text compares by code point (``utf8mb4_bin``), like
-  SQLite's default, or by ``utf8mb4_general_ci`` for ``COLLATE NOCASE``. Text in keys is
-  ``VARCHAR``.
+- **MySQL** and MariaDB: names are unchanged, except that spaces at their end are removed. Text
+  compares by code point (``utf8mb4_bin``), like SQLite's default, or by ``utf8mb4_general_ci`` for
+  ``COLLATE NOCASE``. Text in keys is ``VARCHAR``.
 - **PostgreSQL**: names are in lower case, so ``SELECT Name FROM Singer`` works unquoted.
   Comparisons of text are always case-sensitive: PostgreSQL has no simple way to ignore case.
 - **DuckDB**: names are unchanged. Foreign keys are left out. DuckDB checks them too eagerly (an
@@ -68,14 +68,14 @@ def create_statements(
 def finish_statements(
     schema: Schema, dialect: Dialect, progress: Progress | None = None
 ) -> list[str]:
-    """Return the statements to run after the rows: foreign keys, indexes, counters, views.
+    """Return the statements to run after all inserts: foreign keys, indexes, counters, views.
 
-    None of the statements is necessary. If a server refuses a statement, the caller may omit it.
+    None of the statements is necessary. If an engine refuses a statement, the caller may omit it.
 
     Args:
         schema: The schema, a result of `intercode.databases.convert.schema.read_schema`.
         dialect: The engine's dialect.
-        progress: A function that is called with a line for each part that is left out.
+        progress: A function that is called with a line for each view that cannot be translated.
     """
     statements = []
     for table in schema.tables:
@@ -287,7 +287,14 @@ def _default_value(column: Column, dialect: Dialect) -> str | None:
 
 
 def _now_expression(moment_kind: str, kind: Type, dialect: Dialect) -> str | None:
-    """Return the expression for the time of an insert, as a date, a timestamp or a text."""
+    """Return the expression for the time of an insert, in a type; None if the type cannot hold it.
+
+    Args:
+        moment_kind: The part of the time that SQLite's default has: ``datetime``, ``date`` or
+            ``time``.
+        kind: The type of the column.
+        dialect: The engine's dialect.
+    """
     word = {"datetime": "CURRENT_TIMESTAMP", "date": "CURRENT_DATE", "time": "CURRENT_TIME"}[
         moment_kind
     ]

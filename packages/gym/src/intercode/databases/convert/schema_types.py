@@ -24,7 +24,7 @@ Kind = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Type:
-    """A column type that all servers have."""
+    """A column type that MySQL, PostgreSQL and DuckDB have."""
 
     kind: Kind
     size: int = 0
@@ -83,7 +83,7 @@ _MOMENTS = ("DATE", "DATETIME", "TIMESTAMP", "SMALLDATETIME", "DATETIME2", "TIME
 def choose_type(
     connection: sqlite3.Connection, table: str, column: str, declared_type: str
 ) -> tuple[Type, int]:
-    """Return the type for a column, and the length of its longest text in characters.
+    """Return the type for a column, and the length of its longest value as text, in characters.
 
     Args:
         connection: A connection to the SQLite file.
@@ -144,7 +144,7 @@ def _choose_for_content(
 def _moment_type(
     declared_type: str, base: str, is_always_true: Callable[[str], bool]
 ) -> Type | None:
-    """Return the declared type if it is a date or time and all values fit; None otherwise."""
+    """Return a date or time type that all values fit, if the column declares one; or None."""
     if base == "TIME" and is_always_true(_IS_TIME):
         return Type("time")
     if base not in _MOMENTS and not declared_type.startswith("TIMESTAMP "):
@@ -204,7 +204,7 @@ def fit(value: Any, kind: Type) -> Any:
     """Convert a value of SQLite to a value of a type.
 
     Raises:
-        ValueError: The value cannot have this type.
+        ValueError, ArithmeticError: The value cannot have this type.
     """
     return None if value is None else _CONVERTERS[kind.kind](value, kind)
 

@@ -12,7 +12,7 @@ import socket
 import sys
 import threading
 import types
-import uuid  # noqa: F401 - DuckDB asks for it when nothing can be loaded any more
+import uuid  # noqa: F401 - DuckDB imports it later, when a worker can load no more files
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -206,7 +206,7 @@ class DuckDBDatabase(worker.WorkerDatabase):
     # -- saving ----------------------------------------------------------------------------------
 
     def prepare_save(self) -> tuple[bool, list[str], list[str]]:
-        """Return whether a copy exists, no statements, and the session's own objects, in words."""
+        """Return whether a copy exists, an empty list, and descriptions of session objects."""
         if len({self.connection.execute(_TRANSACTION).fetchone() for _ in range(2)}) == 1:
             raise OSError("a transaction is open")
         session_objects = self.connection.execute(_SESSION_OBJECTS, [self.path.stem]).fetchall()
@@ -280,8 +280,8 @@ class DuckDBDatabase(worker.WorkerDatabase):
 class _Watchdog:
     """The thread that interrupts statements at their time limits.
 
-    A single thread serves all statements, because no statement may have to start a thread. After a
-    statement that has used up the memory, `threading.Thread.start` never returns
+    A single thread serves all statements, because a statement must not start a thread. After a
+    statement that has used up the memory, ``threading.Thread.start`` never returns
     (python/cpython#140746).
     """
 
@@ -306,7 +306,10 @@ class _Watchdog:
                 self.guarded_connection = None
 
     def strike(self) -> None:
-        """Interrupt a late statement repeatedly: DuckDB ignores an interrupt before its start."""
+        """Interrupt a late statement repeatedly, because DuckDB may ignore the first interrupt.
+
+        DuckDB ignores an interrupt that arrives before the statement starts.
+        """
         with self.condition:
             while True:
                 self.alarm = math.inf

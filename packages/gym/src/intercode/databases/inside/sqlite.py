@@ -1,8 +1,8 @@
 """SQLite in a worker: sessions that start on the pristine file and copy it when they write.
 
 The module has four parts: the database, the authorizer, the split of an action into statements, and
-the redirection. SQLite's compiler consults the authorizer for each statement. By the redirection,
-SQLite opens a descriptor under a path.
+the redirection. SQLite's compiler consults the authorizer for each statement. The redirection lets
+SQLite open the descriptor of the pristine file under a path.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ _SETTINGS = (
     *("recursive_triggers", "reverse_unordered_selects", "secure_delete", "short_column_names"),
     *("synchronous", "threads", "trusted_schema", "wal_autocheckpoint", "query_only"),
 )
-"""Pragmas that are settings of a connection.
+"""Pragmas that are settings of a connection, in the order in which a session restores them.
 
 The first pragma empties the temporary schema. The last pragma forbids all further writes.
 """
@@ -131,7 +131,10 @@ class SQLiteDatabase(worker.WorkerDatabase):
     # -- sessions --------------------------------------------------------------------------------
 
     def connect(self, writable: bool) -> None:
-        """Connect to the copy, or to the pristine file under the copy's path."""
+        """Connect to the copy, or to the pristine file under the copy's path.
+
+        If the redirection is not installed, the session reads a copy, too.
+        """
         self.redirection.descriptors.clear()
         if not writable and self.redirection.is_installed:
             self.redirection.descriptors[os.fsencode(self.path)] = self.pristine_descriptor
@@ -433,7 +436,7 @@ def _is_forbidden(action: int, first_argument: str | None, second_argument: str 
 def split(sql: str) -> Iterator[tuple[int, str]]:
     """Split an action into statements by SQLite's own lexical rules.
 
-    Returns:
+    Yields:
         The position and the text of each statement. A comment alone is no statement.
     """
     start, empty = 0, True
@@ -461,8 +464,8 @@ def count_statements(total_count: int, last_count: int, rowid: int) -> list[str]
         rowid: The value of ``last_insert_rowid()`` in the other session.
 
     Returns:
-        None if more than 100,000 rows would have to be inserted, or if no statements give these
-        counts.
+        The statements; an empty list if all values are 0. None if more than 100,000 rows would have
+        to be inserted, or if no statements give these counts.
     """
     if (total_count, last_count, rowid) == (0, 0, 0):
         return []
@@ -514,14 +517,15 @@ class _Vfs(ctypes.Structure):
 class Redirection:
     """A replacement of SQLite's system call ``open`` that opens a descriptor under a chosen path.
 
-    SQLite follows no symlinks, so it cannot open ``/proc/self/fd/N``. But SQLite's file layer
-    permits programs to replace a system call (``xSetSystemCall``, made for sandboxes). With this
-    replacement SQLite needs no copy of the file. The replacement lasts as long as the process.
+    SQLite opens the target of a symlink. For the symlink ``/proc/self/fd/N`` of a file in memory,
+    no file exists at the target's path. But SQLite's file layer permits programs to replace a
+    system call (``xSetSystemCall``, made for sandboxes). With this replacement SQLite needs no copy
+    of the file. The replacement lasts as long as the process.
     """
 
     def __init__(self) -> None:
         self.descriptors: dict[bytes, int] = {}
-        # SQLite keeps the address of the function, so the object must have a reference.
+        # SQLite keeps only the address of the function, so this reference keeps the object alive.
         self._open = _Open(self._open_redirected)
         self.is_installed = self._install()
         """Whether SQLite accepted the replacement: some builds hide the necessary symbols."""

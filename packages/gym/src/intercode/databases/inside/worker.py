@@ -18,7 +18,7 @@ from intercode.databases.inside import wire
 FOLDER = Path("/database")
 """The folder in the sandbox that contains only the worker's files."""
 SAVE_SECONDS = 60.0
-"""The time limit of a save in seconds.
+"""Time limit in seconds of the statements of a save; only SQLite enforces it.
 
 The limit is long: no action is responsible for this work, and the machine may be busy.
 """
@@ -47,9 +47,9 @@ _SIZED_TYPES = {str, bytes}
 Message = list[Any]
 """A part of a response.
 
-A result is ``[columns, rows, total, changed]``, a failure ``[message, code, position]``. An outcome
-is ``[results, failure, timed out, written]``. The response to an action is an outcome, with the
-result of `is_exhausted` in addition.
+A result is ``[columns, rows, total, affected rows]``, a failure ``[message, code, position]``. An
+outcome is ``[results, failure, timed out, written]``. The response to an action is an outcome with
+a fifth value: whether the action failed and has used up the memory (`is_exhausted`).
 """
 
 
@@ -76,13 +76,13 @@ class WorkerDatabase(ABC):
             pristine_descriptor: A descriptor of the pristine file. The database keeps it open.
             name: The name of the database.
             resume: Whether to continue with the session's copy, if a copy exists.
-            memory: The bytes of memory that the engine may use.
+            memory: The bytes of memory that the engine may use; SQLite ignores the number.
 
         Returns:
             Whether the session continues with a copy.
 
         Raises:
-            OSError: The engine failed, with this message.
+            OSError: The engine cannot open the file; the message is the engine's.
         """
         self.pristine_descriptor, self.memory = pristine_descriptor, memory
         self.path = FOLDER / f"{name}.{self.suffix}"
@@ -103,7 +103,12 @@ class WorkerDatabase(ABC):
             path.unlink()
 
     def make_writable(self) -> None:
-        """Copy the pristine file, and continue with the copy. The session has only read before."""
+        """Copy the pristine file, and continue with the copy, in a session that has only read.
+
+        Raises:
+            Exception: The copy does not fit into the file system. `no_space_error` defines the
+                class and the message.
+        """
         self.connection.close()
         try:
             self.connect(writable=True)
@@ -140,7 +145,7 @@ class WorkerDatabase(ABC):
 
     @abstractmethod
     def prepare_save(self) -> tuple[bool, list[str], list[str]]:
-        """Return the three values of `save`, after all data is in the copy's file.
+        """Write all data to the copy's file, and return the three values of `save`.
 
         Raises:
             OSError: A transaction is open.
@@ -160,7 +165,7 @@ class WorkerDatabase(ABC):
 
     @abstractmethod
     def state(self, collector: Collector) -> Message:
-        """Return ``[name, kind, [[column, type], …], rows, *schema]`` of all tables and views.
+        """Return ``[name, kind, [[column, type], …], rows, *schema]`` for each table and view.
 
         A schema is ``[[kind, columns, text], …], definition, [[trigger, definition], …]``.
 
@@ -175,7 +180,7 @@ class WorkerDatabase(ABC):
         collector: Collector,
         read: Callable[[], tuple[Message, Iterable[Any]]],
     ) -> Message:
-        """Return one table or view. A view that reads a missing table is returned without columns.
+        """Return one table or view; a view that cannot be read has neither columns nor rows.
 
         Args:
             name: The name of the table or view.
@@ -185,6 +190,8 @@ class WorkerDatabase(ABC):
 
         Raises:
             OSError: The table has more rows than the limits allow.
+            Exception: The table cannot be read, or the time limit was reached: an error of the
+                class `error`.
         """
         try:
             columns, all_rows = read()
@@ -263,7 +270,8 @@ class Collector:
     Args:
         seconds: Time limit of all statements together.
         max_rows: The most rows of each result to keep.
-        max_bytes: Maximum weight of all kept rows together (`_PER_VALUE`).
+        max_bytes: Maximum weight of all kept rows and of the column names together: their
+            characters and bytes, plus `_PER_VALUE` for each value.
     """
 
     def __init__(self, seconds: float, max_rows: int, max_bytes: int) -> None:

@@ -68,8 +68,8 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
     leftover_queries: ClassVar[Sequence[tuple[str, str]]]
     """Pairs for the deletion of leftovers.
 
-    The first part is a query that lists InterCode's databases or accounts. The second is the
-    statement that drops one of them.
+    The first part is a query that lists databases or accounts whose names begin with ``ic``. The
+    second is the statement that drops one of them; `names.is_leftover` selects the names to drop.
     """
     database_query: ClassVar[str]
     """The query that finds a database by its name."""
@@ -154,7 +154,7 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
 
     @property
     def generation(self) -> int:
-        """The number of the server's current start. The number changes with each restart."""
+        """The number of restarts of a private server. For a server at a URL the number stays 0."""
         return self._generation
 
     @abstractmethod
@@ -208,7 +208,10 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
         admin.close()
 
     def discard(self, clone: Clone[ConnectionT]) -> None:
-        """Drop a clone. No error is raised: the start of a later run drops clones that remain."""
+        """Drop a clone. If this fails, a later run on the same server drops the clone (`_sweep`).
+
+        If the clone's server was restarted, or is private and closed, only the connection is ended.
+        """
         if clone.generation == self._generation and not (self._is_ours and self._closed):
             with suppress(DatabaseError), self.admin(should_wait=False) as admin:
                 self._drop(admin, clone)
@@ -402,7 +405,7 @@ def parse_url(
         options: The names of options that the URL may have.
 
     Raises:
-        UsageError: The URL is malformed.
+        UsageError: The URL has no valid port, or an option that is not in `options`.
     """
     url_parts = urlsplit(url)
     password = url_parts.password

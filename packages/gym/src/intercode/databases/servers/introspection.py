@@ -104,7 +104,8 @@ def mysql_schema(query: Query, database: str, name: str, kind: str) -> RelationS
 
     Args:
         query: Runs statements.
-        database: The name of the clone on the server. This name is removed from all texts.
+        database: The name of the clone on the server. This name, as a prefix of other names, is
+            removed from definitions.
         name: The name of the table or view.
         kind: ``table`` or ``view``.
     """
@@ -129,7 +130,7 @@ def mysql_schema(query: Query, database: str, name: str, kind: str) -> RelationS
 
 
 def without_definer(text: str) -> str:
-    """Return a CREATE VIEW statement without the account with whose privileges the view runs."""
+    """Return a statement without ``DEFINER``, the account with whose privileges a view runs."""
     return _DEFINER.sub("", text, count=1)
 
 

@@ -88,7 +88,7 @@ class MySQLSession(ServerSession[MySQLConnection]):
         self._connection.run("UNLOCK TABLES")
 
     def _reset_if_unwritten(self) -> bool:
-        # The server's own counts of the connection's statements show whether a statement may write.
+        # The server's own counts of the connection's statements show whether one may have written.
         statement_counts = {
             str(name): int(str(count)) for name, count in self._connection.query(_STATEMENT_COUNTS)
         }
@@ -191,7 +191,7 @@ class MySQLEngine(ServerEngine[MySQLConnection, MySQLTemplate]):
 
         Args:
             read_only: Whether transactions start read-only.
-            seconds: The time limit of a statement.
+            seconds: The time limit in seconds: of each statement on MariaDB, of reads on MySQL.
         """
         flag = "tx_read_only" if self._is_mariadb else "transaction_read_only"
         limit = f"max_statement_time = {seconds}"

@@ -77,6 +77,7 @@ class MySQLConnection(Connection):
         thread: The number of the connection on the server, unique until the server is restarted.
         user: The account of the connection.
         connect_time: The time at which the connection was made, by `time.monotonic`.
+        is_mariadb: Whether the server is MariaDB, not MySQL.
 
     Args:
         connect_args: The arguments of `pymysql.connect`.
@@ -124,6 +125,10 @@ class MySQLConnection(Connection):
         Args:
             sql: A statement that ends in ``VALUES (%s, …)``.
             rows: The rows.
+
+        Raises:
+            ConnectionLoss: The connection was lost.
+            DatabaseError: The server refuses a row.
         """
         try:
             with self._driver_connection.cursor() as cursor:
@@ -213,7 +218,7 @@ def _check_socket(path: str | None) -> None:
 
 
 def _code_and_message(error: Exception) -> tuple[int, str]:
-    """Return the code and message of an error; the code is 0 if the driver raised the error."""
+    """Return the code and message of an error; the code is 0 if the error has none."""
     match error.args:
         case (int(code), str(message)):
             return code, message or "the connection is closed"

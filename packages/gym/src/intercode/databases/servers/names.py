@@ -169,7 +169,7 @@ def _edits(text: str, tokens: Sequence[Any], agent_name: str, name: str) -> Iter
 
 
 def _is_database(tokens: Sequence[Any], offset: int, i: int) -> bool:
-    """Return whether the token `i` of the statement that starts at `offset` is the database."""
+    """Return whether token `i`, in the statement from token `offset`, denotes the database."""
     preceding_words = [" ".join(token.text.upper().split()) for token in tokens[offset:i]]
     following_words = [token.text for token in tokens[i + 1 : i + 4]]
     if following_words[:1] == ["."]:

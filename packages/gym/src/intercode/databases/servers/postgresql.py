@@ -1,7 +1,7 @@
 """PostgreSQL engine, on a server at a URL or a private one.
 
 Each session has a clone, a copy of the template database that holds the source's content. Each
-clone has its own role, which owns the clone and may connect to no other database.
+clone has its own role, which owns the clone and may connect to no other clone or template.
 
 The tables of a template belong to ``pg_database_owner``. The owner of any database is a member of
 this role. So the owner of a clone owns its tables, without any change in the clone. A clone is a
@@ -199,8 +199,7 @@ class PostgreSQLEngine(ServerEngine[PostgreSQLConnection, PostgreSQLClone]):
 
     def check_same_server(self, clone: PostgreSQLClone) -> None:
         """Check that the server was not restarted; see `session.SessionEngine`."""
-        # The connection waits for the server: after a crash of an agent's process the server
-        # recovers.
+        # `admin` waits for a server that recovers: one of its processes has crashed in an action.
         with self.admin() as admin:
             start_time = admin.query(_START_TIME_QUERY)[0][0]
         if clone.generation != self.generation or clone.start_time != start_time:

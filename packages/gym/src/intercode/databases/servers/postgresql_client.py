@@ -1,9 +1,9 @@
 """Connection to PostgreSQL, by the driver psycopg.
 
 InterCode uses the engines' own drivers, not SQLAlchemy. A thin interpreter needs errors, types and
-cancellation exactly as the engine gives them. An action goes to the server unchanged, by the simple
-query protocol, because an action may contain several statements. Rows arrive in chunks, so a result
-without end never fills this process.
+cancellation exactly as the engine gives them. An action goes to the server as one text, by the
+simple query protocol, because an action may contain several statements. Rows arrive in chunks, so a
+result without end never fills this process.
 """
 
 from __future__ import annotations

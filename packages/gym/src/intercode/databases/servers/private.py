@@ -109,7 +109,7 @@ class ServerRecipe:
     product: str
     binary: Path
     users: tuple[str, ...]
-    """Names of users as which the server may run if this process is root; the first that exists."""
+    """Users as which a root process may run the server: the first that exists, or ``nobody``."""
     memory: int
     """Maximum bytes of data of each process of the server; 0: no limit."""
     ending: int
@@ -129,8 +129,15 @@ class ServerRecipe:
 class PrivateServer:
     """A running private server.
 
+    Args:
+        recipe: The commands and settings that start the server.
+
+    Raises:
+        DatabaseError: The server did not start.
+
     Attributes:
         product: ``mariadb``, ``mysql`` or ``postgresql``.
+        folder: The folder that holds the data, the socket and the log of the server.
         connect_args: The arguments of the driver's ``connect``, for the administrator's account.
     """
 
@@ -168,7 +175,7 @@ class PrivateServer:
     def _fill(self) -> None:
         """Create an initialised data folder, or copy it from the cache."""
         cached_folder = cache_root() / "servers" / _version(self._recipe)
-        with suppress(OSError):  # without a writable cache, the data folder is not cached
+        with suppress(OSError):  # a cache that cannot be written to fails later, in `_cache_data`
             hold_folder(cached_folder.parent)
         data_folder = self.folder / "data"
         if cached_folder.is_dir():
@@ -258,7 +265,7 @@ def start_mariadb() -> PrivateServer:
     ``ONLY_FULL_GROUP_BY`` is off.
 
     Raises:
-        UsageError: Neither MariaDB nor MySQL is installed.
+        UsageError: Neither MariaDB nor MySQL is installed, or the driver is not.
         DatabaseError: The server did not start.
     """
     return PrivateServer(mysql_recipe())

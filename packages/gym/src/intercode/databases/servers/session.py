@@ -1,8 +1,9 @@
 """Common base of the sessions on a database server, MySQL and PostgreSQL.
 
 A session starts read-only, so the server refuses a statement that would write. After a refusal the
-clone counts as written: the session gets write access, and the action runs again. A session that
-only reads leaves a pristine clone, which the next session can use.
+clone counts as written: the session gets write access, and the action runs again. An action that
+does not look like a read gets write access at once. A session that only reads leaves a pristine
+clone, which the next session can use.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _GRACE_SECONDS = 0.5
 """Seconds by which InterCode's time limit exceeds the time limit of the server."""
 _CLOSE_SECONDS, _AGAIN_SECONDS = 2.0, 0.1
 _RESULT_BYTES, _STATE_BYTES = 16, 64
-"""The most bytes of rows that are kept, of an action's results and of a state.
+"""The most bytes of rows that are kept, of each result and of a whole state.
 
 The values are multiples of the output limit.
 """
@@ -75,6 +76,10 @@ class Connection(ABC):
     def query(self, sql: str, *arguments: Any) -> list[Row]:
         """Run InterCode's own statements; return the rows of the last statement.
 
+        Args:
+            sql: The statements. Their placeholders are those of `with_literals`.
+            *arguments: The values that replace the placeholders, in order.
+
         Raises:
             ConnectionLoss: The connection was lost.
             DatabaseError: A statement failed.
@@ -111,7 +116,7 @@ class Clone(Generic[ConnectionT]):
     name: str
     password: str
     generation: int
-    """The number of the server's start during which the clone was created."""
+    """The value of `SessionEngine.generation` when the clone was created."""
     connection: ConnectionT
     """The agent's connection to the clone."""
     start_time: str = ""
@@ -135,7 +140,7 @@ class SessionEngine(Protocol[ConnectionT]):
 
     @property
     def generation(self) -> int:
-        """The number of the server's current start. The number changes with each restart."""
+        """The number of restarts of a private server. For a server at a URL the number stays 0."""
 
     def connect_to(self, clone: Clone[ConnectionT], for_state: bool = False) -> ConnectionT:
         """Connect to a clone with the account of the clone.
@@ -271,7 +276,7 @@ class ServerSession(ABC, Generic[ConnectionT]):
             self._use_lock.release()
 
     def _acquire(self) -> None:
-        """Acquire the session's lock; interrupt the thread that holds the lock meanwhile."""
+        """Acquire the session's lock; until then, interrupt the statement of the lock's holder."""
         deadline = time.monotonic() + _CLOSE_SECONDS
         while not self._use_lock.acquire(blocking=False):
             # The interrupt is repeated: the first may have come before the statement started.
@@ -286,7 +291,7 @@ class ServerSession(ABC, Generic[ConnectionT]):
 
     @abstractmethod
     def _configure(self) -> None:
-        """Set the time limit of the session, and write access if the clone `is_written`.
+        """Set the time limit of the session, and write access if `is_written` is True.
 
         Raises `ConnectionLoss`. When write access is granted, no transaction is open: a statement
         that would start a transaction gets write access before it runs.
@@ -557,7 +562,7 @@ def _interrupted_outcome(outcome: ActionOutcome, seconds: float | None) -> Actio
 
 
 def has_only_reads(text: str) -> bool:
-    """Return whether each statement of an action begins with a keyword of a statement that reads.
+    """Return whether each statement of an action begins like a statement that reads, or is empty.
 
     Such an action first runs read-only. If the server refuses it, the action runs again with write
     access. A second run is harmless only if the action has no effect before the refusal. Therefore

@@ -17,8 +17,8 @@ _AGAIN_SECONDS = 1.0
 Interrupt = Callable[[int], None]
 """Function that interrupts a statement.
 
-The argument is the number of expired limits of this statement. The number is 0 before the time
-limit, 1 at the time limit, and 2 a second later.
+The argument counts the interrupts of this statement by its time limit. The number is 0 if a caller
+interrupts before the limit, 1 at the limit, and 2 a second later.
 """
 
 
@@ -93,7 +93,7 @@ class Watchdog:
         return StatementLimit(self, interrupt)
 
     def watch(self, limit: StatementLimit) -> None:
-        """Check a limit at its deadline."""
+        """Let the thread check a limit at its deadline."""
         with self._condition:
             self._watched_limits.add(limit)
             if limit.deadline < self._wake_time:

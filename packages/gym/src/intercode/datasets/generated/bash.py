@@ -141,14 +141,14 @@ def draft(
 ) -> TaskDraft | None:
     """Draft a task with `difficulty` operations.
 
-    If the difficulty is at least 2, one task in four has a lookup as one of its operations. Then a
+    If the difficulty is at least 2, one draft in four has a lookup as one of its operations. Then a
     word that the solution needs is in a file, and not in the query.
 
     Args:
         draw: The source of random choices.
         pool: The names and values of the split.
         difficulty: The number of operations.
-        is_allowed: A function that returns whether the split may have some operations.
+        is_allowed: A function that returns whether operations, in their order, belong to the split.
 
     Returns:
         The draft; None if the random choices make no valid task.

@@ -53,9 +53,9 @@ def _combine(prefixes: Sequence[str], suffixes: Sequence[str]) -> tuple[str, ...
 
 
 _WORDS = _combine(_SYLLABLES, _SYLLABLES)
-"""Words of four letters, each made of two syllables. No word is a part of another word. No word is
-an English word that queries contain, such as "take", "line" or "move". A policy can therefore spell
-a word that it has never seen."""
+"""Words of four letters. Each word consists of two syllables, so a policy can spell a word that it
+has never seen. No word is a part of another word. No word is an English word that queries contain,
+such as "take", "line" or "move"."""
 _ENDS = _combine(_SYLLABLES, "bgklmnt")
 _HELD_OUT_RATIO = 4
 """The divisor of the share of held-out pairs: one pair of operations in four occurs only in the
@@ -148,7 +148,7 @@ class TaskDraft:
     query: str
     gold: str
     wrong_solutions: tuple[str, ...]
-    """Wrong solutions: they omit a step of gold, and therefore have another result."""
+    """Solutions with another result than gold. Most of them omit a step of gold."""
     operations: tuple[str, ...]
     looks: tuple[str, ...] = ()
     """Actions that print data which gold contains, but the query omits."""
@@ -164,7 +164,7 @@ choices make no valid task."""
 
 
 def has_held_out_pair(kind: str, operations: Sequence[str]) -> bool:
-    """Return whether a pair of consecutive operations occurs only in ``compositions``."""
+    """Return whether any pair of consecutive operations is held out for ``compositions``."""
     return any(_is_held_out(kind, *pair) for pair in pairwise(operations))
 
 

@@ -25,7 +25,7 @@ def layers(draw: SeededRandom) -> Puzzle:
     """Return a puzzle about a flag that is encoded several times, by common encodings."""
     flag = text = draw.flag()
     order = [*draw.sample(sorted(_LAYERS), len(_LAYERS)), "base64"]
-    # Two consecutive layers of base64 would look like a single layer.
+    # The repeated layer must not follow a layer of its kind: the pair would be easy to recognise.
     if order[-2] == "base64":
         order[-1] = "hexadecimal"
     for layer in order:
@@ -46,7 +46,7 @@ def layers(draw: SeededRandom) -> Puzzle:
 
 
 def tape(draw: SeededRandom) -> Puzzle:
-    """Return a puzzle about a punched tape in the teleprinter code ITA2, with five bits each."""
+    """Return a puzzle about a punched tape in ITA2, a teleprinter code with five bits."""
     flag_draw = draw.flags
     body = (
         "".join(flag_draw.words(2)).upper()

@@ -266,8 +266,8 @@ def bmp(width: int, pixels: bytes) -> bytes:
 
     Args:
         width: The width in pixels, a multiple of four. Rows of other widths would need padding.
-        pixels: Three bytes for each pixel, in the order of the file: the lowest row comes first,
-            and the blue byte of each pixel.
+        pixels: Three bytes for each pixel, in the order of the file: the lowest row comes first. In
+            each pixel, the order is blue, green, red.
     """
     height = len(pixels) // (3 * width)
     header = b"BM" + struct.pack("<IHHI", 54 + len(pixels), 0, 0, 54)

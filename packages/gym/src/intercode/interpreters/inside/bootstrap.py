@@ -57,7 +57,7 @@ def _load() -> Library:
 
 
 _library = _load()
-import random  # noqa: E402 - their calls at a fork are among those
+import random  # noqa: E402 - not before `_load`, which records the callbacks of both modules
 import threading  # noqa: E402
 
 

@@ -103,7 +103,7 @@ _EXACT_COPIES: dict[type, Callable[[Any], Any]] = {
 
 
 class ProxyEndpoint:
-    """A process of the two, which encodes and decodes values, and sends and answers requests."""
+    """The endpoint of either process, which encodes values, and sends and answers requests."""
 
     names_by_id = _BUILTIN_NAMES
     """Objects that both sides have, so their names are sent: id → name."""

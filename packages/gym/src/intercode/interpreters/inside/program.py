@@ -39,7 +39,7 @@ def serve(channel: Channel, output_fd: int, limit: int) -> None:
     for source in request["before"]:
         try:
             _execute(source, main)
-        except BaseException:  # noqa: BLE001 - as at a prompt, where others follow
+        except BaseException:  # noqa: BLE001 - as at a prompt, the following sources still run
             continue
     # The streams' output goes to /dev/null. Below, their descriptors get new files.
     _flush(setup_streams)

@@ -25,7 +25,8 @@ from intercode.interpreters.inside.wire import STARTED, Channel, keep, write_all
 if TYPE_CHECKING:
     from types import CodeType, FrameType
 
-__builtins__ = dict(vars(builtins))  # type: ignore[assignment]  # before any function takes them from here
+# The functions below use this copy, which an action that replaces a builtin does not change.
+__builtins__ = dict(vars(builtins))  # type: ignore[assignment]
 
 DONE, FAILED, INTERRUPTED, EXITED = 1, 2, 3, 4
 """The kinds of a response, by how the action ended; the payload is the code of an exit."""

@@ -1,7 +1,7 @@
 """Process that runs the submission, and performs operations on its objects for the tests.
 
 The code in this process is not trusted. Of the tests, the process has only the arguments of calls.
-Only values leave the process, as data (`object_proxy`).
+Only data and references to objects leave the process (`object_proxy`).
 """
 
 from __future__ import annotations

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     Frame = tuple[int, int, bytes]
     """The kind, the number and the payload of a message."""
 
-__builtins__ = dict(vars(builtins))  # type: ignore[assignment]  # before any function takes them from here
+# The functions below use this copy, which an action that replaces a builtin does not change.
+__builtins__ = dict(vars(builtins))  # type: ignore[assignment]
 
 STARTED = 255
 """The kind of a worker's first message, which is sent before any code of the agent runs."""
@@ -27,8 +28,8 @@ _MAX_LENGTH = (1 << 32) - 1
 _HIGH_FD = 960
 """A descriptor number that programs are unlikely to use or close.
 
-The number is below the usual limit of 1024. Programs that close "all" descriptors close only lower
-numbers.
+The number is below the usual limit of 1024. Programs that close "all" descriptors often close only
+lower numbers.
 """
 
 

@@ -34,8 +34,8 @@ def run_server(
         calls: The number of concurrent calls to expect.
 
     Raises:
-        UsageError: The model, its file or the server's package is missing, or the memory is too
-            small.
+        UsageError: The model, its file or the server's package is missing, the URL selects no port
+            of this machine, or the memory is too small.
         ModelAccessError: The server cannot be started.
     """
     server.check_package()
@@ -50,9 +50,13 @@ def run_server(
 def parse_port(name: str, base_url: str | None) -> int:
     """Return the port of a base URL; 0 without a URL.
 
+    Args:
+        name: The model's name, for the message.
+        base_url: The URL.
+
     Raises:
         UsageError: The URL's host is not this machine, or the URL has no port, or the URL's path is
-            not ``/v1``.
+            neither empty nor ``/v1``.
     """
     if base_url is None:
         return 0
@@ -77,8 +81,8 @@ class LocalClient:
         base_url: A URL that selects the server's port; None: a free port.
 
     Raises:
-        UsageError: The model, its file or the server's package is missing, or the memory is too
-            small.
+        UsageError: The model, its file or the server's package is missing, the URL selects no port
+            of this machine, or the memory is too small.
     """
 
     def __init__(self, name: str, base_url: str | None = None) -> None:
@@ -87,7 +91,7 @@ class LocalClient:
         server.check_package()
         self._weights = find_weights(name)
         if not server.is_running(self._weights, self._port):
-            # The planning refuses a model that exceeds the free memory.
+            # The result is unused: the call refuses a model that exceeds the free memory.
             server.plan_server(name, self._weights, 1)
         self.weights = self._weights.sha256
         """The SHA-256 of the model's file, in hexadecimal."""
@@ -115,7 +119,8 @@ class LocalClient:
         """Send one request, after starting the server if necessary; see `Client.send`.
 
         Raises:
-            ModelAccessError: The server has ended.
+            UsageError: The free memory is too small for the server.
+            ModelAccessError: The server cannot be started, or has ended.
         """
         local_server, chat = self._connect(1)
         try:
@@ -150,5 +155,8 @@ def local(model: str, *, base_url: str | None, timeout: float) -> LocalClient:
         model: A name of the catalog, or a path that ends in ``.gguf``.
         base_url: A URL that selects the server's port; None: a free port.
         timeout: Ignored, because `SILENCE` is the timeout of local models.
+
+    Raises:
+        UsageError: See `LocalClient`.
     """
     return LocalClient(model, base_url)

@@ -2,7 +2,8 @@
 
     ROOT/models/NAME/FILE.gguf        complete and verified, or missing
     ROOT/models/NAME/.FILE.gguf.new   the received part of an interrupted download
-    ROOT/models/.NAME.lock            lock of the process that fetches the model
+    ROOT/models/.NAME.lock            lock of the process that fetches or removes the model
+    ROOT/models/logs/                 logs of running servers, and of servers that failed
 
 where ROOT is InterCode's cache.
 """
@@ -66,7 +67,8 @@ def find_weights(name: str) -> Weights:
         name: A path that ends in ``.gguf``, or a name of the catalog.
 
     Raises:
-        UsageError: The file or model is unknown, not fetched yet, or damaged.
+        UsageError: The file or model is unknown or not fetched yet, or the file has the wrong size
+            or is no valid GGUF file.
     """
     if is_path(name):
         path = Path(name).expanduser()
@@ -142,7 +144,7 @@ def ensure(name: str | None, report_line: Callable[[str], None]) -> None:
 
     Args:
         name: ``PROVIDER/NAME``; every name except ``local/NAME`` is ignored.
-        report_line: Called with a line of text for each tenth of the download.
+        report_line: Called with a line of text for each step, and for each tenth of the download.
 
     Raises:
         UsageError: The catalog has no such model.
