@@ -720,7 +720,7 @@ DEFENCES = [
     ),
     _one(
         "arguments_of_a_command", "cheating", "intercode/rewards/swe_run.py",
-        "if isinstance(sandbox, SupportsPrivacy)", "if False",
+        "if isinstance(sandbox, SupportsPrivateExec)", "if False",
     ),
     _one(
         "orders_to_a_judge", "cheating", JUDGE,
@@ -1175,7 +1175,8 @@ DEFENCES = [
     ),
     _one(
         "serve_wishes", "host leak", "intercode_integrations/serve/wire.py",
-        "class Reset(msgspec.Struct, forbid_unknown_fields=True):", "class Reset(msgspec.Struct):",
+        "class ResetMessage(msgspec.Struct, forbid_unknown_fields=True):",
+        "class ResetMessage(msgspec.Struct):",
     ),
     _one(
         "serve_capacity", "host DoS", "intercode_integrations/serve/metrics.py",
@@ -1295,8 +1296,8 @@ DEFENCES = [
     _one("gateway_token", "lateral", GATE, "RequestGuard(self.token", "RequestGuard(None"),
     _one(
         "gateway_closed", "lateral", GATE,
-        "        if self._closed:\n            raise Refusal(401",
-        "        if False:\n            raise Refusal(401",
+        "        if self._closed:\n            raise GatewayRefusal(401",
+        "        if False:\n            raise GatewayRefusal(401",
     ),
     _one(
         "gateway_credentials", "exfiltration", GATE,
@@ -1554,8 +1555,8 @@ DEFENCES = [
         (
             Edit(
                 "intercode/envs/episode_state.py",
-                "observation is lost\n            self.interrupt(error)\n",
-                "observation is lost\n",
+                "loses the observation, too\n            self.interrupt(error)\n",
+                "loses the observation, too\n",
             ),
             Edit(
                 "intercode/envs/episode_state.py",

@@ -21,7 +21,7 @@ from intercode_integrations.external_agents import episode_runner, layers
 from intercode_integrations.external_agents.profile import find_profile
 from intercode_integrations.gateway import Call, Gateway, Upstream
 from intercode_sandbox import Completed
-from intercode_sandbox.images.archive import Unpacker
+from intercode_sandbox.images.archive import LayerUnpacker
 
 from .tools import ProbeError, one_of, start
 
@@ -141,7 +141,7 @@ def layer_password() -> bool:
 def _laid(*members: tarfile.TarInfo) -> Path:
     layer = Path(tempfile.mkdtemp())
     with tarfile.open(fileobj=io.BytesIO(bytes(10240))) as archive:
-        unpacker = Unpacker(layer, (), ())
+        unpacker = LayerUnpacker(layer, (), ())
         for member in members:
             unpacker.add(archive, member)
     return layer

@@ -22,19 +22,19 @@ class RecordedToolCall(TypedDict):
     arguments: dict[str, Any]
 
 
-class _Message(TypedDict):
+class _RequiredMessageFields(TypedDict):
     role: Literal["system", "user", "assistant", "tool"]
     content: str
 
 
-class RecordedMessage(_Message, total=False):
+class RecordedMessage(_RequiredMessageFields, total=False):
     """A message to or from the model."""
 
     tool_calls: list[RecordedToolCall]
     call_id: str
 
 
-class Call(TypedDict, total=False):
+class RecordedModelCall(TypedDict, total=False):
     """A call to the model.
 
     `sent` and `reply` hold the numbers of messages: indices of `messages` in the dialogue.
@@ -87,7 +87,7 @@ class RecordedDialogue(TypedDict, total=False):
     cached_tokens: int
     cost: float | None
     messages: list[RecordedMessage]
-    calls: list[Call]
+    calls: list[RecordedModelCall]
     tools: list[dict[str, Any]]
 
 
@@ -160,7 +160,7 @@ def judge_talks(episode: Episode) -> list[RecordedDialogue]:
     return _talks(judge_data if isinstance(judge_data, list) else ())
 
 
-def _reply(call: Call) -> list[int]:
+def _reply(call: RecordedModelCall) -> list[int]:
     return [call["reply"]] if "reply" in call else []
 
 
@@ -205,7 +205,7 @@ def sum_costs(talks: Sequence[RecordedDialogue]) -> float | None:
     return sum(costs) if any(costs) or _has_reply(talks) else None
 
 
-def _replies(talks: Iterable[RecordedDialogue]) -> list[Call]:
+def _replies(talks: Iterable[RecordedDialogue]) -> list[RecordedModelCall]:
     """List the calls to which a model replied. Calls with a reply from the cache are omitted."""
     calls = chain.from_iterable(talk.get("calls", ()) for talk in talks)
     return [call for call in calls if "reply" in call and not call.get("cached")]

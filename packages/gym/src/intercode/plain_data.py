@@ -103,7 +103,7 @@ def _loader() -> Any:
     """Return a subclass of PyYAML's SafeLoader that keeps dates as text and refuses equal keys."""
     import yaml
 
-    class Loader(yaml.SafeLoader):
+    class UndatedYamlLoader(yaml.SafeLoader):
         yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML's own attribute
             first: [rule for rule in rules if rule[0] != "tag:yaml.org,2002:timestamp"]
             for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
@@ -114,4 +114,4 @@ def _loader() -> Any:
             build_object([(k.value, v) for k, v in node.value if isinstance(k, yaml.ScalarNode)])
             return node
 
-    return Loader
+    return UndatedYamlLoader

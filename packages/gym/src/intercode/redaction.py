@@ -50,7 +50,7 @@ PATTERNS = (
 first group, for instance ``Bearer ``, and replaces the rest of the match."""
 
 
-class Redactor:
+class SecretRedactor:
     """A redactor of secrets. The known values are read once, in the constructor.
 
     Args:

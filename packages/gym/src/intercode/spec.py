@@ -31,7 +31,7 @@ from intercode.datasets import loader_name
 from intercode.envs.options import (
     BashOptions,
     CtfOptions,
-    Option,
+    OptionDescription,
     PythonOptions,
     SqlOptions,
     SweOptions,
@@ -44,7 +44,7 @@ from intercode.records import MANIFEST, ValueDifference, diff
 from intercode.redaction import REDACTED
 from intercode.registry import ENVS, MODELS, PAPER, PRESETS, environment, parse_scheme
 from intercode.rewards.judge import VOTES
-from intercode.trust import DATA_OPTIONS, Effect, check, effects
+from intercode.trust import DATA_OPTIONS, UntrustedOption, check, effects
 from intercode_sandbox import units
 from intercode_sandbox.spelling_suggestions import hint_text
 from intercode_sandbox.units import LIMITS
@@ -65,7 +65,7 @@ def _describe(metavar: str | None, text: str, **extra: Any) -> Meta:
     Args:
         metavar: The placeholder of the option's value in ``--help``; None: no placeholder.
         text: The purpose of the option, for ``--help``.
-        extra: Further properties of an `intercode.envs.options.Option`.
+        extra: Further properties of an `intercode.envs.options.OptionDescription`.
     """
     return Meta(description=text, extra={"metavar": metavar, **extra})
 
@@ -75,11 +75,11 @@ _SEARCH_GROUP = "several replies for each turn: samples, tree-search, best-of-n"
 _LIMITS_GROUP = "limits of each episode"
 
 
-class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _SpecPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A part of a spec. An option that the caller has not set has its default, mostly None."""
 
 
-class EnvSpec(_Part, frozen=True, kw_only=True):
+class EnvSpec(_SpecPart, frozen=True, kw_only=True):
     """The environment, its tasks, its reward and its options."""
 
     name: Annotated[str, _describe("ENV", "an environment", flag=False)] = msgspec.field(
@@ -148,7 +148,7 @@ class EnvSpec(_Part, frozen=True, kw_only=True):
     ] = msgspec.field(default_factory=dict)
 
 
-class AgentSpec(_Part, frozen=True, kw_only=True):
+class AgentSpec(_SpecPart, frozen=True, kw_only=True):
     """The agent, the prompt options of a language model, and the limits of an episode."""
 
     name: Annotated[
@@ -313,7 +313,7 @@ class AgentSpec(_Part, frozen=True, kw_only=True):
     ] = None
 
 
-class ModelSpec(_Part, frozen=True, kw_only=True):
+class ModelSpec(_SpecPart, frozen=True, kw_only=True):
     """The agent's language model, and the budgets of all episodes together."""
 
     name: Annotated[
@@ -341,7 +341,7 @@ class ModelSpec(_Part, frozen=True, kw_only=True):
     max_tokens: Annotated[Positive | None, _describe("N", "maximum tokens of all episodes")] = None
 
 
-class RunOptions(_Part, frozen=True, kw_only=True):
+class RunOptions(_SpecPart, frozen=True, kw_only=True):
     """The options of a run's execution, which may differ between the sessions of a run."""
 
     workers: Annotated[Positive, _describe("N", "parallel episodes", daily=True)] = 1
@@ -397,7 +397,7 @@ class RunOptions(_Part, frozen=True, kw_only=True):
     ] = ()
 
 
-class RunSpec(_Part, frozen=True, kw_only=True):
+class RunSpec(_SpecPart, frozen=True, kw_only=True):
     """The complete description of a run: its four parts, its tasks, epochs and seed.
 
     Only the methods `from_layers`, `from_args`, `from_json`, `from_record` and `merge` validate the
@@ -617,7 +617,7 @@ class RunSpec(_Part, frozen=True, kw_only=True):
         return self.env.options.get("reward")
 
 
-SECTIONS: Mapping[str, type[_Part]] = {
+SECTIONS: Mapping[str, type[_SpecPart]] = {
     "env": EnvSpec,
     "agent": AgentSpec,
     "model": ModelSpec,
@@ -685,7 +685,7 @@ def add_identity(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
     env = manifest.get("env") or {}
     if "options" in env:
         return manifest
-    declared_options: dict[str, Option] = {}
+    declared_options: dict[str, OptionDescription] = {}
     for kind in environment_kinds():
         declared_options |= list_class_options(kind)
     section_by_option = _section_by_option()
@@ -696,7 +696,9 @@ def add_identity(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**manifest, "env": {**facts, "options": identity}}
 
 
-def _identity(options: Options, declared_options: Mapping[str, Option]) -> dict[str, Any]:
+def _identity(
+    options: Options, declared_options: Mapping[str, OptionDescription]
+) -> dict[str, Any]:
     """Return the environment's options that identify a run and differ from their defaults.
 
     An option that `declared_options` lacks counts as identifying.
@@ -736,7 +738,7 @@ def inherited_options(
 
 def list_record_effects(
     manifest: Mapping[str, Any], overrides: Options, *, trust: bool = False, is_resume: bool = False
-) -> list[Effect]:
+) -> list[UntrustedOption]:
     """List the effects of recorded options whose values the caller did not repeat.
 
     See `RunSpec.from_record` for the arguments and the meaning of effects.
@@ -889,7 +891,7 @@ def _drop_none(options: Options) -> dict[str, Any]:
 
 
 @cache
-def list_section_options(section: type[msgspec.Struct]) -> dict[str, Option]:
+def list_section_options(section: type[msgspec.Struct]) -> dict[str, OptionDescription]:
     """List the options of a part of a spec.
 
     Args:
@@ -917,9 +919,9 @@ def _environment_name(kind: type[msgspec.Struct]) -> str:
 
 
 @cache
-def environment_options() -> dict[str, Option]:
+def environment_options() -> dict[str, OptionDescription]:
     """List the command-line options of all InterCode's own environments, with the limits last."""
-    options: dict[str, Option] = {}
+    options: dict[str, OptionDescription] = {}
     for kind in environment_kinds():
         for name, option in list_class_options(kind).items():
             if option.has_flag:
@@ -927,7 +929,9 @@ def environment_options() -> dict[str, Option]:
     return dict(sorted(options.items(), key=lambda item: item[0] in LIMITS))
 
 
-def group_options(title: str, options: Mapping[str, Option]) -> dict[str, dict[str, Option]]:
+def group_options(
+    title: str, options: Mapping[str, OptionDescription]
+) -> dict[str, dict[str, OptionDescription]]:
     """Group options by the title under which ``--help`` lists them.
 
     Args:
@@ -937,13 +941,13 @@ def group_options(title: str, options: Mapping[str, Option]) -> dict[str, dict[s
     Returns:
         Title → options of the group by name.
     """
-    groups: dict[str, dict[str, Option]] = {title: {}}
+    groups: dict[str, dict[str, OptionDescription]] = {title: {}}
     for name, option in options.items():
         groups.setdefault(option.group or title, {})[name] = option
     return groups
 
 
-def group_by_environment() -> dict[str, dict[str, Option]]:
+def group_by_environment() -> dict[str, dict[str, OptionDescription]]:
     """Group the options of environments by the title under which ``--help`` lists them.
 
     Options of all environments come first, then options of some environments, then limits.
@@ -951,7 +955,7 @@ def group_by_environment() -> dict[str, dict[str, Option]]:
     Returns:
         Title → options of the group by name.
     """
-    groups: dict[str, dict[str, Option]] = {}
+    groups: dict[str, dict[str, OptionDescription]] = {}
     kinds = {_environment_name(kind): kind for kind in environment_kinds()}
     for name, option in environment_options().items():
         envs = [env for env, kind in kinds.items() if name in list_class_options(kind)]
@@ -1066,7 +1070,7 @@ def environments(*, packages: bool = True) -> list[str]:
 
 def add_options(
     parser: argparse._ActionsContainer,
-    options: Mapping[str, Option],
+    options: Mapping[str, OptionDescription],
     *names: str,
     excluded_names: str = "",
 ) -> None:
@@ -1115,7 +1119,7 @@ _REPEATABLE_FLAGS = {"tasks": "--task", "accept": "--accept", "skill": "--skill"
 """Name of an option that may be given several times → its flag on the command line."""
 
 
-def _help(option: Option) -> str:
+def _help(option: OptionDescription) -> str:
     shows_default = option.default not in (None, False, (), "") and "default" not in option.help
     shows_default_value = (
         shows_default and option.name in _section_by_option() and not option.choices
@@ -1123,7 +1127,7 @@ def _help(option: Option) -> str:
     return f"{option.help} (default: {option.default})" if shows_default_value else option.help
 
 
-def _argparse_keywords(option: Option) -> dict[str, Any]:
+def _argparse_keywords(option: OptionDescription) -> dict[str, Any]:
     """Return the keyword arguments of argparse's ``add_argument`` for an option's value."""
     if option.kinds == (bool,):
         has_negation = option.default is None

@@ -501,7 +501,7 @@ def _limit(name: str) -> Callable[[object], Any]:
 def _files(value: object) -> dict[str, str]:
     if not isinstance(value, Mapping):
         raise ValueError(f"must be an object of path → text, not {_json_type(value)}")
-    return _FixedDict((_nonempty_text(path), _text(content)) for path, content in value.items())
+    return _ImmutableDict((_nonempty_text(path), _text(content)) for path, content in value.items())
 
 
 def _metadata(value: object) -> dict[str, Any]:
@@ -515,7 +515,7 @@ def _refuse_change(*args: object, **options: object) -> NoReturn:
     raise TypeError("a task is immutable; dataclasses.replace creates a changed copy")
 
 
-class _FixedDict(dict[Any, Any]):
+class _ImmutableDict(dict[Any, Any]):
     """An immutable dictionary within a task. Several environments may share the task."""
 
     __setitem__ = __delitem__ = __ior__ = _refuse_change
@@ -525,7 +525,7 @@ class _FixedDict(dict[Any, Any]):
         return type(self), (dict(self),)
 
 
-class _FixedList(list[Any]):
+class _ImmutableList(list[Any]):
     """An immutable list within a task. Several environments may share the task."""
 
     __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse_change
@@ -537,11 +537,11 @@ class _FixedList(list[Any]):
 
 def freeze(value: Any) -> Any:
     """Return an immutable copy of data of JSON types, which is equal to the data."""
-    if isinstance(value, (_FixedDict, _FixedList)):
+    if isinstance(value, (_ImmutableDict, _ImmutableList)):
         return value
     if isinstance(value, Mapping):
-        return _FixedDict((key, freeze(item)) for key, item in value.items())
-    return _FixedList(map(freeze, value)) if isinstance(value, list) else value
+        return _ImmutableDict((key, freeze(item)) for key, item in value.items())
+    return _ImmutableList(map(freeze, value)) if isinstance(value, list) else value
 
 
 def _thaw(value: Any) -> Any:

@@ -33,7 +33,7 @@ class ToolCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Verb:
+class ActionTool:
     """A tool of an environment, and functions that convert its calls to actions and back."""
 
     tool: Tool

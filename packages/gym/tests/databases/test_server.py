@@ -19,7 +19,7 @@ import pytest
 from intercode.databases.servers import supervisor
 from intercode.databases.servers.private import (
     RECIPES,
-    PrivateServer,
+    PrivateDatabaseServer,
     find_binary,
     start_mariadb,
     start_postgresql,
@@ -157,7 +157,7 @@ def test_a_failed_start_quotes_the_log(
     monkeypatch.setattr(subprocess, "Popen", popen)
     bad = replace(good, command=lambda folder: [*good.command(folder), "--no-such-option=1"])
     with pytest.raises(DatabaseError, match=r"no.such.option"):
-        PrivateServer(bad)
+        PrivateDatabaseServer(bad)
     assert set(folders()) == before
 
 

@@ -18,7 +18,7 @@ from intercode.envs.time_limit import TimeLimit
 from intercode.envs.vector import ThreadVectorEnv
 from intercode.episode import Episode, Fork, NoAction, Score
 from intercode.errors import EnvironmentStateError, ForkError, SandboxError, UsageError
-from intercode.interpreters.base import Execution, SavedState
+from intercode.interpreters.base import Execution, SavedInterpreterState
 from intercode.task import Dataset, Task
 from waiting import PATIENCE
 
@@ -64,7 +64,7 @@ class Saving(Memory):
 
     freed: ClassVar[list[str]] = []
 
-    def save(self, lossy: bool = False) -> SavedState:
+    def save(self, lossy: bool = False) -> SavedInterpreterState:
         lost = ("1 background process: job",) if "job" in self.done else ()
         if lost and not lossy:
             raise ForkError(f"cannot be saved: {lost[0]}")
@@ -75,7 +75,9 @@ class Saving(Memory):
             place = source.open()
             return place, place
 
-        return SavedState(opened, lambda: freed.append(" ".join(done)), ("actions",), lost)
+        return SavedInterpreterState(
+            opened, lambda: freed.append(" ".join(done)), ("actions",), lost
+        )
 
 
 def begun(place: Toy, *actions: str, **options: Any) -> InterCodeEnv[Any]:

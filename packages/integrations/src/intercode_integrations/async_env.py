@@ -37,7 +37,7 @@ Result = tuple[str, float, bool, bool, dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Job(Generic[T]):
+class _QueuedCall(Generic[T]):
     call: Callable[[], T]
     result_future: asyncio.Future[T]
     discard: Callable[[T], object]
@@ -65,7 +65,7 @@ class CallQueue:
     ) -> None:
         self._label, self._stop, self._close = label, stop, close
         self._executor = executor
-        self._queue: deque[_Job[Any]] = deque()
+        self._queue: deque[_QueuedCall[Any]] = deque()
         self._running_future: asyncio.Future[Any] | None = None
         self._closing_task: asyncio.Task[None] | None = None
         self._idle_callbacks: list[Callable[[], object]] = []
@@ -89,7 +89,7 @@ class CallQueue:
         if self._closing_task is not None:
             raise EnvironmentStateError(f"{self._label} is closed")
         result_future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._queue.append(_Job(call, result_future, discard, abandon))
+        self._queue.append(_QueuedCall(call, result_future, discard, abandon))
         self._run_next()
         return await result_future
 
@@ -121,7 +121,7 @@ class CallQueue:
         while self._idle_callbacks and self._running_future is None:
             self._idle_callbacks.pop()()
 
-    def _finish_job(self, job: _Job[T], future: asyncio.Future[T]) -> None:
+    def _finish_job(self, job: _QueuedCall[T], future: asyncio.Future[T]) -> None:
         self._running_future = None
         error = future.exception()
         if not job.result_future.done():

@@ -13,13 +13,13 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from intercode.envs.remote import RemoteEnvironment, RemoteReply
+from intercode.envs.remote import RemoteEnvironment, RemoteStepReply
 from intercode.envs.traits import Traits, language_traits
 from intercode.errors import ActionError, UsageError
 from intercode.task import Dataset, Task
 from intercode_integrations.serve.client import (
     ClientSession,
-    RemoteServer,
+    RemoteEnvironmentServer,
     refuse_failure,
     sandbox_end,
 )
@@ -60,7 +60,7 @@ class OpenEnvEnv(RemoteEnvironment):
 
         A server without a list of tasks has a single task, and chooses the task itself.
         """
-        server = RemoteServer(address)
+        server = RemoteEnvironmentServer(address)
         tasks = []
         try:
             splits = [entry["name"] for entry in server.fetch(f"{server.name}/splits")]
@@ -75,7 +75,7 @@ class OpenEnvEnv(RemoteEnvironment):
 
     def __init__(self, data: str | Dataset, **changes: Any) -> None:
         super().__init__(data, **changes)
-        server = RemoteServer(str(self.dataset.source))
+        server = RemoteEnvironmentServer(str(self.dataset.source))
         env_facts = server.metadata.get("intercode")
         self._is_ours = env_facts is not None
         if env_facts is not None:
@@ -98,18 +98,18 @@ class OpenEnvEnv(RemoteEnvironment):
             refuse_failure(observation["info"])
         return _observation_text(observation) or task.query
 
-    def _take(self, action: str) -> RemoteReply:
+    def _take(self, action: str) -> RemoteStepReply:
         try:
             reply_data = self._session.ask("step", self._parse_action(action))
         except ActionError as error:
-            return RemoteReply(f"[not executed: {error}]", ok=False, info={"executed": False})
+            return RemoteStepReply(f"[not executed: {error}]", ok=False, info={"executed": False})
         observation, info = reply_data["observation"], reply_data["observation"].get("info") or {}
         if self._is_ours:
             refuse_failure(info)
         if (reward := reply_data["reward"]) is not None:
             self._total = reward + (0.0 if self._is_ours else self._total or 0.0)
         truncated = bool(observation.get("truncated"))
-        return RemoteReply(
+        return RemoteStepReply(
             _observation_text(observation),
             self._total if reply_data["done"] else None,
             ended=reply_data["done"] and not truncated,
@@ -129,10 +129,10 @@ class OpenEnvEnv(RemoteEnvironment):
             schema_text = msgspec.json.encode(self._schema).decode()
             raise ActionError(f"an action is a JSON object by {schema_text}: {error}") from None
 
-    def _submit(self, answer: str | None) -> RemoteReply:
+    def _submit(self, answer: str | None) -> RemoteStepReply:
         if self._is_ours:
             return self._take("submit" if answer is None else f"submit {answer}")
-        return RemoteReply("", self._total or 0.0)  # OpenEnv's own servers have no submission
+        return RemoteStepReply("", self._total or 0.0)  # OpenEnv's own servers have no submission
 
     def close(self) -> None:
         """End the episode and the session with the server. Idempotent."""

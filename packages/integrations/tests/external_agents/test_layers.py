@@ -27,7 +27,7 @@ from intercode.cli.main import main
 from intercode.errors import ImageError
 from intercode_integrations.external_agents import layers, profile
 from intercode_sandbox import get_provider
-from intercode_sandbox.network import NetworkGate, Policy, RefusedError
+from intercode_sandbox.network import NetworkGate, NetworkPolicy, RefusedConnectionError
 
 PROFILE = """
 name = "{name}"
@@ -316,11 +316,11 @@ def test_only_an_operators_names_may_be_private() -> None:
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        policy = Policy.parse([f"mirror.example:{port}"])
+        policy = NetworkPolicy.parse([f"mirror.example:{port}"])
         NetworkGate(policy, resolve, private=True).connect_to_host("mirror.example", port).close()
-        with pytest.raises(RefusedError):
+        with pytest.raises(RefusedConnectionError):
             NetworkGate(policy, resolve, private=True).connect_to_host("other.example", port)
-        with pytest.raises(RefusedError):
+        with pytest.raises(RefusedConnectionError):
             NetworkGate(policy, resolve).connect_to_host("mirror.example", port)
 
 

@@ -20,7 +20,7 @@ from intercode.cli.main import main
 from intercode.episode import Episode
 from intercode.errors import FetchError, ImageError
 from intercode.models.base import Message, Usage
-from intercode.models.prices import Price
+from intercode.models.prices import ModelPrice
 from intercode.models.scripted import Line
 from intercode.records import Outcome, read_episodes
 from intercode_integrations.external_agents import layers
@@ -199,7 +199,9 @@ def test_it_solves_tasks_of_its_kind_and_every_command_reads_its_record(
         counted.input_tokens,
         counted.output_tokens,
     )
-    assert sum(o.cost or 0 for o in outcomes) == pytest.approx(Price(**PRICE).compute_cost(counted))
+    assert sum(o.cost or 0 for o in outcomes) == pytest.approx(
+        ModelPrice(**PRICE).compute_cost(counted)
+    )
 
     files = [path for path in run.rglob("*") if path.is_file()]
     assert files and not any(KEY.encode() in path.read_bytes() for path in files)

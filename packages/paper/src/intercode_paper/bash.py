@@ -27,7 +27,7 @@ START = "/"
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ActionProcess:
     """The process that runs one action, and the working directories before and after."""
 
     argv: tuple[bytes, ...] | None
@@ -78,15 +78,15 @@ Split = Callable[[str], "tuple[bytes, ...] | None"]
 """Type of a function that splits an action's text into the arguments of a process."""
 
 
-def plan(action: str, cwd: str, split: Split = split) -> Call:
+def plan(action: str, cwd: str, split: Split = split) -> ActionProcess:
     """Return the process with which to run an action in the working directory `cwd`.
 
     The working directory of a ``cd`` is `START`. Its argument is resolved against `cwd` first.
     """
     if not action.startswith("cd"):
-        return Call(split(action), cwd)
+        return ActionProcess(split(action), cwd)
     path = resolve(cwd, action.partition("cd ")[2].strip())
-    return Call(split(f"cd {path}"), START, enters=path)
+    return ActionProcess(split(f"cd {path}"), START, enters=path)
 
 
 TIMEOUT = 10.0
@@ -150,7 +150,7 @@ of processes shows its pipe.
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class ActionOutput:
     """The output of the process that ran one action."""
 
     text: str
@@ -166,7 +166,7 @@ def run(
     environment: Mapping[str, str],
     cwd: str = START,
     timeout: float = TIMEOUT,
-) -> Output:
+) -> ActionOutput:
     """Run a process, and return the output that the container engine of 2023 would have returned.
 
     Args:
@@ -180,7 +180,7 @@ def run(
         SandboxError: The sandbox failed.
     """
     if argv is None:
-        return Output(MALFORMED, None)
+        return ActionOutput(MALFORMED, None)
     # `env -i` removes the variables of the image, which the processes of 2023 did not have.
     prefix = ["/usr/bin/env", "-i", *(f"{name}={value}" for name, value in environment.items())]
     if any(_BACKGROUND.search(word) for word in argv):
@@ -198,14 +198,14 @@ def run(
     except OSError as error:
         # The working directory does not exist, because an earlier action was, for example,
         # `cd X && ls`. The whole text after `cd` became the path.
-        return Output(_no_directory(cwd, error), 126)
+        return ActionOutput(_no_directory(cwd, error), 126)
     if result.timed_out:
-        return Output(TIMED_OUT, None, timed_out=True)
+        return ActionOutput(TIMED_OUT, None, timed_out=True)
     try:
         output_text = as_in_container(result.stdout, argv).decode("utf-8")
     except UnicodeDecodeError:
-        return Output(MALFORMED, None)
-    return Output(output_text, result.exit_code)
+        return ActionOutput(MALFORMED, None)
+    return ActionOutput(output_text, result.exit_code)
 
 
 def _no_directory(cwd: str, error: OSError) -> str:
@@ -217,7 +217,7 @@ def _no_directory(cwd: str, error: OSError) -> str:
     )
 
 
-class PaperBash:
+class PaperBashInterpreter:
     """An `Interpreter` that behaves like the Bash of the 2023 environment.
 
     Args:
@@ -271,7 +271,7 @@ class PaperBash:
         """Do nothing, because every process ends with its action."""
 
 
-def run_gold(sandbox: SandboxBackend, command: str, environment: Mapping[str, str]) -> Output:
+def run_gold(sandbox: SandboxBackend, command: str, environment: Mapping[str, str]) -> ActionOutput:
     """Run a gold command: split like an action, but always in ``/``, and never as a ``cd``."""
     return run(sandbox, split(command), environment)
 

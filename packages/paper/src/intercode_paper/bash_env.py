@@ -15,14 +15,14 @@ from typing import Any, ClassVar
 from intercode import datasets
 from intercode.envs.base import InterCodeEnv
 from intercode.envs.options import EnvOptions
-from intercode.envs.stage import NoRecipe, SandboxStage
+from intercode.envs.stage import NoWorkspaceRecipe, SandboxStage
 from intercode.envs.traits import SHELL, Traits
 from intercode.episode import Episode, Score, Status
 from intercode.errors import TaskError
 from intercode.interpreters.base import Interpreter
 from intercode.task import Dataset, Task
-from intercode_paper.bash import AGENT_HOST, PaperBash, variables
-from intercode_paper.bash_reward import GoldRuns, early_score
+from intercode_paper.bash import AGENT_HOST, PaperBashInterpreter, variables
+from intercode_paper.bash_reward import GoldOutcomeCache, early_score
 from intercode_paper.container import PaperImage
 from intercode_paper.report import CUT, Progress, ReplayedTurn, ReplayReport, run_jobs
 from intercode_paper.results import RecordedEpisode, RecordedRun, find_task
@@ -32,13 +32,13 @@ from intercode_sandbox import Provider, SandboxBackend
 IMAGE = "nl2bash"
 """The default image of tasks."""
 
-_golds_by_provider: weakref.WeakKeyDictionary[Provider, dict[str, GoldRuns]] = (
+_golds_by_provider: weakref.WeakKeyDictionary[Provider, dict[str, GoldOutcomeCache]] = (
     weakref.WeakKeyDictionary()
 )
 _golds_lock = threading.Lock()
 
 
-def gold_runs(provider: Provider, image: str) -> GoldRuns:
+def gold_runs(provider: Provider, image: str) -> GoldOutcomeCache:
     """Return the cache of golds' outcomes for an image.
 
     All environments with the same provider share the cache, so an image is prepared once per
@@ -47,11 +47,11 @@ def gold_runs(provider: Provider, image: str) -> GoldRuns:
     with _golds_lock:
         runs_by_image = _golds_by_provider.setdefault(provider, {})
         if image not in runs_by_image:
-            runs_by_image[image] = GoldRuns(PaperImage(provider, image))
+            runs_by_image[image] = GoldOutcomeCache(PaperImage(provider, image))
         return runs_by_image[image]
 
 
-class PaperBashStage(NoRecipe, SandboxStage):
+class PaperBashStage(NoWorkspaceRecipe, SandboxStage):
     """A stage whose sandboxes start in the state of a 2023 container after its first reset.
 
     All environments with the same provider share the preparation of an image.
@@ -63,7 +63,7 @@ class PaperBashStage(NoRecipe, SandboxStage):
         """Return False: gold always runs in the same prepared image as the agent."""
         return False
 
-    def golds(self, task: Task) -> GoldRuns:
+    def golds(self, task: Task) -> GoldOutcomeCache:
         """Return the cache of golds' outcomes for a task's image."""
         return gold_runs(self.provider, self.image(task))
 
@@ -133,7 +133,7 @@ class PaperBashEnv(InterCodeEnv[SandboxBackend]):
 
         def interpreter(sandbox: SandboxBackend) -> Interpreter:
             image = stage.image(self.episode_state.task)
-            return PaperBash(sandbox, variables(AGENT_HOST, image))
+            return PaperBashInterpreter(sandbox, variables(AGENT_HOST, image))
 
         super().__init__(
             tasks,
@@ -214,7 +214,9 @@ def replay_bash(
     ]
     with ExitStack() as stack:
         runs_by_image = {
-            image_name: GoldRuns(stack.enter_context(closing(PaperImage(provider, image_name))))
+            image_name: GoldOutcomeCache(
+                stack.enter_context(closing(PaperImage(provider, image_name)))
+            )
             for image_name in dict.fromkeys(episode_images)
         }
         replay_calls = [
@@ -228,7 +230,7 @@ def replay_bash(
 
 
 @dataclass(frozen=True, slots=True)
-class _Turn(ReplayedTurn):
+class _BashReplayTurn(ReplayedTurn):
     early_reward: float
     """The turn's reward by the version of the reward before the release; see `early_score`."""
 
@@ -238,12 +240,14 @@ def has_same_text(recorded_text: str, replayed_text: str) -> bool:
     return recorded_text == (replayed_text[:CUT] if len(recorded_text) == CUT else replayed_text)
 
 
-def _episode(golds: GoldRuns, task: Task, episode: RecordedEpisode) -> list[_Turn]:
+def _episode(
+    golds: GoldOutcomeCache, task: Task, episode: RecordedEpisode
+) -> list[_BashReplayTurn]:
     """Replay one episode. Turns without a recorded reward are executed, but not returned."""
-    replayed_turns: list[_Turn] = []
+    replayed_turns: list[_BashReplayTurn] = []
     replay_observation, is_scored = task.query, False
     with closing(golds.image.start()) as sandbox:
-        bash = PaperBash(sandbox, variables(AGENT_HOST, golds.image.name))
+        bash = PaperBashInterpreter(sandbox, variables(AGENT_HOST, golds.image.name))
         for turn in episode.turns:
             if turn.command is None:
                 continue
@@ -263,14 +267,16 @@ def _episode(golds: GoldRuns, task: Task, episode: RecordedEpisode) -> list[_Tur
                 )
                 early_reward = early_score(replay_score).value if replay_score.detail else 0.0
                 replayed_turns.append(
-                    _Turn(
+                    _BashReplayTurn(
                         turn, replay_observation, replay_score.value, same_observation, early_reward
                     )
                 )
     return replayed_turns
 
 
-def _report(episodes: Sequence[RecordedEpisode], replays: Sequence[list[_Turn]]) -> ReplayReport:
+def _report(
+    episodes: Sequence[RecordedEpisode], replays: Sequence[list[_BashReplayTurn]]
+) -> ReplayReport:
     # The files do not name the version of the reward. All turns of a run have the same version: the
     # version with more equal rewards, or the released version in case of a tie.
     all_turns = [turn for turns in replays for turn in turns]

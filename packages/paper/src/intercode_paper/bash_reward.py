@@ -26,7 +26,7 @@ COMPARED_STATUSES = frozenset({"A", "??", "C"})
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ContainerOutcome:
     """The final state of one container, the agent's or gold's."""
 
     pairs: Sequence[Pair]
@@ -39,7 +39,7 @@ class Outcome:
     """Whether gold's output was not UTF-8, or gold could not be split; ignored for the agent."""
 
 
-def has_same_content(path: str, agent: Outcome, gold: Outcome) -> bool:
+def has_same_content(path: str, agent: ContainerOutcome, gold: ContainerOutcome) -> bool:
     """Return whether a path that both agent and gold have added counts as equal.
 
     The 2023 release took a path without a dot for a directory, and called ``md5deep``. No image had
@@ -48,7 +48,7 @@ def has_same_content(path: str, agent: Outcome, gold: Outcome) -> bool:
     return "." not in path or agent.md5(path) == gold.md5(path)
 
 
-def score(agent: Outcome, gold: Outcome, executed: bool = True) -> Score:
+def score(agent: ContainerOutcome, gold: ContainerOutcome, executed: bool = True) -> Score:
     """Compute the reward, in [0.01, 1.0]. The score's detail is the ``info`` of 2023.
 
     Args:
@@ -127,15 +127,15 @@ _VOLATILE = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class _Runs:
-    first_outcome: Outcome
-    later_outcome: Outcome
+class _GoldOutcomes:
+    first_outcome: ContainerOutcome
+    later_outcome: ContainerOutcome
     """The outcome of the second and later runs in the same container. The first run may have left
     changes that the reset by git does not undo, because git ignores them. A first run with other
     changes, too, counts as the later ones."""
 
 
-class GoldRuns:
+class GoldOutcomeCache:
     """A cache of golds' outcomes in one image. Thread-safe.
 
     Golds whose output may change within seconds are not cached.
@@ -148,7 +148,7 @@ class GoldRuns:
         self.image = image
         self._environment = variables(GOLD_HOST, image.name)
         self._lock = threading.Lock()
-        self._runs_by_command: dict[str, _Runs] = {}
+        self._runs_by_command: dict[str, _GoldOutcomes] = {}
 
     def score(
         self, task: Task, observation: str, sandbox: SandboxBackend, is_repeat: bool = False
@@ -167,10 +167,10 @@ class GoldRuns:
             SandboxError: The sandbox failed.
         """
         pairs = self.image.status(sandbox)
-        agent_outcome = Outcome(pairs, observation, lambda path: md5sum(sandbox, path))
+        agent_outcome = ContainerOutcome(pairs, observation, lambda path: md5sum(sandbox, path))
         return score(agent_outcome, self.outcome(task, is_repeat))
 
-    def outcome(self, task: Task, is_repeat: bool = False) -> Outcome:
+    def outcome(self, task: Task, is_repeat: bool = False) -> ContainerOutcome:
         """Return gold's outcome for a task, from the cache or by running gold.
 
         Args:
@@ -194,18 +194,18 @@ class GoldRuns:
                     self._runs_by_command[gold_command] = runs
         return runs.later_outcome if is_repeat else runs.first_outcome
 
-    def _run(self, command: str) -> _Runs:
+    def _run(self, command: str) -> _GoldOutcomes:
         sandbox = self.image.start()
         try:
             first_outcome = self._run_once(sandbox, command)
             if first_outcome.pairs or not _has_ignored_changes(sandbox):
-                return _Runs(first_outcome, first_outcome)
+                return _GoldOutcomes(first_outcome, first_outcome)
             # The reset by git undoes nothing here, but ignored changes remain for the next run.
-            return _Runs(first_outcome, self._run_once(sandbox, command))
+            return _GoldOutcomes(first_outcome, self._run_once(sandbox, command))
         finally:
             sandbox.close()
 
-    def _run_once(self, sandbox: SandboxBackend, command: str) -> Outcome:
+    def _run_once(self, sandbox: SandboxBackend, command: str) -> ContainerOutcome:
         output = run_gold(sandbox, command, self._environment)
         pairs = self.image.status(sandbox)
         checksums = {
@@ -213,7 +213,7 @@ class GoldRuns:
             for path, status_code in pairs
             if status_code in COMPARED_STATUSES and "." in path
         }
-        return Outcome(pairs, output.text, checksums.__getitem__, output.text == MALFORMED)
+        return ContainerOutcome(pairs, output.text, checksums.__getitem__, output.text == MALFORMED)
 
 
 def _has_ignored_changes(sandbox: SandboxBackend) -> bool:

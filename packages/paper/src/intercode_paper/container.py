@@ -50,7 +50,7 @@ def _listing() -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
+class _FileEntry:
     kind: bytes
     mode: int
     mtime: float
@@ -72,7 +72,7 @@ class PaperImage:
         self.name = image
         self._provider = provider
         self._lock = threading.Lock()
-        self._preparation: tuple[Snapshot, Index] | None = None
+        self._preparation: tuple[Snapshot, TrackedFileIndex] | None = None
 
     def start(self, network: bool = False) -> SandboxBackend:
         """Start a fresh sandbox.
@@ -105,7 +105,7 @@ class PaperImage:
                 self._preparation[0].delete()
             self._preparation = None
 
-    def _prepare_once(self) -> tuple[Snapshot, Index]:
+    def _prepare_once(self) -> tuple[Snapshot, TrackedFileIndex]:
         with self._lock:
             if self._preparation is None:
                 sandbox = self._provider.start(self.name, LIMITS)
@@ -117,7 +117,7 @@ class PaperImage:
             return self._preparation
 
 
-def prepare(sandbox: SandboxBackend, script_name: str | None = None) -> Index:
+def prepare(sandbox: SandboxBackend, script_name: str | None = None) -> TrackedFileIndex:
     """Bring a fresh sandbox into the state of a 2023 container after its first reset.
 
     Args:
@@ -134,7 +134,7 @@ def prepare(sandbox: SandboxBackend, script_name: str | None = None) -> Index:
     if script_name:
         _add_script(sandbox, script_name)
     entries = _entries(sandbox)
-    index = Index(
+    index = TrackedFileIndex(
         {
             entry.path: (file_type, file_type == "file" and bool(entry.mode & 0o100))
             for entry in entries
@@ -171,7 +171,7 @@ def _add_script(sandbox: SandboxBackend, name: str) -> None:
         sandbox.write_file(f"/{name}", script_text.encode(), 0o755)
 
 
-def _entries(sandbox: SandboxBackend) -> list[_Entry]:
+def _entries(sandbox: SandboxBackend) -> list[_FileEntry]:
     listing_result = sandbox.exec(_listing(), timeout=60, output_limit=OUTPUT_LIMIT)
     _check_success(listing_result, "its files cannot be listed")
     entries = []
@@ -179,11 +179,13 @@ def _entries(sandbox: SandboxBackend) -> list[_Entry]:
         kind, mode, mtime, raw_path = line.split(b" ", 3)
         path = raw_path.decode("utf-8", "surrogateescape").lstrip("/")
         if is_visible_to_git(path):
-            entries.append(_Entry(kind, int(mode, 8), float(mtime), path))
+            entries.append(_FileEntry(kind, int(mode, 8), float(mtime), path))
     return entries
 
 
-def _restore_ages(sandbox: SandboxBackend, entries: list[_Entry], index: Index) -> None:
+def _restore_ages(
+    sandbox: SandboxBackend, entries: list[_FileEntry], index: TrackedFileIndex
+) -> None:
     now = _listing_time(time.time())
     paths_by_time: dict[int, list[str]] = defaultdict(list)
     for entry in entries:
@@ -256,7 +258,7 @@ Pair = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Index:
+class TrackedFileIndex:
     """The tracked files of a prepared image, and their directories."""
 
     files: Mapping[str, tuple[FileType, bool]]
@@ -285,7 +287,7 @@ def is_visible_to_git(path: str) -> bool:
     return parts[0] not in IGNORED_NAMES and ".git" not in parts
 
 
-def status(index: Index, changes: Iterable[Change]) -> list[tuple[str, str]]:
+def status(index: TrackedFileIndex, changes: Iterable[Change]) -> list[tuple[str, str]]:
     """Return the lines of ``git status --short`` as pairs of code and path.
 
     The paths are not quoted, and untracked directories end with ``/``.
@@ -325,7 +327,7 @@ def _is_executable(change: Change) -> bool:
     return change.type == "file" and bool(change.mode & stat.S_IXUSR)
 
 
-def _untracked_path(index: Index, untracked_path: str) -> str | None:
+def _untracked_path(index: TrackedFileIndex, untracked_path: str) -> str | None:
     """Return the path that git shows for an untracked path.
 
     Git shows the highest directory without tracked files, if there is one. For a path below a

@@ -30,8 +30,8 @@ from intercode.errors import TaskError
 from intercode.interpreters.base import Execution, Interpreter
 from intercode.rewards.flag import SUBMITTED_KEY, submissions
 from intercode.task import Dataset, Task
-from intercode_paper.bash import AGENT_HOST, LIMITS, PaperBash, split_words, variables
-from intercode_paper.report import Progress, RegradedReport, ReplayedTurn, run_jobs
+from intercode_paper.bash import AGENT_HOST, LIMITS, PaperBashInterpreter, split_words, variables
+from intercode_paper.report import Progress, RegradedReplayReport, ReplayedTurn, run_jobs
 from intercode_paper.results import RecordedEpisode, RecordedRun, find_task
 from intercode_paper.session import PaperCtfOptions, ending, refuse_limits
 from intercode_sandbox.base import Provider, SandboxBackend
@@ -163,12 +163,12 @@ def _check(task: Task) -> None:
         )
 
 
-def _shell(sandbox: SandboxBackend, image: str, directory: str) -> PaperBash:
-    return PaperBash(sandbox, variables(AGENT_HOST, image), directory, split)
+def _shell(sandbox: SandboxBackend, image: str, directory: str) -> PaperBashInterpreter:
+    return PaperBashInterpreter(sandbox, variables(AGENT_HOST, image), directory, split)
 
 
 @dataclass(slots=True)
-class CtfReplayReport(RegradedReport):
+class CtfReplayReport(RegradedReplayReport):
     """The report of a replay of a CTF run, which counts episodes without files, too."""
 
     without_files: int = 0

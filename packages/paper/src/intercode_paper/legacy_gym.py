@@ -15,7 +15,7 @@ from intercode.project import create
 from intercode.registry import ENVS
 
 
-class GymEnv(gymnasium.Env[str, str]):
+class LegacyGymEnv(gymnasium.Env[str, str]):
     """A wrapper of an environment. The wrapper's `step` returns observation, reward, done and info.
 
     Args:
@@ -56,9 +56,9 @@ class GymEnv(gymnasium.Env[str, str]):
         self.env.close()
 
 
-def make(env: str, **options: Any) -> GymEnv:
+def make(env: str, **options: Any) -> LegacyGymEnv:
     """Make a wrapped environment from the arguments of `intercode.make`, for ``gym.make``."""
-    return GymEnv(create(env, **options))
+    return LegacyGymEnv(create(env, **options))
 
 
 def register() -> None:

@@ -28,7 +28,7 @@ from intercode.errors import RewardError, TaskError
 from intercode.interpreters.python import PythonInterpreter
 from intercode.task import Dataset, Task
 from intercode_paper.python_server import FAILED
-from intercode_paper.report import Progress, RegradedReport, ReplayedTurn, run_jobs
+from intercode_paper.report import Progress, RegradedReplayReport, ReplayedTurn, run_jobs
 from intercode_paper.results import RecordedEpisode, RecordedRun, find_task
 from intercode_paper.session import PaperOptions, PaperStage, TextInterpreter, ending, refuse_limits
 from intercode_sandbox.base import Limits, Provider, SandboxBackend
@@ -61,7 +61,7 @@ class TestResults:
         return equal_count / len(self.agent)
 
 
-class PaperPython:
+class PaperPythonWorkspace:
     """The workspace of an episode: a Python server in a sandbox, and the client of the server.
 
     Args:
@@ -207,14 +207,14 @@ def _prelude() -> str:
     return f"{source}\nserver = Server()\n"
 
 
-class PythonStage(PaperStage[PaperPython]):
+class PythonStage(PaperStage[PaperPythonWorkspace]):
     """A stage that opens a new server in a new sandbox for each episode.
 
     Args:
         stage: The stage of the default protocol, which starts the sandboxes.
     """
 
-    def changed(self, task: Task, workspace: PaperPython) -> bool:
+    def changed(self, task: Task, workspace: PaperPythonWorkspace) -> bool:
         """Return whether the task's image has changed since the workspace was opened."""
         return self._stage.changed(task, workspace.sandbox)
 
@@ -239,12 +239,12 @@ class PythonStage(PaperStage[PaperPython]):
                 )
         self._stage.check(task)
 
-    def open(self, task: Task) -> PaperPython:
+    def open(self, task: Task) -> PaperPythonWorkspace:
         """Start a new server in a new sandbox."""
-        return PaperPython(self._stage.open(task))
+        return PaperPythonWorkspace(self._stage.open(task))
 
 
-class PaperPythonEnv(InterCodeEnv[PaperPython]):
+class PaperPythonEnv(InterCodeEnv[PaperPythonWorkspace]):
     """The 2023 Python environment, with its observations, reward and quirks.
 
     ``submit NAME`` submits the function of that name. Gold runs in the agent's session. With
@@ -301,7 +301,7 @@ class PaperPythonEnv(InterCodeEnv[PaperPython]):
         return status
 
 
-def _reward(task: Task, episode: Episode, workspace: PaperPython) -> Score:
+def _reward(task: Task, episode: Episode, workspace: PaperPythonWorkspace) -> Score:
     """Score the submitted function; without a submission, the one that the last action defined.
 
     Raises:
@@ -319,7 +319,7 @@ _COUNT = re.compile(r"Failed \d+/\d+ Test Cases\.")
 
 
 @dataclass(slots=True)
-class PythonReplayReport(RegradedReport):
+class PythonReplayReport(RegradedReplayReport):
     """The report of a replay of a Python run."""
 
     python: str = ""
@@ -355,7 +355,7 @@ def replay_python(
 
     def run(episode: RecordedEpisode, task: Task) -> list[ReplayedTurn]:
         sandbox = provider.start(image or task.image or "host", LIMITS)
-        with closing(PaperPython(sandbox)) as session:
+        with closing(PaperPythonWorkspace(sandbox)) as session:
             return _episode(session, task, episode)
 
     with ThreadPoolExecutor(1, "default") as pool:
@@ -378,7 +378,9 @@ def _task(tasks: Sequence[Task], episode: RecordedEpisode) -> Task:
     return find_task(tasks, episode)
 
 
-def _episode(session: PaperPython, task: Task, episode: RecordedEpisode) -> list[ReplayedTurn]:
+def _episode(
+    session: PaperPythonWorkspace, task: Task, episode: RecordedEpisode
+) -> list[ReplayedTurn]:
     """Replay one episode. Turns without a recorded reward are executed, but not returned."""
     replayed_turns = []
     answer: Answer = task.query

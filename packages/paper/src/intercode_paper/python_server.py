@@ -18,7 +18,7 @@ FAILED = "Error executing action: "
 """Start of the observation if an action could not be executed."""
 
 
-class Server:
+class PythonServer:
     """An executor of source code, in a namespace that persists until `reset`."""
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from intercode import datasets
 from intercode.cli.terminal import (
-    LiveLine,
+    ProgressLine,
     duration,
     percent,
     print_json,
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from intercode.task import Dataset
     from intercode_paper.ctf import CtfReplayReport
     from intercode_paper.python import PythonReplayReport
-    from intercode_paper.report import Progress, RegradedReport, ReplayReport
+    from intercode_paper.report import Progress, RegradedReplayReport, ReplayReport
     from intercode_paper.results import RecordedRun
-    from intercode_paper.sql_replay import Hardness, SqlReplayReport
+    from intercode_paper.sql_replay import DifficultyCounts, SqlReplayReport
 
 _SUITES = {
     "sql": ("SQL", "spider", "spider"),
@@ -201,7 +201,7 @@ def _select_episodes(recorded_run: RecordedRun, args: argparse.Namespace) -> Rec
 
 
 def _progress() -> Progress:
-    live_line = LiveLine()
+    live_line = ProgressLine()
 
     def show(count: int, total: int) -> None:
         text = f"{count}/{format_count(total, 'episode')}"
@@ -241,7 +241,7 @@ def _row(label: str, count: int, total: int) -> tuple[str, str, str, str]:
     return label, str(count), str(total), percent(count / total if total else None)
 
 
-def _default_success_text(report: RegradedReport) -> str:
+def _default_success_text(report: RegradedReplayReport) -> str:
     """Return a text about the success of the same episodes under the default protocol."""
     text = f"success under the default protocol: {report.success_default} of {report.episodes}"
     success_changes = (("lost", report.success_lost), ("gained", report.success_gained))
@@ -279,5 +279,5 @@ def _rates_text(report: SqlReplayReport) -> str:
     return f"{text}\n\nversion of the reward, inferred from what agrees: {versions_text}"
 
 
-def _success_rate(count: int, counts: Hardness) -> str:
+def _success_rate(count: int, counts: DifficultyCounts) -> str:
     return percent(count / counts.episodes if counts.episodes else None)

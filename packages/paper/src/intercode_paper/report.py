@@ -32,7 +32,7 @@ class ReplayedTurn:
 
 
 @dataclass(frozen=True, slots=True)
-class Mismatch:
+class ReplayMismatch:
     """A turn whose reward or observation in the replay differs from the record."""
 
     task: str
@@ -45,7 +45,7 @@ class Mismatch:
 
 
 @dataclass(slots=True)
-class TaskReplay:
+class TaskReplayCounts:
     """The counts for the episode of one task; see `ReplayReport`."""
 
     turns: int = 0
@@ -72,13 +72,13 @@ class ReplayReport:
     """Wall time of the replay, in seconds."""
     version: str = "released"
     """Version of the reward in the recorded run, ``released`` or an earlier version."""
-    by_task: dict[str, TaskReplay] = field(default_factory=dict)
-    mismatches: list[Mismatch] = field(default_factory=list)
+    by_task: dict[str, TaskReplayCounts] = field(default_factory=dict)
+    mismatches: list[ReplayMismatch] = field(default_factory=list)
 
     def count(self, episode: RecordedEpisode, turns: Sequence[ReplayedTurn]) -> bool:
         """Add an episode and its replayed turns; return whether the replayed episode succeeds."""
         success = any(turn.reward == 1.0 for turn in turns)
-        task_replay = self.by_task.setdefault(episode.task_id, TaskReplay())
+        task_replay = self.by_task.setdefault(episode.task_id, TaskReplayCounts())
         task_replay.success_agree = success == episode.success
         self.episodes += 1
         self.success_recorded += episode.success
@@ -89,7 +89,7 @@ class ReplayReport:
             tally.reward_equal += sum(turn.same_reward for turn in turns)
             tally.observation_equal += sum(turn.same_observation for turn in turns)
         self.mismatches += [
-            Mismatch(
+            ReplayMismatch(
                 task=episode.task_id,
                 turn=turn.recorded_turn.index,
                 action=turn.recorded_turn.action,
@@ -109,7 +109,7 @@ class ReplayReport:
 
 
 @dataclass(slots=True)
-class RegradedReport(ReplayReport):
+class RegradedReplayReport(ReplayReport):
     """A report that also contains the success of the episodes under the default protocol."""
 
     success_default: int = 0

@@ -205,7 +205,7 @@ def _run(path: Path, data: Any) -> RecordedRun:
     return RecordedRun(path, tuple(episodes.values()), meta)
 
 
-class _History(msgspec.Struct):
+class _TurnHistory(msgspec.Struct):
     """The turns of an episode, as parallel lists that may differ in length."""
 
     actions: list[str | None]
@@ -216,30 +216,30 @@ class _History(msgspec.Struct):
     steps: Any = None
 
 
-class _Summary(msgspec.Struct):
+class _EpisodeSummary(msgspec.Struct):
     max_reward: float | None = None
 
 
-class _Episode(msgspec.Struct):
-    turn_history: _History
+class _ResultsEpisode(msgspec.Struct):
+    turn_history: _TurnHistory
     query: str
-    summary: _Summary | None = None
+    summary: _EpisodeSummary | None = None
     task_id: Any = None
     hardness: Any = None
     dataset: Any = None
 
 
-class _Step(msgspec.Struct):
+class _HumanTurn(msgspec.Struct):
     """A turn in a person's episode."""
 
     action: str
     observation: Any = None
 
 
-class _Person(msgspec.Struct):
+class _HumanEpisode(msgspec.Struct):
     """An episode of a person, which has a reward only for the end."""
 
-    trajectory: list[_Step]
+    trajectory: list[_HumanTurn]
     reward: float
 
     def history(self) -> dict[str, Any]:
@@ -266,8 +266,8 @@ def _convert(value: Any, kind: type[T]) -> T:
 
 def _episode(key: str, value: Any) -> RecordedEpisode:
     if isinstance(value, dict) and "trajectory" in value and "turn_history" not in value:
-        value = {**value, "turn_history": _convert(value, _Person).history()}
-    parsed_episode = _convert(value, _Episode)
+        value = {**value, "turn_history": _convert(value, _HumanEpisode).history()}
+    parsed_episode = _convert(value, _ResultsEpisode)
     history = parsed_episode.turn_history
     # Thoughts identify ReAct, because no other strategy has them. The text "execute[…]" does not
     # identify ReAct, because commands of other strategies may contain the text.

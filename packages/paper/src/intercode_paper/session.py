@@ -9,7 +9,7 @@ from typing import Annotated, Any, Generic, TypeVar
 from msgspec import Meta
 
 from intercode.envs.options import DefaultImage, EnvOptions, Image
-from intercode.envs.stage import NoRecipe, Stage, WorkspaceT
+from intercode.envs.stage import NoWorkspaceRecipe, Stage, WorkspaceT
 from intercode.episode import Status
 from intercode.errors import UsageError
 from intercode.interpreters.base import Execution
@@ -51,7 +51,7 @@ def ending(action: str) -> Status | None:
     return "submitted" if action.startswith("submit") else None
 
 
-class PaperStage(NoRecipe, Generic[WorkspaceT]):
+class PaperStage(NoWorkspaceRecipe, Generic[WorkspaceT]):
     """The base of stages whose workspace is a session. Subclasses define `check` and `open`.
 
     Args:

@@ -19,12 +19,12 @@ from typing import Any, Protocol
 
 import sqlglot
 
-from intercode.databases import DatabaseEngine, DatabaseSession, Source, find
-from intercode.databases.base import ActionOutcome
+from intercode.databases import DatabaseEngine, DatabaseSession, DatabaseSource, find
+from intercode.databases.base import SqlActionOutcome
 from intercode.databases.convert.build import as_sqlite
-from intercode.databases.convert.schema import Schema, TableSchema, read_schema
+from intercode.databases.convert.schema import DatabaseSchema, TableSchema, read_schema
 from intercode.errors import ActionError, TaskError
-from intercode_paper.sql_group_by import PARSE_ERRORS, Relation, Tables, refusal
+from intercode_paper.sql_group_by import PARSE_ERRORS, QueryRelation, Tables, refusal
 from intercode_sandbox.base import Limits
 from intercode_sandbox.ownership import register_finalizer
 
@@ -40,7 +40,7 @@ ERROR = "Error executing query: "
 """Start of the observation of a statement that failed."""
 
 
-class SharedConnection(Protocol):
+class SharedDatabaseConnection(Protocol):
     """A connection that agent and gold share. The state of session and databases persists."""
 
     def use(self, database: str) -> None:
@@ -62,13 +62,13 @@ class SharedConnection(Protocol):
         """Close the connection. Idempotent."""
 
 
-class Databases(Protocol):
+class ReplayDatabases(Protocol):
     """The databases of a replay, on one engine."""
 
     engine: str
     """Product name and version of the engine, for the report."""
 
-    def connect(self) -> SharedConnection:
+    def connect(self) -> SharedDatabaseConnection:
         """Open a connection that sees all committed changes by earlier connections."""
 
     def close(self) -> None:
@@ -112,7 +112,7 @@ class EngineDatabases:
     def __init__(
         self,
         engine: DatabaseEngine,
-        find: Callable[[str], Source],
+        find: Callable[[str], DatabaseSource],
         dialect: str = "mysql",
         limits: Limits | None = None,
         owned: bool = False,
@@ -128,7 +128,7 @@ class EngineDatabases:
         self._owned = owned
         self._folder: Path | None = None
         self._sessions: dict[str, DatabaseSession] = {}
-        self._schemas: dict[str, Schema] = {}
+        self._schemas: dict[str, DatabaseSchema] = {}
 
     def connect(self) -> EngineConnection:
         """Open a connection that sees all changes by earlier connections."""
@@ -147,7 +147,7 @@ class EngineDatabases:
             self._sessions[database_key] = self._engine.open(self._source(database), self._limits)
         return self._sessions[database_key]
 
-    def schema(self, database: str) -> Schema:
+    def schema(self, database: str) -> DatabaseSchema:
         """Return the schema that a database has before any statement.
 
         Raises:
@@ -168,7 +168,7 @@ class EngineDatabases:
         if self._owned:
             self._engine.close()
 
-    def _source(self, database: str) -> Source:
+    def _source(self, database: str) -> DatabaseSource:
         if database.lower() != _SYSTEM:
             return self._find(database)
         if self._folder is None:
@@ -269,7 +269,7 @@ class EngineConnection:
         return self._tables[self._database]
 
 
-def _make_answer(outcome: ActionOutcome, database: str) -> Answer:
+def _make_answer(outcome: SqlActionOutcome, database: str) -> Answer:
     if outcome.failure is not None:
         message = outcome.failure.message
         # A third of all recorded errors are about missing tables, so their wording is MySQL's.
@@ -302,13 +302,13 @@ def _describe_table(table: TableSchema) -> Answer:
     )
 
 
-def _make_relation(table: TableSchema) -> Relation:
+def _make_relation(table: TableSchema) -> QueryRelation:
     nullable_columns = {column.name for column in table.columns if not column.not_null}
     keys = [frozenset(map(str.lower, table.primary_key))] if table.primary_key else []
     keys += [
         frozenset(map(str.lower, key)) for key in table.uniques if not nullable_columns & set(key)
     ]
-    return Relation(
+    return QueryRelation(
         table.name,
         {table_column.name.lower(): table_column.name for table_column in table.columns},
         tuple(keys),

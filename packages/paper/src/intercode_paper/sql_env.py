@@ -23,7 +23,7 @@ import numpy
 from msgspec import Meta
 
 from intercode import datasets
-from intercode.databases import DatabaseEngine, Source, shared_engine
+from intercode.databases import DatabaseEngine, DatabaseSource, shared_engine
 from intercode.envs.base import InterCodeEnv
 from intercode.envs.options import Databases, EngineOption, EnvOptions
 from intercode.envs.sql import DatabaseStage
@@ -32,7 +32,7 @@ from intercode.episode import Episode, Score, Status
 from intercode.errors import TaskError, UsageError
 from intercode.task import Dataset, Task
 from intercode_paper.session import PaperStage, TextInterpreter, ending
-from intercode_paper.sql_databases import ERROR, Answer, EngineDatabases, SharedConnection
+from intercode_paper.sql_databases import ERROR, Answer, EngineDatabases, SharedDatabaseConnection
 from intercode_sandbox.base import Limits
 
 Version = Literal["released", "early", "first"]
@@ -47,7 +47,7 @@ class SqlWorkspace:
         task: The episode's task, whose query is the answer before the first action.
     """
 
-    def __init__(self, connection: SharedConnection, task: Task) -> None:
+    def __init__(self, connection: SharedDatabaseConnection, task: Task) -> None:
         self.connection = connection
         self.answer: Answer = task.query
 
@@ -182,7 +182,7 @@ def _databases(
 ) -> EngineDatabases:
     tasks_by_database = {(task.db or "").lower(): task for task in tasks}
 
-    def find(database: str) -> Source:
+    def find(database: str) -> DatabaseSource:
         if database.lower() not in tasks_by_database:
             raise TaskError(f"no task has the database {database!r}")
         return stage.source(tasks_by_database[database.lower()])

@@ -30,7 +30,7 @@ Column = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Relation:
+class QueryRelation:
     """A relation in a ``FROM`` clause: a table, or the result of a subquery."""
 
     display_name: str
@@ -42,7 +42,7 @@ class Relation:
     """Sets of columns; each set determines all other columns of a row."""
 
 
-Tables = Mapping[str, Relation]
+Tables = Mapping[str, QueryRelation]
 """Type of the tables in the current database: name in lower case → relation."""
 
 _EXEMPT_NODES = (exp.AggFunc, exp.AnyValue, exp.Query, exp.Window)
@@ -67,7 +67,7 @@ def refusal(sql: str, tables: Tables, database: str) -> str | None:
         return None
     for select in tree.find_all(exp.Select):
         try:
-            message = _Check(select, Scope(select, tables, database)).message()
+            message = _GroupByCheck(select, SelectScope(select, tables, database)).message()
         except (LookupError, RecursionError):
             continue
         if message is not None:
@@ -84,10 +84,10 @@ def _parse_query(sql: str) -> Node:
     return tree if isinstance(tree, exp.Query) else None
 
 
-class _Check:
+class _GroupByCheck:
     """The check of one ``SELECT`` against the rule, without subqueries."""
 
-    def __init__(self, select: exp.Select, scope: Scope) -> None:
+    def __init__(self, select: exp.Select, scope: SelectScope) -> None:
         self._select = select
         self._scope = scope
         self._aliases = {item.alias.lower(): item.this for item in select.expressions if item.alias}
@@ -234,7 +234,7 @@ def _from_clause(select: exp.Select) -> Node | None:
     return clause.this if isinstance(clause, exp.From) else None
 
 
-class Scope:
+class SelectScope:
     """The relations that one ``SELECT`` reads, and the dependencies between their columns.
 
     Args:
@@ -250,7 +250,7 @@ class Scope:
     def __init__(self, select: exp.Select, tables: Tables, database: str) -> None:
         self._tables = tables
         self._database = database
-        self.relations: dict[str, Relation] = {}
+        self.relations: dict[str, QueryRelation] = {}
         self._rules: list[tuple[frozenset[Column], Column]] = []
         relation_node = _from_clause(select)
         if relation_node is not None:
@@ -299,7 +299,7 @@ class Scope:
         if isinstance(relation_node, exp.Table) and not relation_node.args.get("joins"):
             table = self._tables[relation_node.name.lower()]
             display_name = f"{relation_node.db or self._database}.{relation_node.alias_or_name}"
-            self.relations[alias] = Relation(display_name, table.columns, table.keys)
+            self.relations[alias] = QueryRelation(display_name, table.columns, table.keys)
         elif isinstance(relation_node, exp.Subquery) and isinstance(relation_node.this, exp.Select):
             self.relations[alias] = self._subquery_relation(
                 relation_node.alias_or_name, relation_node.this
@@ -307,16 +307,16 @@ class Scope:
         else:
             raise LookupError(alias)
 
-    def _subquery_relation(self, alias: str, select: exp.Select) -> Relation:
+    def _subquery_relation(self, alias: str, select: exp.Select) -> QueryRelation:
         column_names = [item.alias_or_name for item in select.expressions]
         if any(item.is_star for item in select.expressions):
-            subquery_scope = Scope(select, self._tables, self._database)
+            subquery_scope = SelectScope(select, self._tables, self._database)
             column_names = [
                 column_name
                 for relation in subquery_scope.relations.values()
                 for column_name in relation.columns.values()
             ]
-        return Relation(
+        return QueryRelation(
             alias,
             {column_name.lower(): column_name for column_name in column_names},
             tuple(_subquery_keys(select)),

@@ -18,7 +18,7 @@ from intercode.errors import TaskError
 from intercode.task import Task
 from intercode_paper.report import CUT, Progress, ReplayedTurn, ReplayReport
 from intercode_paper.results import RecordedEpisode, RecordedRun, find_task
-from intercode_paper.sql_databases import Answer, Databases, SharedConnection
+from intercode_paper.sql_databases import Answer, ReplayDatabases, SharedDatabaseConnection
 from intercode_paper.sql_env import VERSIONS, RewardsByVersion, Version, rewards
 
 _MIN_PROCESS_EPISODES = 4
@@ -29,7 +29,7 @@ version of a part."""
 
 
 @dataclass(slots=True)
-class ReplayedProcess:
+class RecordedProcessEpisodes:
     """A part of a results file: consecutive episodes that one process of 2023 recorded."""
 
     first: str
@@ -43,7 +43,7 @@ class ReplayedProcess:
 
 
 @dataclass(slots=True)
-class Hardness:
+class DifficultyCounts:
     """Numbers of the replayed episodes of one difficulty, and of those that succeed.
 
     Success is counted in the record and in the replay; `success_agree` counts equal results.
@@ -60,23 +60,23 @@ class SqlReplayReport(ReplayReport):
     """The report of a replay of an SQL run, with counts by difficulty and by part."""
 
     engine: str = ""
-    by_hardness: dict[str, Hardness] = field(default_factory=dict)
-    parts: list[ReplayedProcess] = field(default_factory=list)
+    by_hardness: dict[str, DifficultyCounts] = field(default_factory=dict)
+    parts: list[RecordedProcessEpisodes] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
-class _SqlTurn(ReplayedTurn):
+class _SqlReplayTurn(ReplayedTurn):
     rewards: RewardsByVersion
 
 
 _Pair = tuple[RecordedEpisode, Task]
-_EpisodeReplay = tuple[RecordedEpisode, Task, list[_SqlTurn]]
+_EpisodeReplay = tuple[RecordedEpisode, Task, list[_SqlReplayTurn]]
 
 
 def replay_sql(
     tasks: Sequence[Task],
     recorded_run: RecordedRun,
-    databases: Databases,
+    databases: ReplayDatabases,
     progress: Progress | None = None,
 ) -> SqlReplayReport:
     """Execute the recorded actions again, and compare the results with the record.
@@ -132,12 +132,14 @@ def _split_processes(pairs: Sequence[_Pair], rows: Sequence[int]) -> list[list[_
     )
 
 
-def _episode(connection: SharedConnection, task: Task, episode: RecordedEpisode) -> list[_SqlTurn]:
+def _episode(
+    connection: SharedDatabaseConnection, task: Task, episode: RecordedEpisode
+) -> list[_SqlReplayTurn]:
     if task.db is None or not task.gold:
         raise TaskError(f"task {task.task_id!r}: field 'db' or 'gold' is missing")
     connection.use(task.db)
     answer: Answer = task.query
-    replayed_turns: list[_SqlTurn] = []
+    replayed_turns: list[_SqlReplayTurn] = []
     for turn in episode.turns:
         if turn.command is None:
             continue
@@ -156,7 +158,7 @@ def _episode(connection: SharedConnection, task: Task, episode: RecordedEpisode)
             )
             replay_observation = _excerpt(answer, episode.react)
             replayed_turns.append(
-                _SqlTurn(turn, replay_observation, 0.0, same_observation, replay_rewards)
+                _SqlReplayTurn(turn, replay_observation, 0.0, same_observation, replay_rewards)
             )
     return replayed_turns
 
@@ -170,13 +172,15 @@ def _report(processes: Sequence[Sequence[_EpisodeReplay]]) -> SqlReplayReport:
         version = _best_version(agreements, default_version, _EVIDENCE)
         turn_count = sum(len(turns) for _, _, turns in process)
         report.parts.append(
-            ReplayedProcess(process[0][0].task_id, len(process), turn_count, version, agreements)
+            RecordedProcessEpisodes(
+                process[0][0].task_id, len(process), turn_count, version, agreements
+            )
         )
         for episode, task, turns in process:
             graded_turns = [replace(turn, reward=turn.rewards.reward(version)) for turn in turns]
             success = report.count(episode, graded_turns)
             hardness = str(episode.hardness or task.metadata.get("hardness") or "unknown")
-            counts = report.by_hardness.setdefault(hardness, Hardness())
+            counts = report.by_hardness.setdefault(hardness, DifficultyCounts())
             counts.episodes += 1
             counts.success_recorded += episode.success
             counts.success_replayed += success

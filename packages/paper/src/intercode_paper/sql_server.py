@@ -27,7 +27,7 @@ from intercode.databases.convert.dump import read, section
 from intercode.databases.servers import driver
 from intercode.databases.servers.engine import parse_url
 from intercode.databases.servers.names import new_name
-from intercode.databases.servers.private import PrivateServer, start_mariadb
+from intercode.databases.servers.private import PrivateDatabaseServer, start_mariadb
 from intercode.databases.source import find, names
 from intercode.errors import DatabaseError, TaskError, UsageError
 from intercode.sql_identifiers import quote_identifier
@@ -36,12 +36,12 @@ from intercode_paper.sql_databases import (
     TIMEOUT,
     USES,
     Answer,
-    Databases,
     EngineDatabases,
+    ReplayDatabases,
     error_observation,
     rows,
 )
-from intercode_paper.sql_group_by import PARSE_ERRORS, Relation, Tables, refusal
+from intercode_paper.sql_group_by import PARSE_ERRORS, QueryRelation, Tables, refusal
 from intercode_sandbox.interruption import reraise_callers
 
 
@@ -60,7 +60,7 @@ def open_databases(
     path: Path,
     dialect: str = "mysql",
     on_message: Callable[[str], None] | None = None,
-) -> Databases:
+) -> ReplayDatabases:
     """Open databases in their initial state; the caller closes them.
 
     For MySQL, a dump is loaded unchanged, under the original names of its databases. In all other
@@ -115,7 +115,7 @@ class MySQLDatabases:
     def __init__(
         self, dump: Path, url: str | None = None, on_message: Callable[[str], None] | None = None
     ) -> None:
-        self._server: PrivateServer | None = None
+        self._server: PrivateDatabaseServer | None = None
         if url is None:
             self._server = start_mariadb()
             self._admin: dict[str, Any] = self._server.connect_args
@@ -452,7 +452,7 @@ def read_tables(cursor: Any, database: str) -> Tables:
         if nullability == "YES":
             nullable_keys.add((table.lower(), index_name))
     return {
-        table: Relation(
+        table: QueryRelation(
             f"{database}.{table}",
             column_names,
             tuple(

@@ -18,7 +18,7 @@ from typing import Any
 from intercode.errors import RecordError
 from intercode.evaluate.statistics import rate
 from intercode.records import open_record
-from intercode.report.tables import Table
+from intercode.report.tables import ReportTable
 from intercode_paper.results import RecordedEpisode, RecordedRun, load_results
 from intercode_sandbox.units import format_count
 
@@ -45,7 +45,7 @@ another environment is complete."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rate:
+class SuccessRate:
     """A success rate: one cell of a table."""
 
     env: str
@@ -71,7 +71,7 @@ class Rate:
 
 
 @dataclass(frozen=True, slots=True)
-class SkippedFile:
+class SkippedResultsFile:
     """A file that no table includes, and the reason."""
 
     path: Path
@@ -104,7 +104,7 @@ class _Experiment:
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
+class _ResultsFile:
     experiment: _Experiment
     system: str
     run: RecordedRun
@@ -115,7 +115,9 @@ class _File:
         return {(self.system, episode.task_id) for episode in self.run.episodes}
 
 
-def rates(folder: Path, skip: Callable[[SkippedFile], None] = lambda file: None) -> list[Rate]:
+def rates(
+    folder: Path, skip: Callable[[SkippedResultsFile], None] = lambda file: None
+) -> list[SuccessRate]:
     """Compute the success rates of all recorded files in a folder and its subfolders.
 
     Args:
@@ -127,7 +129,7 @@ def rates(folder: Path, skip: Callable[[SkippedFile], None] = lambda file: None)
     Raises:
         RecordError: No file can be read as a recorded run.
     """
-    skipped_files: list[SkippedFile] = []
+    skipped_files: list[SkippedResultsFile] = []
     files = _read_files(folder, skipped_files.append)
     skipped_files.sort(key=lambda skipped_file: skipped_file.path)
     if not files:
@@ -142,7 +144,7 @@ def rates(folder: Path, skip: Callable[[SkippedFile], None] = lambda file: None)
         )
     for skipped_file in skipped_files:
         skip(skipped_file)
-    all_rates: list[Rate] = []
+    all_rates: list[SuccessRate] = []
     for env, model in dict.fromkeys(
         (results_file.experiment.env, results_file.experiment.model) for results_file in files
     ):
@@ -159,7 +161,7 @@ def rates(folder: Path, skip: Callable[[SkippedFile], None] = lambda file: None)
     return all_rates
 
 
-def tables(all_rates: Sequence[Rate]) -> list[Table]:
+def tables(all_rates: Sequence[SuccessRate]) -> list[ReportTable]:
     """Return a table for each environment, with a row per model and strategy.
 
     Each group of episodes has a column.
@@ -189,7 +191,7 @@ def tables(all_rates: Sequence[Rate]) -> list[Table]:
                 )
             )
         result_tables.append(
-            Table(
+            ReportTable(
                 f"{env}: success rate",
                 (
                     ("", "text"),
@@ -203,7 +205,7 @@ def tables(all_rates: Sequence[Rate]) -> list[Table]:
     return result_tables
 
 
-def _solved_count(env: str, total_rate: Rate) -> str:
+def _solved_count(env: str, total_rate: SuccessRate) -> str:
     text = f"{total_rate.successes} of {total_rate.episodes}"
     complete_count = EPISODE_COUNTS.get(env, total_rate.episodes)
     return (
@@ -220,7 +222,7 @@ def _group_order(group: str) -> tuple[int, str]:
 # Files
 
 
-def _read_files(folder: Path, skip: Callable[[SkippedFile], None]) -> list[_File]:
+def _read_files(folder: Path, skip: Callable[[SkippedResultsFile], None]) -> list[_ResultsFile]:
     """Read all results files.
 
     Of files with the same experiment and a common episode, only the first is used. Files in the
@@ -230,16 +232,16 @@ def _read_files(folder: Path, skip: Callable[[SkippedFile], None]) -> list[_File
     candidates.sort(
         key=lambda entry: entry[1] is not None and entry[0].parent.name != entry[1].model
     )
-    files: list[_File] = []
+    files: list[_ResultsFile] = []
     for path, experiment in candidates:
         if experiment is None:
             if "results" in path.absolute().parts:
-                skip(SkippedFile(path, "its name is not that of a recorded run (ic_ENV_…)"))
+                skip(SkippedResultsFile(path, "its name is not that of a recorded run (ic_ENV_…)"))
             continue
         try:
             file = _load_file(path, experiment)
         except RecordError as error:
-            skip(SkippedFile(path, str(error).removeprefix(f"{path}: ")))
+            skip(SkippedResultsFile(path, str(error).removeprefix(f"{path}: ")))
             continue
         duplicates = (
             entry for entry in files if entry.experiment == experiment and entry.keys & file.keys
@@ -248,7 +250,7 @@ def _read_files(folder: Path, skip: Callable[[SkippedFile], None]) -> list[_File
             files.append(file)
         else:
             skip(
-                SkippedFile(
+                SkippedResultsFile(
                     path, f"its episodes are of the same experiment as {duplicate.run.path}"
                 )
             )
@@ -283,7 +285,7 @@ def _parse_experiment(path: Path) -> _Experiment | None:
     )
 
 
-def _load_file(path: Path, experiment: _Experiment) -> _File:
+def _load_file(path: Path, experiment: _Experiment) -> _ResultsFile:
     try:
         # `open_record` refuses a symbolic link, which could expose a file outside the folder.
         open_record(path).close()
@@ -294,15 +296,15 @@ def _load_file(path: Path, experiment: _Experiment) -> _File:
     file_system_match = _SYSTEM.search(path.stem) or _SYSTEM.search(
         recorded_run.episodes[0].dataset
     )
-    return _File(experiment, file_system_match[0] if file_system_match else "", recorded_run)
+    return _ResultsFile(experiment, file_system_match[0] if file_system_match else "", recorded_run)
 
 
 # Rates
 
 
 def _list_experiments(
-    env: str, files: Sequence[_File]
-) -> list[tuple[_Experiment, list[_File], bool]]:
+    env: str, files: Sequence[_ResultsFile]
+) -> list[tuple[_Experiment, list[_ResultsFile], bool]]:
     """Return a model's experiments with their files, and whether only the first turn counts.
 
     The experiment with a single turn has its own files. If these are missing, its results are the
@@ -339,8 +341,8 @@ def _list_experiments(
 
 
 def _group_rates(
-    experiment: _Experiment, files: Iterable[_File], is_first_turn: bool
-) -> list[Rate]:
+    experiment: _Experiment, files: Iterable[_ResultsFile], is_first_turn: bool
+) -> list[SuccessRate]:
     flags_by_group: dict[str, list[bool]] = {"all": []}
     for file in files:
         for episode in file.run.episodes:
@@ -358,9 +360,9 @@ def _is_solved_in_first_turn(episode: RecordedEpisode) -> bool:
     return bool(episode.turns) and episode.turns[0].reward == 1
 
 
-def _make_rate(experiment: _Experiment, group: str, successes: Sequence[bool]) -> Rate:
+def _make_rate(experiment: _Experiment, group: str, successes: Sequence[bool]) -> SuccessRate:
     estimate = rate(successes)
-    return Rate(
+    return SuccessRate(
         experiment.env,
         experiment.model,
         experiment.strategy,

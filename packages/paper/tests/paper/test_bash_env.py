@@ -5,7 +5,7 @@ import pytest
 from intercode.errors import TaskError
 from intercode.task import Dataset, Task
 from intercode_paper.bash_env import PaperBashEnv
-from intercode_paper.bash_reward import GoldRuns
+from intercode_paper.bash_reward import GoldOutcomeCache
 
 GOLDS = {
     "list": "ls /data",
@@ -20,7 +20,7 @@ GOLDS = {
 @pytest.fixture
 def make(provider, image, monkeypatch):
     """Makes the environment; all scores are kept in `scores`, with their details."""
-    made, score = [], GoldRuns.score
+    made, score = [], GoldOutcomeCache.score
 
     def one(tasks):
         data = Dataset(tasks, "quirks")
@@ -35,7 +35,7 @@ def make(provider, image, monkeypatch):
         made[-1].scores.append(score(*args, **options))
         return made[-1].scores[-1]
 
-    monkeypatch.setattr(GoldRuns, "score", kept)
+    monkeypatch.setattr(GoldOutcomeCache, "score", kept)
     yield one
     for env in made:
         env.close()

@@ -15,7 +15,7 @@ FileReader = Callable[[str], str]
 
 
 @dataclass(frozen=True)
-class User:
+class ProgramUser:
     """The user id and group ids with which a program of a sandbox runs."""
 
     uid: int = 0
@@ -24,7 +24,7 @@ class User:
 
 
 @dataclass(frozen=True)
-class Account:
+class ImageAccount:
     """A user of an image, with ids, home folder and name."""
 
     uid: int
@@ -44,7 +44,7 @@ class Account:
         return f"{self.uid}:{','.join(map(str, (self.gid, *self.groups)))}"
 
 
-def resolve_account(user_spec: str, read_file: FileReader) -> Account:
+def resolve_account(user_spec: str, read_file: FileReader) -> ImageAccount:
     """Resolve the user that an image's ``USER`` instruction names.
 
     If the text names no group, the group id is that of ``/etc/passwd``, or 0 for a user without an
@@ -81,7 +81,7 @@ def resolve_account(user_spec: str, read_file: FileReader) -> Account:
             if uid
             else []
         )
-        return Account(uid, gid, home, login, tuple(map(int, group_ids)))
+        return ImageAccount(uid, gid, home, login, tuple(map(int, group_ids)))
     primary_group_id = next(
         (group_row[2] for group_row in group_rows if primary_group in (group_row[0], group_row[2])),
         primary_group,
@@ -89,7 +89,7 @@ def resolve_account(user_spec: str, read_file: FileReader) -> Account:
     for group_id in (primary_group_id, *other_group_ids):
         if not group_id.isdecimal():
             raise LookupError(f"the image has no group {group_id!r}")
-    return Account(uid, int(primary_group_id), home, login, tuple(map(int, other_group_ids)))
+    return ImageAccount(uid, int(primary_group_id), home, login, tuple(map(int, other_group_ids)))
 
 
 def _parse_table(text: str) -> list[list[str]]:
@@ -98,7 +98,7 @@ def _parse_table(text: str) -> list[list[str]]:
     return [row for row in rows if len(row) > 2 and row[2].isdecimal()]
 
 
-def look_up_user(user: str, id_count: int, read_passwd: Callable[[], str]) -> User:
+def look_up_user(user: str, id_count: int, read_passwd: Callable[[], str]) -> ProgramUser:
     """Resolve the user of a program, by a name in the sandbox or by ``uid[:gid]``.
 
     Args:
@@ -110,7 +110,7 @@ def look_up_user(user: str, id_count: int, read_passwd: Callable[[], str]) -> Us
         LookupError: The user does not exist, or has an id that the sandbox does not have.
     """
     if user in ("root", "0"):
-        return User()
+        return ProgramUser()
     name, _, gid_text = user.partition(":")
     uid, gid = (name, gid_text) if name.isdecimal() else _find_ids(name, read_passwd())
     if not uid.isdecimal():
@@ -120,7 +120,7 @@ def look_up_user(user: str, id_count: int, read_passwd: Callable[[], str]) -> Us
     if max(len(uid), len(gid)) > _MAX_ID_DIGITS or int(uid) >= id_count or int(gid) >= id_count:
         limit_text = f"ids 0 to {id_count - 1} are all that it has"
         raise LookupError(f"the sandbox cannot have user {user!r}: {limit_text}")
-    return User(int(uid), int(gid))
+    return ProgramUser(int(uid), int(gid))
 
 
 def _find_ids(name: str, passwd_text: str) -> tuple[str, str]:

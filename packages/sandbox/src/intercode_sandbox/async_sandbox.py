@@ -23,7 +23,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from intercode_sandbox.base import Process, SandboxBackend, Snapshot
 from intercode_sandbox.errors import SandboxClosedError
-from intercode_sandbox.sandbox import Sandbox, StartRequest
+from intercode_sandbox.sandbox import Sandbox, SandboxStartRequest
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -151,7 +151,9 @@ class AsyncSandbox:
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        self._request: StartRequest | None = StartRequest.from_options(*arguments, **options)
+        self._request: SandboxStartRequest | None = SandboxStartRequest.from_options(
+            *arguments, **options
+        )
         self._sandbox: Sandbox | None = None
         self._reset_state()
 

@@ -435,7 +435,7 @@ class SupportsTerminals(Protocol):
 
 
 @runtime_checkable
-class SupportsPrivacy(Protocol):
+class SupportsPrivateExec(Protocol):
     """Optional ability of a sandbox: to run programs that no other program can inspect."""
 
     def exec_private(
@@ -543,7 +543,7 @@ class SupportsCapabilityCheck(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class FailureEvidence:
     """Evidence, gathered on the host, about a sandbox that has ended or does not answer."""
 
     is_keeper_alive: bool
@@ -558,7 +558,7 @@ class Evidence:
     """Whether the kernel's out-of-memory killer has killed a process of the sandbox."""
 
 
-def was_caused_inside(evidence: Evidence) -> bool:
+def was_caused_inside(evidence: FailureEvidence) -> bool:
     """Return whether an agent's code, which ran in a sandbox, caused the sandbox's end.
 
     An end caused by an agent's code is a result of that agent. Any other loss of a sandbox is an
@@ -604,7 +604,7 @@ _PARTIAL_CHARACTER_TAIL = re.compile(rb"\A[\x80-\xbf]{1,3}")
 
 
 @dataclass(slots=True)
-class OutputBuffer:
+class HeadTailBuffer:
     """A buffer that retains the first and the last bytes of a stream, and counts all of its bytes.
 
     The head has at most half of `limit` bytes, rounded up, and the tail half, rounded down.

@@ -19,7 +19,7 @@ _INTERRUPT_EXIT_CODE = 130
 _WHOLE_NETWORK = "all"
 """The value of ``--network`` by which the sandbox gets the machine's whole network."""
 _MARKS = {True: "ok  ", None: "note", False: "FAIL"}
-"""`intercode_sandbox.doctor.Check.ok` → the first word of the printed line."""
+"""`intercode_sandbox.doctor.MachineCheck.ok` → the first word of the printed line."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -427,7 +427,7 @@ def join(
     """
     for endpoint in (client, upstream):
         endpoint.setblocking(False)
-    flows = [_Flow(client, upstream), _Flow(upstream, client)]
+    flows = [_RelayFlow(client, upstream), _RelayFlow(upstream, client)]
     with suppress(ConnectionError):  # a peer has disconnected, which ends both directions
         while any(not flow.done for flow in flows):
             poll = select.poll()
@@ -441,7 +441,7 @@ def join(
 
 
 @dataclass(slots=True)
-class _Flow:
+class _RelayFlow:
     """One direction of a relayed connection: data from `source` to `target`."""
 
     source: socket.socket

@@ -29,7 +29,7 @@ except ImportError:  # Windows has no fcntl, and cannot run sandboxes either
 _CHUNK = 1 << 20
 
 
-class Descriptor(int):
+class FileDescriptor(int):
     """A file descriptor that is closed at the end of a ``with`` block."""
 
     def __enter__(self) -> Self:
@@ -200,7 +200,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def _sync(path: Path, open_flags: int = 0) -> None:
-    with Descriptor(os.open(path, os.O_RDONLY | os.O_CLOEXEC | open_flags)) as descriptor:
+    with FileDescriptor(os.open(path, os.O_RDONLY | os.O_CLOEXEC | open_flags)) as descriptor:
         os.fsync(descriptor)
 
 
@@ -277,10 +277,12 @@ def _flatten(path: Path) -> None:
     """
     open_flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     path.chmod(0o700)
-    with Descriptor(os.open(path, open_flags)) as top_fd:
+    with FileDescriptor(os.open(path, open_flags)) as top_fd:
         folder_names = _subfolders(top_fd)
         while folder_names:
-            with Descriptor(os.open(folder_names.pop(), open_flags, dir_fd=top_fd)) as folder_fd:
+            with FileDescriptor(
+                os.open(folder_names.pop(), open_flags, dir_fd=top_fd)
+            ) as folder_fd:
                 for name in _subfolders(folder_fd):
                     new_name = secrets.token_hex(16)
                     os.rename(name, new_name, src_dir_fd=folder_fd, dst_dir_fd=top_fd)

@@ -39,7 +39,7 @@ from intercode_sandbox.spelling_suggestions import hint_text
 from intercode_sandbox.user_code import is_reference, load, target_reference
 
 
-class Registry:
+class LazyRegistry:
     """A registry of the names of one kind of object.
 
     Args:

@@ -79,12 +79,12 @@ addresses exist in any IPv6 network."""
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
-class RefusedError(Exception):
+class RefusedConnectionError(Exception):
     """A connection that the policy does not allow. The HTTP proxy replies with the message."""
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class AllowedHost:
     """An entry of an allowlist: a host name, or all names below a domain."""
 
     name: str
@@ -111,7 +111,7 @@ class Host:
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class NetworkPolicy:
     """The hosts and endpoints that a sandbox may reach."""
 
     shared: bool = False
@@ -119,11 +119,11 @@ class Policy:
     endpoints: tuple[tuple[str, int], ...] = ()
     """Hosts and ports. A program reaches each endpoint at the same port of the sandbox's 127.0.0.1.
     """
-    hosts: tuple[Host, ...] = ()
+    hosts: tuple[AllowedHost, ...] = ()
     """Allowlist of hosts, which programs reach by the proxy."""
 
     @classmethod
-    def parse(cls, network: Network) -> Policy:
+    def parse(cls, network: Network) -> NetworkPolicy:
         """Parse the option `network` of a caller, in the forms that `Network` describes.
 
         Raises:
@@ -154,7 +154,7 @@ class Policy:
         return self.shared or bool(self.hosts)
 
 
-def _parse_entry(text: object, can_be_endpoint: bool) -> Policy:
+def _parse_entry(text: object, can_be_endpoint: bool) -> NetworkPolicy:
     """Parse one entry of the option `network`.
 
     Args:
@@ -168,7 +168,7 @@ def _parse_entry(text: object, can_be_endpoint: bool) -> Policy:
     host_name, port, scheme = _split_entry(text.strip())
     if port is not None and (host_name in _LOCAL_NAMES or (can_be_endpoint and scheme != "https")):
         _check_literal(host_name, text)
-        return Policy(endpoints=((host_name, port),))
+        return NetworkPolicy(endpoints=((host_name, port),))
     literal = _parse_literal(host_name)
     if literal is not None and port is None:
         raise UsageError(f"network: give the port of an address, as {host_name}:443: {text!r}")
@@ -180,7 +180,7 @@ def _parse_entry(text: object, can_be_endpoint: bool) -> Policy:
     if host_name.startswith("*.") and "." not in host_name[2:]:
         raise UsageError(f"network: {text!r} is too wide: give no value for the whole network")
     _check_literal(host_name, text)
-    return Policy(hosts=(Host(host_name, port),))
+    return NetworkPolicy(hosts=(AllowedHost(host_name, port),))
 
 
 def _split_entry(text: str) -> tuple[str, int | None, str]:
@@ -307,7 +307,7 @@ class NetworkGate:
     """
 
     def __init__(
-        self, policy: Policy, resolve: Resolve = socket.getaddrinfo, *, private: bool = False
+        self, policy: NetworkPolicy, resolve: Resolve = socket.getaddrinfo, *, private: bool = False
     ) -> None:
         self.policy = policy
         self._resolve = resolve
@@ -330,7 +330,8 @@ class NetworkGate:
         """Connect to a host that a program requested.
 
         Raises:
-            RefusedError: The policy does not allow the connection. The gate counts the refusal.
+            RefusedConnectionError: The policy does not allow the connection. The gate counts the
+                refusal.
             OSError: The host cannot be reached.
         """
         destination = f"{_printable_name(name)}:{port}"
@@ -374,7 +375,7 @@ class NetworkGate:
                 an empty text.
 
         Raises:
-            RefusedError: The name has no permitted address.
+            RefusedConnectionError: The name has no permitted address.
             OSError: No permitted address answers, or the name cannot be resolved.
         """
         failure = OSError(f"{destination} has no address")
@@ -407,7 +408,7 @@ class NetworkGate:
             ):
                 refusal_key = _OVERFLOW_KEY
             self._refusal_counts[refusal_key] = self._refusal_counts.get(refusal_key, 0) + 1
-        raise RefusedError(f"{destination} cannot be reached from here: {message}")
+        raise RefusedConnectionError(f"{destination} cannot be reached from here: {message}")
 
 
 def _printable_name(name: str) -> str:
@@ -425,7 +426,7 @@ def proxy_variables(port: int) -> dict[str, str]:
     return {**variables, **{name.upper(): value for name, value in variables.items()}}
 
 
-def free_port(policy: Policy) -> int:
+def free_port(policy: NetworkPolicy) -> int:
     """Return the proxy's port: the first from `PROXY_PORT` on that no endpoint uses."""
     used_ports = {port for _, port in policy.endpoints}
     return next(port for port in range(PROXY_PORT, 65_536) if port not in used_ports)

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from intercode_sandbox.base import Provider
 from intercode_sandbox.errors import UsageError
-from intercode_sandbox.lazy_imports import Registry
+from intercode_sandbox.lazy_imports import LazyRegistry
 from intercode_sandbox.user_code import absolute
 
-PROVIDERS = Registry(
+PROVIDERS = LazyRegistry(
     "sandbox provider",
     {
         "native": "intercode_sandbox.native.provider:NativeProvider",

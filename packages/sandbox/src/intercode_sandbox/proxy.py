@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from intercode_sandbox.errors import UsageError
 from intercode_sandbox.forwarding import address, join
-from intercode_sandbox.network import NetworkGate, RefusedError
+from intercode_sandbox.network import NetworkGate, RefusedConnectionError
 
 _LONGEST_HEAD = 65_536
 _HEAD_SECONDS = 30.0
@@ -45,7 +45,7 @@ def serve(gate: NetworkGate, client: socket.socket) -> None:
         server = gate.connect_to_host(host, port)
     except _BadRequestError as error:
         _send_response(client, HTTPStatus.BAD_REQUEST, str(error))
-    except RefusedError as error:
+    except RefusedConnectionError as error:
         _send_response(client, HTTPStatus.FORBIDDEN, str(error))
     except OSError as error:
         _send_response(client, HTTPStatus.BAD_GATEWAY, f"the host could not be reached: {error}")

@@ -39,7 +39,7 @@ from intercode_sandbox.forwarding import (
     Handler,
     SupportsForwarding,
 )
-from intercode_sandbox.network import Network, Policy
+from intercode_sandbox.network import Network, NetworkPolicy
 from intercode_sandbox.providers import get_provider
 from intercode_sandbox.spelling_suggestions import hint_text
 from intercode_sandbox.units import MIB, seconds, size
@@ -49,7 +49,7 @@ Data = bytes | bytearray | memoryview | str
 
 
 @dataclass(frozen=True, slots=True)
-class StartRequest:
+class SandboxStartRequest:
     """A request to start a sandbox: validated options.
 
     Raises:
@@ -87,7 +87,7 @@ class StartRequest:
             raise UsageError(
                 f"network must be True, False, a host or a list of hosts, not {network!r}"
             )
-        Policy.parse(network)
+        NetworkPolicy.parse(network)
         if isinstance(provider, str):
             provider = get_provider(provider, preload, path)
         elif not hasattr(provider, "start"):
@@ -153,7 +153,7 @@ class Sandbox:
         path: Sequence[str | os.PathLike[str]] = (),
         **options: Any,
     ) -> None:
-        request = StartRequest.from_options(
+        request = SandboxStartRequest.from_options(
             image,
             provider=provider,
             network=network,
@@ -483,7 +483,7 @@ class Sandbox:
         self.close()
 
 
-_PARAMETERS = signature(StartRequest.from_options).parameters
+_PARAMETERS = signature(SandboxStartRequest.from_options).parameters
 _EXPLICIT_PARAMETERS = [
     parameter for parameter in _PARAMETERS.values() if parameter.kind is not Parameter.VAR_KEYWORD
 ]

@@ -257,10 +257,11 @@ def test_holes_take_no_room(start: Start) -> None:
 def test_a_stream_leads_nowhere_else(tmp_path: Path, entries: list[tuple[str, str, str]]) -> None:
     """Whoever should have made it: what is there before is not written to."""
     named = [
-        archive.Entry(path, kind, target=to) for path, kind, to in [(".", "dir", ""), *entries]
+        archive.ChangeStreamEntry(path, kind, target=to)
+        for path, kind, to in [(".", "dir", ""), *entries]
     ]
     stream = b"".join(map(packed, named)) + END_OF_STREAM
-    with pytest.raises((archive.StreamError, OSError)):
+    with pytest.raises((archive.ChangeStreamError, OSError)):
         extracted(stream, tmp_path / "layer")
     assert [path.name for path in tmp_path.iterdir()] == ["layer"]
 
@@ -279,8 +280,8 @@ def pieces(*parts: tuple[int, bytes]) -> bytes:
     return b"".join(struct.pack("=QQ", at, len(data)) + data for at, data in parts)
 
 
-START = packed(archive.Entry(".", "dir", 0o755))
-FILE = packed(archive.Entry("f", "file", mode=0o644, size=8))
+START = packed(archive.ChangeStreamEntry(".", "dir", 0o755))
+FILE = packed(archive.ChangeStreamEntry("f", "file", mode=0o644, size=8))
 END = bytes(16) + END_OF_STREAM
 
 
@@ -299,12 +300,12 @@ END = bytes(16) + END_OF_STREAM
         START + b"\5" + FILE[1:] + END,
         START + archive.HEAD.pack(0, 0o100644, 0, 0, 0, 0, 0, 1 << 20, 0) + bytes(1 << 20) + END,
         START + archive.HEAD.pack(0, 0o120777, 0, 0, 0, 0, 0, 1, 1 << 20) + bytes(1 << 20) + END,
-        START + packed(archive.Entry("f", "unknown", size=8)) + END,
+        START + packed(archive.ChangeStreamEntry("f", "unknown", size=8)) + END,
         b"x" * 200_000,
     ],
 )
 def test_a_broken_stream_is_told(tmp_path: Path, stream: bytes) -> None:
-    with pytest.raises(archive.StreamError):
+    with pytest.raises(archive.ChangeStreamError):
         extracted(stream, tmp_path / "layer")
 
 

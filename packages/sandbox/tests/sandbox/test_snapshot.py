@@ -190,7 +190,7 @@ def test_interrupted_twice(
         unpacking.set()
         interrupted.wait()
         if broken:
-            raise archive.StreamError
+            raise archive.ChangeStreamError
         return extract(*arguments)
 
     def interrupt(*_: object) -> None:

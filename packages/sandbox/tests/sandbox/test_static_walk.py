@@ -195,7 +195,7 @@ def stream(trees: Trees, timeout: float = TIMEOUT) -> bytes | Failure:
 class File:
     """What a stream says of one file, whichever of its names is the first."""
 
-    entry: archive.Entry
+    entry: archive.ChangeStreamEntry
     pieces: list[tuple[int, bytes]]
     names: set[str] = field(default_factory=set)
 
@@ -209,7 +209,7 @@ def read(data: bytes | Failure) -> dict[str, tuple[Any, ...]] | Failure:
     if not isinstance(data, bytes):
         return data
     file = io.BytesIO(data)
-    reader = archive.Reader(file)
+    reader = archive.ChangeStreamReader(file)
     files: dict[str, File] = {}
     found: dict[str, File] = {}
     for entry in reader:

@@ -18,7 +18,13 @@ from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO
 
 from intercode_sandbox.native import archive
-from intercode_sandbox.native.archive import BLOCK, MAX_PATH_BYTES, PIECE, SHARED_MEMORY, Entry
+from intercode_sandbox.native.archive import (
+    BLOCK,
+    MAX_PATH_BYTES,
+    PIECE,
+    SHARED_MEMORY,
+    ChangeStreamEntry,
+)
 
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -284,7 +290,7 @@ _MARKS = {"link": archive.LINK_MARK, "deleted": archive.DELETED_MARK}
 END_OF_STREAM = archive.HEAD.pack(archive.END_MARK, *[0] * 8)
 
 
-def packed(entry: Entry) -> bytes:
+def packed(entry: ChangeStreamEntry) -> bytes:
     """Return an entry as process 1 writes it."""
     mark = _MARKS.get(entry.kind, archive.OPAQUE_MARK if entry.opaque else archive.PLAIN_MARK)
     types = {name: number for number, name in _TYPES.items()}
@@ -332,20 +338,22 @@ class Writer:
         if kind not in ("link", "symlink"):
             target = ""
         times = (st.st_uid, st.st_gid, st.st_mtime_ns)
-        self._line(Entry(path, kind, stat.S_IMODE(st.st_mode), *times, target, opaque, size))
+        self._line(
+            ChangeStreamEntry(path, kind, stat.S_IMODE(st.st_mode), *times, target, opaque, size)
+        )
         if kind == "file":
             self._content(name, fd)
 
     def deleted(self, path: str) -> None:
         """Write that a path is deleted."""
-        self._line(Entry(path, "deleted"))
+        self._line(ChangeStreamEntry(path, "deleted"))
 
     def end(self) -> None:
         """Write that this was all."""
         self._file.write(END_OF_STREAM)
         self._file.flush()
 
-    def _line(self, entry: Entry) -> None:
+    def _line(self, entry: ChangeStreamEntry) -> None:
         self._file.write(packed(entry))
 
     def _content(self, name: str, fd: int) -> None:

@@ -31,7 +31,7 @@ class ScriptedAgent:
         return next(self._actions, "submit")
 
 
-class Oracle:
+class OracleAgents:
     """A factory of agents that run a task's first reference solution (gold) and submit.
 
     Without gold an agent only submits.
@@ -69,7 +69,7 @@ def noop() -> AgentFactory:
     return lambda task: ScriptedAgent()
 
 
-class Replay:
+class ReplayAgents:
     """A factory of agents that repeat recorded actions."""
 
     def __init__(self, recording: str | Path | Mapping[str, Sequence[str]]) -> None:
@@ -148,7 +148,7 @@ _IDS = ("task_id", "instance_id")
 _TEXTS = ("prediction", "model_patch")
 
 
-class Predictions:
+class PredictionAgents:
     """A factory of agents that run a prediction from a file, and submit.
 
     Args:

@@ -1,6 +1,6 @@
 """The conversation of one episode with a model: prompts, replies, and the actions in replies.
 
-A `Conversation` renders the blocks of a `Prompt` with the facts of a `PromptContext`. The
+A `Conversation` renders the blocks of a `StrategyPrompts` with the facts of a `PromptContext`. The
 conversation's `Dialogue` keeps the messages within the model's context length.
 """
 
@@ -14,7 +14,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from intercode.agents.examples import Example, ExampleStep
+from intercode.agents.examples import ExampleStep, WorkedExample
 from intercode.agents.parser import find_code, strip_thoughts
 from intercode.envs.tools import sendable
 from intercode.envs.traits import Traits, resolve_traits
@@ -38,7 +38,7 @@ LEFT_OUT = "\n[… {} characters are left out here …]\n"
 
 
 @dataclass(frozen=True, slots=True)
-class Clip:
+class ObservationClipper:
     """An excerpt function for observations in prompts.
 
     Attributes:
@@ -91,10 +91,10 @@ class Conversation:
     """A strategy's interface to the model: send prompts, request replies, record facts."""
 
     dialogue: Dialogue
-    prompt: Prompt
+    prompt: StrategyPrompts
     scene: PromptContext
     transcript: RecordingModel
-    clip: Clip = Clip()
+    clip: ObservationClipper = ObservationClipper()
     sees_reward: bool = False
     recaps: bool = False
     """Whether recaps are used: see `intercode.agents.language.StrategyOptions.recap`."""
@@ -235,7 +235,7 @@ class PromptContext:
     """The text about skills, at the end of the system prompt."""
     overview: str = ""
     """The overview of files or tables, if prompts show it (``--context schema``)."""
-    examples: tuple[Example, ...] = ()
+    examples: tuple[WorkedExample, ...] = ()
     """The worked examples, if the strategy shows any."""
     seed: int | None = None
     """The episode's seed."""
@@ -417,7 +417,7 @@ VALUES = frozenset(
 """The names of all values that templates may use. Each block supports some of these values."""
 
 
-class Prompt:
+class StrategyPrompts:
     """The prompt texts of one strategy.
 
     Args:

@@ -30,7 +30,7 @@ from textwrap import dedent
 
 from intercode.python_source import parse
 
-__all__ = ["TAGS", "Block", "blocks", "find_code", "strip_thoughts"]
+__all__ = ["TAGS", "FencedBlock", "blocks", "find_code", "strip_thoughts"]
 
 _INLINE_CODE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 _LABEL = re.compile(
@@ -209,7 +209,7 @@ _ELEMENT = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class FencedBlock:
     """A fenced block of a text."""
 
     tag: str
@@ -219,7 +219,7 @@ class Block:
     """Whether the text has the block's closing fence."""
 
 
-def blocks(text: str, language: str = "") -> Iterator[Block]:
+def blocks(text: str, language: str = "") -> Iterator[FencedBlock]:
     """Yield the fenced blocks of a text in Markdown, including blocks on a single line.
 
     Args:
@@ -239,14 +239,14 @@ def blocks(text: str, language: str = "") -> Iterator[Block]:
         yield block
 
 
-def elements(text: str) -> Iterator[Block]:
+def elements(text: str) -> Iterator[FencedBlock]:
     """Yield the elements of a text, such as ``<bash>ls</bash>`` or ``<execute_bash>``, as blocks.
 
     An element without an end tag, which may be a stop sequence, reaches to the text's end.
     """
     for match in _ELEMENT.finditer(text):
         code = match["code"].removeprefix("\n").removesuffix("\n")
-        yield Block(match["tag"].lower(), code, bool(match["end"]))
+        yield FencedBlock(match["tag"].lower(), code, bool(match["end"]))
 
 
 def leading_block(text: str, language: str = "") -> str | None:
@@ -261,7 +261,7 @@ def leading_block(text: str, language: str = "") -> str | None:
 
 def _read_block(
     opening_match: re.Match[str], lines: Sequence[str], row: int, language: str
-) -> tuple[Block, int]:
+) -> tuple[FencedBlock, int]:
     """Parse a fenced block.
 
     Args:
@@ -287,7 +287,7 @@ def _read_block(
     if closed and len(words) > 1 and not text.strip():
         is_known_tag = any(tag in tags for tags in TAGS.values())
         tag, text = (tag, words[1]) if is_known_tag else ("", info)
-    return Block(tag, text, closed), end + 1
+    return FencedBlock(tag, text, closed), end + 1
 
 
 def _find_block_end(
@@ -358,12 +358,12 @@ def _remove_indent(line: str, width: int) -> str:
     return line[min(blanks, width) :]
 
 
-def _parse_inline_block(match: re.Match[str]) -> Block:
+def _parse_inline_block(match: re.Match[str]) -> FencedBlock:
     tag, code = (match["tag"] or "").lower(), match["code"]
     if tag and not any(tag in tags for tags in TAGS.values()):
         # The first word is not a language, so it belongs to the code.
-        return Block("", match[0].strip("`").strip())
-    return Block(tag, code.strip())
+        return FencedBlock("", match[0].strip("`").strip())
+    return FencedBlock(tag, code.strip())
 
 
 def is_python(text: str) -> bool:

@@ -41,7 +41,7 @@ uses it."""
 
 
 @dataclass(frozen=True, slots=True)
-class CleanupPart:
+class RemovableFiles:
     """A kind of files that the command can remove."""
 
     what: str
@@ -137,7 +137,7 @@ def _cleanup_facts(dry_run: bool, removed_paths: Sequence[str]) -> dict[str, Any
     return {"dry_run": dry_run, "removed": [*removed_paths], "ending": ending}
 
 
-def _remove_unused(dry_run: bool) -> list[CleanupPart]:
+def _remove_unused(dry_run: bool) -> list[RemovableFiles]:
     """Remove all remains and rebuildable files that no running process uses.
 
     Args:
@@ -155,13 +155,13 @@ def _remove_unused(dry_run: bool) -> list[CleanupPart]:
         include_recent=True, dry_run=dry_run, excluded_digests=digests
     )
     parts = [
-        CleanupPart("remains of killed runs", tuple(remains), sum(map(tree_size, cache_paths))),
-        CleanupPart(
+        RemovableFiles("remains of killed runs", tuple(remains), sum(map(tree_size, cache_paths))),
+        RemovableFiles(
             "images",
             tuple(image.name for image in removed_images),
             sum(image.size for image in removed_images),
         ),
-        CleanupPart(
+        RemovableFiles(
             "packed folders and repositories",
             tuple(str(source.path) for source in removed_sources),
             sum(source.size for source in removed_sources),
@@ -172,7 +172,7 @@ def _remove_unused(dry_run: bool) -> list[CleanupPart]:
         paths = tuple(str(path) for path in sorted(folder.glob("*")))
         freed_bytes = empty_folder(folder, dry_run)
         parts.append(
-            CleanupPart(
+            RemovableFiles(
                 description,
                 paths if freed_bytes is not None else (),
                 freed_bytes or 0,
@@ -182,7 +182,10 @@ def _remove_unused(dry_run: bool) -> list[CleanupPart]:
     engine_images = [] if parts[-1].in_use else prune(dry_run)
     total_size = sum(size for _, size in engine_images)
     names = tuple(f"image {name}" for name, _ in engine_images)
-    return [*parts, CleanupPart("images in Docker's engine", names, total_size, parts[-1].in_use)]
+    return [
+        *parts,
+        RemovableFiles("images in Docker's engine", names, total_size, parts[-1].in_use),
+    ]
 
 
 def _sweep_remains(dry_run: bool) -> list[str]:
@@ -192,7 +195,7 @@ def _sweep_remains(dry_run: bool) -> list[str]:
     return paths + ([] if dry_run else [str(path) for path in images.sweep()])
 
 
-def _print_parts(parts: Sequence[CleanupPart]) -> None:
+def _print_parts(parts: Sequence[RemovableFiles]) -> None:
     rows = [
         (part.what, str(len(part.removed)), size(part.size), "in use: kept" if part.in_use else "")
         for part in parts

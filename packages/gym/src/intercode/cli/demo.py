@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from intercode.agents.base import AgentFactory
-from intercode.agents.noisy_oracle import NAME, ScriptedAgents
+from intercode.agents.noisy_oracle import NAME, NoisyOracleAgents
 from intercode.cli import run_output
 from intercode.cli.demo_model import demonstrate
 from intercode.cli.episode_rendering import render
@@ -23,20 +23,20 @@ from intercode.cli.run import fresh_folder
 from intercode.cli.terminal import duration, percent, print_json, safe
 from intercode.errors import InterCodeError, SandboxUnavailableError
 from intercode.evaluate import Outcome, Progress, RunResult, evaluate
-from intercode.evaluate.run_setup import Plan, find_secret, load, narrow_dataset, resolve_setting
-from intercode.evaluate.statistics import Estimate
+from intercode.evaluate.run_setup import RunPlan, find_secret, load, narrow_dataset, resolve_setting
+from intercode.evaluate.statistics import IntervalEstimate
 from intercode.evaluate.summary import by_turn
 from intercode.evaluate.task_selection import select_tasks
 from intercode.models import keys
-from intercode.report.page import Episodes, write_page
-from intercode.report.runs import Run, read_runs
+from intercode.report.page import CompressedEpisodes, write_page
+from intercode.report.runs import RecordedRun, read_runs
 from intercode.report.tables import by_agent, matrix
 from intercode.spec import RunSpec
 from intercode_console import INTERRUPT_EXIT_CODE
 from intercode_sandbox.units import format_count
 
 ENVS = ("bash", "sql", "python", "ctf", "swe")
-SCRIPTED_AGENT = ScriptedAgents()
+SCRIPTED_AGENT = NoisyOracleAgents()
 AGENTS: Mapping[str, tuple[str, str | AgentFactory]] = {
     "oracle": ("oracle", "oracle"),
     NAME: (f"{SCRIPTED_AGENT.name} ({NAME})", SCRIPTED_AGENT),
@@ -77,7 +77,7 @@ def execute(args: argparse.Namespace) -> int:
     # The call comes first, because it raises an error for a malformed key, before any run.
     reason, command = suggest_model_command()
     start_time = time.monotonic()
-    demo = Demo(
+    demo = DemoRuns(
         output_folder, args.workers, args.limit, quiet=args.quiet, should_show=not args.json
     )
     try:
@@ -114,7 +114,7 @@ def execute(args: argparse.Namespace) -> int:
     return 0 if demo.complete else 1
 
 
-class DemoProgress(run_output.Watcher):
+class DemoProgress(run_output.ProgressPrinter):
     """Progress of the runs of all agents in one environment.
 
     A live line shows the current counts; the final line is printed when the runs have ended.
@@ -156,7 +156,7 @@ class DemoProgress(run_output.Watcher):
         self._line.show(safe("  ".join([self.title, *self._finished_rates, counts])))
 
 
-class Demo:
+class DemoRuns:
     """The runs of all agents in all environments.
 
     Args:
@@ -262,7 +262,7 @@ class Demo:
 
 def _plan_environment(
     env: str, folders: Iterable[Path], limit: int | None, progress: Progress
-) -> tuple[Plan, int]:
+) -> tuple[RunPlan, int]:
     """Load the bundled tasks of an environment, and select those of the demo.
 
     Args:
@@ -276,23 +276,23 @@ def _plan_environment(
     """
     spec, full_dataset = load(RunSpec.from_layers({"env": env, "secret": find_secret(*folders)}))
     dataset = narrow_dataset(spec, full_dataset, progress)
-    return Plan(spec, dataset, select_tasks(dataset, None, limit)), len(full_dataset)
+    return RunPlan(spec, dataset, select_tasks(dataset, None, limit)), len(full_dataset)
 
 
-def _agent_plan(plan: Plan, factory: str | AgentFactory, label: str) -> Plan:
+def _agent_plan(plan: RunPlan, factory: str | AgentFactory, label: str) -> RunPlan:
     """Return a copy of the plan whose spec names the agent, as the run's record requires."""
     return replace(plan, spec=plan.spec.merge(agent=factory if isinstance(factory, str) else label))
 
 
-def _write_page(page: Path, folders: Sequence[Path]) -> list[Run]:
+def _write_page(page: Path, folders: Sequence[Path]) -> list[RecordedRun]:
     """Read the recorded runs, write the HTML page of their report, and return the runs."""
-    episodes = Episodes()
+    episodes = CompressedEpisodes()
     runs = read_runs(folders, episodes.add)
     write_page(page, runs, episodes)
     return runs
 
 
-def _as_json(runs: Sequence[Run]) -> dict[str, Any]:
+def _as_json(runs: Sequence[RecordedRun]) -> dict[str, Any]:
     return {
         "runs": [
             {
@@ -309,7 +309,7 @@ def _as_json(runs: Sequence[Run]) -> dict[str, Any]:
     }
 
 
-def _print_summary(runs: Sequence[Run], skip_reasons: Mapping[str, str]) -> None:
+def _print_summary(runs: Sequence[RecordedRun], skip_reasons: Mapping[str, str]) -> None:
     """Print the table of results, the errors, the skipped environments and the success curves."""
     print(f"\n{run_output.table_text(matrix(runs))}")
     for run in runs:
@@ -322,7 +322,7 @@ def _print_summary(runs: Sequence[Run], skip_reasons: Mapping[str, str]) -> None
     print(AGENT_NOTE)
 
 
-def _curves(runs: Sequence[Run]) -> dict[str, list[Estimate]]:
+def _curves(runs: Sequence[RecordedRun]) -> dict[str, list[IntervalEstimate]]:
     """Return the curve of each agent: its success rate within 1, 2, 3 … turns.
 
     The curves end one turn after the last turn in which a task was solved.

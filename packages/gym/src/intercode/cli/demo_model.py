@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from intercode.cli import run_output
-from intercode.cli.run_output import Watcher
+from intercode.cli.run_output import ProgressPrinter
 from intercode.cli.terminal import print_json, safe
 from intercode.evaluate.runner import run
-from intercode.report.page import Episodes, write_page
+from intercode.report.page import CompressedEpisodes, write_page
 from intercode.report.runs import read_runs
 from intercode.report.tables import matrix
 from intercode.spec import RunSpec
@@ -65,12 +65,12 @@ def demonstrate(
                 "out": str(folders[-1]),
             }
         )
-        result = run(spec, Watcher(show=sys.stdout if is_live else None, quiet=quiet))
+        result = run(spec, ProgressPrinter(show=sys.stdout if is_live else None, quiet=quiet))
         is_complete &= result.complete
         if result.interrupted:
             print(f"stopped; what was finished is in {safe(str(output_folder))}", file=sys.stderr)
             return INTERRUPT_EXIT_CODE
-    episodes, page = Episodes(), output_folder / "report.html"
+    episodes, page = CompressedEpisodes(), output_folder / "report.html"
     runs = read_runs(folders, episodes.add)
     write_page(page, runs, episodes)
     outcomes = [outcome for recorded_run in runs for outcome in recorded_run.outcomes]

@@ -20,7 +20,13 @@ from intercode.cli.terminal import (
     shorten,
     size,
 )
-from intercode.dialogues import Call, RecordedDialogue, RecordedMessage, agent_talk, find_branch
+from intercode.dialogues import (
+    RecordedDialogue,
+    RecordedMessage,
+    RecordedModelCall,
+    agent_talk,
+    find_branch,
+)
 from intercode.envs.traits import find_prompt
 from intercode.episode import Episode, Turn, TurnChanges
 from intercode.evaluate.summary import UNKNOWN
@@ -227,7 +233,7 @@ def _tool_calls(message: RecordedMessage) -> list[str]:
     ]
 
 
-def _reply_usage(call: Call) -> str:
+def _reply_usage(call: RecordedModelCall) -> str:
     """Return a text with the tokens, the cost and the duration of a model's reply."""
     cost = call.get("cost")
     counts = call.get("input_tokens", 0), call.get("output_tokens", 0)

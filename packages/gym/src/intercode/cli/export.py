@@ -16,7 +16,7 @@ from intercode.cli.terminal import print_json, safe
 from intercode.episode import Episode
 from intercode.errors import RecordWriteError, UsageError
 from intercode.records import last_attempts, read_manifest
-from intercode.redaction import Redactor
+from intercode.redaction import SecretRedactor
 from intercode.registry import EXPORTS
 from intercode.report import export
 from intercode.report.text import escape_formula
@@ -50,15 +50,15 @@ def execute(args: argparse.Namespace) -> int:
     if args.tokens and args.turns:
         raise UsageError("--tokens writes rows of its own kind: omit --turns")
     # A record of an earlier version may contain secrets, so exports are redacted again.
-    redactor = Redactor(includes_dialogues=args.redact)
+    redactor = SecretRedactor(includes_dialogues=args.redact)
     manifest = redactor.facts(read_manifest(args.run))
     if args.to == "inspect":
         _prepare_inspect(args, manifest)
     if args.out is None and (args.to == "parquet" or args.json):
         raise UsageError("give the file with --out FILE")
-    episode_selection = _EpisodeSelection(args, redactor)
+    episode_selection = _ExportSelection(args, redactor)
     if args.tokens:
-        _check_tokens(args.run, _EpisodeSelection(args, redactor))
+        _check_tokens(args.run, _ExportSelection(args, redactor))
     try:
         if args.to == "parquet":
             from intercode.report.export import write_parquet
@@ -124,7 +124,7 @@ def _prepare_inspect(args: argparse.Namespace, manifest: dict[str, Any]) -> None
         )
 
 
-def _check_tokens(run: Path, episodes: _EpisodeSelection) -> None:
+def _check_tokens(run: Path, episodes: _ExportSelection) -> None:
     """Refuse to export a table of tokens if no episode has recorded tokens.
 
     Raises:
@@ -142,13 +142,13 @@ def _has_tokens(episode: Episode) -> bool:
     return next(export.token_rows(episode), None) is not None
 
 
-class _EpisodeSelection:
+class _ExportSelection:
     """The episodes to export, with secrets redacted, and the numbers of omitted episodes.
 
     Iteration counts the episodes, so each object is iterated once.
     """
 
-    def __init__(self, args: argparse.Namespace, redactor: Redactor) -> None:
+    def __init__(self, args: argparse.Namespace, redactor: SecretRedactor) -> None:
         self._args = args
         self._redactor = redactor
         self.count = 0
@@ -180,7 +180,7 @@ class _EpisodeSelection:
 def _write(
     args: argparse.Namespace,
     file: TextIO,
-    selection: _EpisodeSelection,
+    selection: _ExportSelection,
     manifest: dict[str, Any],
     convert: Convert | None,
 ) -> None:

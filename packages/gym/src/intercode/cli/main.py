@@ -24,7 +24,7 @@ from importlib import import_module
 from typing import Any
 
 from intercode import __version__, register
-from intercode.cli.parser import USAGE, Parser
+from intercode.cli.parser import USAGE, CommandParser
 from intercode.errors import (
     DockerfileError,
     InterCodeError,
@@ -36,7 +36,7 @@ from intercode.errors import (
 )
 from intercode.registry import INTEGRATIONS, PAPER
 from intercode_console import INTERRUPT_EXIT_CODE, allow_interrupts
-from intercode_sandbox.lazy_imports import Registry
+from intercode_sandbox.lazy_imports import LazyRegistry
 from intercode_sandbox.user_code import describe_error, is_reference
 
 _DESCRIPTIONS = {
@@ -75,7 +75,7 @@ _COMMAND_PACKAGES = {
 _DECLARATION_MODULES = {name: f"intercode.cli.commands.{name}" for name in _DECLARED_NAMES.split()}
 """Name of a command → separate module with its ``configure``. The module with ``execute`` is slow
 to import, and ``--help`` does not need it."""
-COMMANDS = Registry(
+COMMANDS = LazyRegistry(
     "command",
     {name: f"intercode.cli.{name}" for name in _DESCRIPTIONS if name not in _COMMAND_PACKAGES}
     | _DECLARATION_MODULES,
@@ -140,7 +140,7 @@ def run_command(
         prog: The program's name in messages; None: ``intercode NAME``.
     """
     _escape_unprintable()
-    parser = Parser(prog=prog or f"intercode {name}")
+    parser = CommandParser(prog=prog or f"intercode {name}")
     try:
         if COMMANDS.is_foreign(name):
             register()
@@ -267,11 +267,11 @@ def _escape_unprintable() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def _command_parser(command: Any, prog: str) -> Parser:
+def _command_parser(command: Any, prog: str) -> CommandParser:
     required_functions = ("configure",) if _is_declared(command) else ("configure", "execute")
     if not all(callable(getattr(command, name, None)) for name in required_functions):
         raise UsageError(f"{prog}: a command has configure(parser) and execute(args)")
-    parser = Parser(
+    parser = CommandParser(
         prog=prog,
         description=inspect.getdoc(command),
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -290,7 +290,7 @@ def _parser() -> argparse.ArgumentParser:
         for title, names in _GROUPS.items()
     ]
     commands = "\n\n".join(groups)
-    parser = Parser(
+    parser = CommandParser(
         prog="intercode",
         usage="intercode [--debug] COMMAND [...]",
         description="Interactive coding with execution feedback, in sandboxes.",

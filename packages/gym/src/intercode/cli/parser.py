@@ -23,12 +23,12 @@ class _HelpAllAction(argparse.Action):
     """The action of ``--help-all``: print the help with all options, and exit."""
 
     def __call__(self, parser: argparse.ArgumentParser, *arguments: Any) -> NoReturn:
-        assert isinstance(parser, Parser)
+        assert isinstance(parser, CommandParser)
         print(parser.format_all(), end="")
         raise SystemExit(0)
 
 
-class Parser(argparse.ArgumentParser):
+class CommandParser(argparse.ArgumentParser):
     """An argument parser for a command and its subcommands.
 
     Options must be written in full. Otherwise ``--data`` would be an abbreviation of

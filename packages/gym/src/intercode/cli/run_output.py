@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from intercode.cli.episode_rendering import render
 from intercode.cli.terminal import (
     DelayedMessages,
-    LiveLine,
+    ProgressLine,
     dollars,
     duration,
     one_line,
@@ -26,7 +26,7 @@ from intercode.cli.terminal import (
 )
 from intercode.episode import Episode
 from intercode.evaluate import Progress
-from intercode.evaluate.statistics import Estimate, wilson
+from intercode.evaluate.statistics import IntervalEstimate, wilson
 from intercode.evaluate.summary import (
     by_failure_mode,
     by_tag,
@@ -35,8 +35,8 @@ from intercode.evaluate.summary import (
     summarize,
 )
 from intercode.records import JudgeSummary, Outcome
-from intercode.report.runs import Run, as_data, benchmark, count_judgements, rate_name
-from intercode.report.tables import Table, group_table, judge_tables
+from intercode.report.runs import RecordedRun, as_data, benchmark, count_judgements, rate_name
+from intercode.report.tables import ReportTable, group_table, judge_tables
 from intercode.report.text import MIN_WIDTH, chart
 from intercode_sandbox.units import format_count
 
@@ -56,7 +56,7 @@ MAX_CHART_WIDTH = 80
 # Progress
 
 
-class Watcher(Progress):
+class ProgressPrinter(Progress):
     """Progress of a run, printed to standard error.
 
     On a terminal, a live line is updated; elsewhere, a line is printed from time to time.
@@ -75,7 +75,7 @@ class Watcher(Progress):
         self._rate = rate
         self._show = show
         self._quiet = quiet
-        self._line = LiveLine(quiet)
+        self._line = ProgressLine(quiet)
         self._total = self._finished_count = self._resumed_count = self._successes = (
             self._errors
         ) = 0
@@ -358,7 +358,7 @@ def as_text(
     return text
 
 
-def table_text(result_table: Table) -> str:
+def table_text(result_table: ReportTable) -> str:
     """Return a table as terminal text, with its title above and its note below."""
     rows = [[safe(cell) for cell in row] for row in result_table.cells()]
     width = terminal_width()
@@ -510,7 +510,7 @@ def _images(names: Sequence[str]) -> str:
 # Charts
 
 
-def for_terminal(series: Mapping[str, Sequence[Estimate]]) -> str:
+def for_terminal(series: Mapping[str, Sequence[IntervalEstimate]]) -> str:
     """Return a chart of success rates by number of turns, for the terminal.
 
     If standard output is not UTF-8, the curves are drawn with ASCII characters.
@@ -527,7 +527,7 @@ def for_terminal(series: Mapping[str, Sequence[Estimate]]) -> str:
     )
 
 
-def charts_by_environment(runs: Sequence[Run]) -> str:
+def charts_by_environment(runs: Sequence[RecordedRun]) -> str:
     """Return a chart for each environment, with a curve of success by turns for each run."""
     texts = []
     for environment in dict.fromkeys(run.env_label for run in runs):

@@ -268,7 +268,7 @@ def terminal_width() -> int | None:
 # Progress
 
 
-class LiveLine:
+class ProgressLine:
     """A progress line on standard error that each update overwrites.
 
     Args:
@@ -343,7 +343,7 @@ class LiveLine:
         self.announce(f"interrupted: {wait_text}; again to stop at once")
 
 
-def show_bytes(line: LiveLine) -> Progress:
+def show_bytes(line: ProgressLine) -> Progress:
     """Return a callback that shows the progress of a download.
 
     On a terminal, the callback updates the live line; elsewhere, it prints a line for each 10 %.

@@ -15,29 +15,29 @@ from typing import cast
 from urllib.parse import urlsplit
 
 from intercode.databases.base import (
-    ActionOutcome,
     DatabaseEngine,
     DatabaseSession,
     EngineOptions,
-    Failure,
     Row,
+    SqlActionOutcome,
+    StatementFailure,
     StatementResult,
     TableState,
 )
-from intercode.databases.source import Source, find
+from intercode.databases.source import DatabaseSource, find
 from intercode.errors import UsageError
-from intercode_sandbox.lazy_imports import Registry
+from intercode_sandbox.lazy_imports import LazyRegistry
 from intercode_sandbox.user_code import absolute, is_reference
 
 __all__ = [
     "DatabaseEngine",
     "EngineOptions",
-    "Failure",
-    "ActionOutcome",
+    "StatementFailure",
+    "SqlActionOutcome",
     "StatementResult",
     "Row",
     "DatabaseSession",
-    "Source",
+    "DatabaseSource",
     "TableState",
     "engine_name",
     "find",
@@ -45,7 +45,7 @@ __all__ = [
     "shared_engine",
 ]
 
-ENGINES = Registry(
+ENGINES = LazyRegistry(
     "engine",
     {
         "sqlite": "intercode.databases.embedded:sqlite",

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from intercode.databases.source import Source
+from intercode.databases.source import DatabaseSource
 from intercode_sandbox.base import Limits
 
 Value = Any
@@ -46,7 +46,7 @@ class StatementResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class StatementFailure:
     """The failure of a statement, with the engine's message."""
 
     message: str
@@ -57,11 +57,11 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class ActionOutcome:
+class SqlActionOutcome:
     """The outcome of one action: the results of its statements, up to the first failure."""
 
     results: tuple[StatementResult, ...] = ()
-    failure: Failure | None = None
+    failure: StatementFailure | None = None
     timed_out: bool = False
     """Whether the action was interrupted at the time limit; `failure` reports it, too."""
     restarted: bool = False
@@ -72,7 +72,7 @@ class ActionOutcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Constraint:
+class TableConstraint:
     """A rule for a table's rows, without a name, because rewards do not compare names."""
 
     kind: Literal[
@@ -85,7 +85,7 @@ class Constraint:
 
 
 @dataclass(frozen=True, slots=True)
-class Trigger:
+class DatabaseTrigger:
     """A trigger of a table or view, or another rule that gives a statement an additional effect."""
 
     name: str
@@ -105,25 +105,25 @@ class TableState:
     columns: tuple[tuple[str, str], ...]
     """Name and declared type of each column, in order, as the engine reports them."""
     rows: Sequence[Row]
-    constraints: tuple[Constraint, ...] = ()
+    constraints: tuple[TableConstraint, ...] = ()
     definition: str = ""
     """The statement that creates the table or view.
 
     PostgreSQL stores no such statement for a table. The field then lists the collations of columns
     that do not have the default collation.
     """
-    triggers: tuple[Trigger, ...] = ()
+    triggers: tuple[DatabaseTrigger, ...] = ()
 
 
 class DatabaseSession(Protocol):
     """One connection to a private database. Not thread-safe, except for `close` and `kill`."""
 
-    source: Source
+    source: DatabaseSource
     limits: Limits
 
     def execute(
         self, sql: str, *, timeout: float | None = None, max_rows: int = 1000
-    ) -> ActionOutcome:
+    ) -> SqlActionOutcome:
         """Run an action: one statement or several.
 
         The outcome reports errors of the agent's SQL. Other errors are raised.
@@ -166,7 +166,7 @@ class DatabaseSession(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class SavedSession:
+class SavedDatabaseSession:
     """The saved state of a session, which occupies memory but no process."""
 
     open: Callable[[], DatabaseSession]
@@ -182,10 +182,10 @@ class SavedSession:
 
 
 @runtime_checkable
-class SavesSession(Protocol):
+class SupportsSessionSave(Protocol):
     """A session's optional ability to save its state."""
 
-    def save(self, lossy: bool = False) -> SavedSession:
+    def save(self, lossy: bool = False) -> SavedDatabaseSession:
         """Save the current database and the session's settings. The session continues unchanged.
 
         Args:
@@ -207,7 +207,7 @@ class DatabaseEngine(Protocol):
     """sqlglot's name of the SQL dialect: ``sqlite``, ``duckdb``, ``mysql`` or ``postgres``."""
 
     def open(
-        self, source: Source, limits: Limits | None = None, role: Role = "agent"
+        self, source: DatabaseSource, limits: Limits | None = None, role: Role = "agent"
     ) -> DatabaseSession:
         """Open a session with a pristine database that has the content of a source.
 

@@ -32,7 +32,7 @@ _DUMP_DATABASE = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class DatabaseSource:
     """The pristine content of one database."""
 
     name: str
@@ -50,7 +50,7 @@ class Source:
     """Digest of the file's content, and for a dump also of the name. The path has no influence."""
 
 
-def find(location: str | Path, name: str | None = None) -> Source:
+def find(location: str | Path, name: str | None = None) -> DatabaseSource:
     """Return the source of a database.
 
     Args:
@@ -108,11 +108,11 @@ def names(location: str | Path) -> tuple[str, ...]:
     return dump_names if kind == "dump" else (location.stem,)
 
 
-def _source_in_file(path: Path, name: str | None) -> Source:
+def _source_in_file(path: Path, name: str | None) -> DatabaseSource:
     path = path.resolve()
     kind, dump_names, digest = _inspect_file(path, path.stat().st_mtime_ns)
     if kind != "dump":
-        return Source(name or path.stem, path, kind, digest)
+        return DatabaseSource(name or path.stem, path, kind, digest)
     if name is None and len(dump_names) == 1:
         name = dump_names[0]
     if name is None:
@@ -122,7 +122,7 @@ def _source_in_file(path: Path, name: str | None) -> Source:
     if name not in dump_names:
         raise TaskError(f"{path}: no database {name!r}, but {', '.join(map(repr, dump_names))}")
     section = hashlib.blake2b(f"{digest}\0{name}".encode(), digest_size=16).hexdigest()
-    return Source(name, path, kind, section)
+    return DatabaseSource(name, path, kind, section)
 
 
 @lru_cache(maxsize=1024)

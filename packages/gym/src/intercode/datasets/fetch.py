@@ -23,7 +23,7 @@ from contextlib import closing
 from pathlib import Path, PurePosixPath
 from typing import IO, cast
 
-from intercode.datasets.catalog import DatasetEntry, find
+from intercode.datasets.catalog import DatasetCatalogEntry, find
 from intercode.datasets.files import home
 from intercode.downloads import Progress, download
 from intercode.errors import FetchError, TaskError, UsageError
@@ -110,7 +110,7 @@ def fetch(
 
 
 def _fetch(
-    entry: DatasetEntry,
+    entry: DatasetCatalogEntry,
     dataset_folder: Path,
     work_folder: Path,
     origin: str,
@@ -174,13 +174,13 @@ def unpack(archive: Path, folder: Path, limit: int = LIMIT) -> None:
     """
     try:
         folder.mkdir(parents=True)
-        _Unpacker(limit).unpack(archive, folder)
+        _ArchiveUnpacker(limit).unpack(archive, folder)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
 
 
-class _Unpacker:
+class _ArchiveUnpacker:
     """The state of unpacking an archive. The archive and its inner archives share the limits."""
 
     def __init__(self, limit: int) -> None:

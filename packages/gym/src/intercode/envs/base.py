@@ -31,7 +31,7 @@ from intercode.envs.snapshots import (
     repeat,
     take_snapshot,
 )
-from intercode.envs.stage import SandboxStage, Stage, SupportsTermination, WorkspaceT
+from intercode.envs.stage import SandboxStage, Stage, SupportsAsyncTermination, WorkspaceT
 from intercode.envs.terminal_keys import add_keys_tool
 from intercode.envs.traits import SHELL, language_traits
 from intercode.episode import (
@@ -67,11 +67,11 @@ from intercode.rewards.base import Reward
 from intercode.rewards.custom import Function, choose_reward
 from intercode.task import LOOKS, Dataset, Task
 from intercode_sandbox.images import hide
-from intercode_sandbox.lazy_imports import Registry
+from intercode_sandbox.lazy_imports import LazyRegistry
 
 SETTING_LENGTH = 200
 """Maximum characters of the line that `InterCodeEnv.setting` reads from the untrusted image."""
-INTERPRETERS = Registry(
+INTERPRETERS = LazyRegistry(
     "interpreter",
     {
         "bash": "intercode.interpreters.bash:BashInterpreter",
@@ -885,7 +885,7 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
         try:
             if interpreter is not None:
                 interpreter.close()
-            if isinstance(workspace, SupportsTermination):
+            if isinstance(workspace, SupportsAsyncTermination):
                 workspace.kill_all()
             yield
         finally:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from intercode.datasets import load_seeded
 from intercode.envs.base import InterCodeEnv
-from intercode.envs.dockerfile_export import Service
+from intercode.envs.dockerfile_export import EpisodeService
 from intercode.envs.options import CtfOptions, EnvOptions
 from intercode.envs.stage import SandboxStage, resolve_task_path
 from intercode.envs.traits import SHELL, Dice, Traits
@@ -32,7 +32,7 @@ from intercode.rewards.flag import (
 from intercode.task import Dataset, Task
 from intercode_sandbox.base import Completed, Limits, Provider, SandboxBackend
 from intercode_sandbox.images.archive import pack
-from intercode_sandbox.network import Network, Policy
+from intercode_sandbox.network import Network, NetworkPolicy
 from intercode_sandbox.script_arguments import SHELL as BASH, script
 from intercode_sandbox.units import format_count
 
@@ -128,7 +128,7 @@ class CtfEnv(InterCodeEnv[SandboxBackend]):
         _check(tasks)
         self.attempts = options.attempts or None
         available_tasks = (
-            tasks if Policy.parse(options.network).reaches_out else filter_offline(tasks)
+            tasks if NetworkPolicy.parse(options.network).reaches_out else filter_offline(tasks)
         )
         self._excluded_ids = {task.task_id for task in tasks} - {
             task.task_id for task in available_tasks
@@ -144,7 +144,7 @@ class CtfEnv(InterCodeEnv[SandboxBackend]):
         """Exclude the tasks that need an unavailable network: see `InterCodeEnv.filter_tasks`."""
         available_tasks = (
             tasks
-            if Policy.parse(options.get("network") or False).reaches_out
+            if NetworkPolicy.parse(options.get("network") or False).reaches_out
             else filter_offline(tasks)
         )
         excluded_count = len(tasks) - len(available_tasks)
@@ -326,12 +326,12 @@ class CtfStage(SandboxStage):
         """Return the contents of the task's files by path, binary files first."""
         return {**_binary_files(task), **super().file_contents(task)}
 
-    def service(self, task: Task) -> Service | None:
+    def service(self, task: Task) -> EpisodeService | None:
         """Return the task's service; None if the task has none."""
         if (command := _text(task, "service")) is None:
             return None
         stdin = encode(_text(task, "service_input") or "")
-        return Service(command, stdin, SERVICE_USER, _text(task, "health"))
+        return EpisodeService(command, stdin, SERVICE_USER, _text(task, "health"))
 
     def _lay(self, sandbox: SandboxBackend, task: Task) -> None:
         # Assets contain the task's folder, and writing a relative file creates the folder. Only
@@ -349,7 +349,7 @@ class CtfStage(SandboxStage):
         if (service := self.service(task)) is not None:
             self._serve(sandbox, task, service)
 
-    def _serve(self, sandbox: SandboxBackend, task: Task, service: Service) -> None:
+    def _serve(self, sandbox: SandboxBackend, task: Task, service: EpisodeService) -> None:
         argv = [*BASH, _BACKGROUND, "service", *BASH, service.command]
         stdin, directory = service.stdin, self.directory(task)
         try:

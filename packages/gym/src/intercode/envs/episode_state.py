@@ -47,7 +47,7 @@ SHOWN = ("timed_out", "restarted", "truncated", "gone")
 """The facts of an execution that `info` includes; facts that vary from run to run are excluded."""
 
 
-class Submissions:
+class SubmissionCounts:
     """The submission counts that an episode shares with all its forks.
 
     The shared count prevents an agent from gaining attempts by forking.
@@ -65,7 +65,7 @@ class Submissions:
             self.total += not wrong
             self.wrong += wrong
 
-    def __deepcopy__(self, memo: object) -> Submissions:
+    def __deepcopy__(self, memo: object) -> SubmissionCounts:
         """Return the same object, because forks share the counts."""
         return self
 
@@ -93,7 +93,7 @@ class EpisodeState:
         minus the seconds that had elapsed in its source episode."""
         self.failure: Exception | None = None
         """The failure of the last reset, which the next step raises."""
-        self.submissions = Submissions()
+        self.submissions = SubmissionCounts()
         self.fork_numbers: Iterator[int] = itertools.count()
 
     @property
@@ -143,10 +143,10 @@ class EpisodeState:
             self._order = env.dataset.iterate_shuffled(env.np_random)
         task = task or next(self._order)
         episode = Episode(task.task_id, task.query, env.name, seed=seed, started=time.time())
-        self.resume(task, episode, Submissions())
+        self.resume(task, episode, SubmissionCounts())
         return task
 
-    def resume(self, task: Task, episode: Episode, submissions: Submissions) -> None:
+    def resume(self, task: Task, episode: Episode, submissions: SubmissionCounts) -> None:
         """Begin a new episode, or a fork that continues a recorded episode.
 
         Args:

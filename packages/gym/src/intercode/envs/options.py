@@ -34,7 +34,7 @@ from msgspec import Meta
 from intercode.errors import UsageError
 from intercode_sandbox.base import Limits
 from intercode_sandbox.linux_capabilities import CAPABILITIES
-from intercode_sandbox.network import Policy
+from intercode_sandbox.network import NetworkPolicy
 from intercode_sandbox.spelling_suggestions import hint_text
 from intercode_sandbox.units import LIMITS
 
@@ -332,7 +332,7 @@ class SandboxOptions(EnvOptions, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Validate the values, including the network policy."""
         super().__post_init__()
-        Policy.parse(self.network)
+        NetworkPolicy.parse(self.network)
 
 
 class ShellOptions(SandboxOptions, frozen=True, kw_only=True):
@@ -443,7 +443,7 @@ class SweOptions(ShellOptions, frozen=True, kw_only=True):
     cache_gold: CacheGold = True
 
 
-class Option(msgspec.Struct, frozen=True, kw_only=True):
+class OptionDescription(msgspec.Struct, frozen=True, kw_only=True):
     """An option with the facts that text formats need."""
 
     name: str
@@ -530,7 +530,7 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @cache
-def list_class_options(kind: type[msgspec.Struct]) -> dict[str, Option]:
+def list_class_options(kind: type[msgspec.Struct]) -> dict[str, OptionDescription]:
     """List the options of a class by name, in the order of its fields."""
     hints = typing.get_type_hints(kind, include_extras=True)
     options = {}
@@ -541,7 +541,7 @@ def list_class_options(kind: type[msgspec.Struct]) -> dict[str, Option]:
             for metadata in metadata_items
             for key, value in (metadata.extra or {}).items()
         }
-        options[field.name] = Option(
+        options[field.name] = OptionDescription(
             name=field.name,
             kinds=tuple(
                 value_type for value_type in (str, bool, int, float) if value_type in types
@@ -567,7 +567,7 @@ def list_class_options(kind: type[msgspec.Struct]) -> dict[str, Option]:
     return options
 
 
-def list_constructor_options(kind: Callable[..., Any]) -> dict[str, Option]:
+def list_constructor_options(kind: Callable[..., Any]) -> dict[str, OptionDescription]:
     """List the options of an environment's constructor by name.
 
     A parameter that the class ``Options`` does not define has no kind and no help.
@@ -593,7 +593,7 @@ def list_constructor_options(kind: Callable[..., Any]) -> dict[str, Option]:
         **(class_options if has_variadic else {}),
         **{
             parameter.name: class_options.get(parameter.name)
-            or Option(
+            or OptionDescription(
                 name=parameter.name, kinds=(), default=parameter.default, help="", has_flag=False
             )
             for parameter in declared_parameters
@@ -601,7 +601,7 @@ def list_constructor_options(kind: Callable[..., Any]) -> dict[str, Option]:
     }
 
 
-def list_text_options(kind: Callable[..., Any]) -> dict[str, Option]:
+def list_text_options(kind: Callable[..., Any]) -> dict[str, OptionDescription]:
     """List the options of `list_constructor_options` that have a text form.
 
     A parameter that the class ``Options`` does not define has the type of its default.

@@ -13,7 +13,7 @@ from intercode.datasets import load
 from intercode.envs.base import InterCodeEnv
 from intercode.envs.options import EnvOptions, PythonOptions
 from intercode.envs.stage import SandboxStage
-from intercode.envs.traits import PYTHON, Guess, Traits, constant_actions, python_answer
+from intercode.envs.traits import PYTHON, GuessedSolution, Traits, constant_actions, python_answer
 from intercode.episode import Episode, Score, Turn
 from intercode.errors import TaskError
 from intercode.interpreters.python import PythonInterpreter
@@ -88,9 +88,14 @@ class PythonEnv(InterCodeEnv[SandboxBackend]):
         fields=("stdio", "cases", "setup_code"),
         rules=("python", "command"),
         constants=(
-            *(Guess(value, constant_actions(*python_answer(value))) for value in ("None", "True")),
-            Guess("what the first test expects", _expected_answer, by_chance=True),
-            Guess("an object equal to all", constant_actions(_EQUALS_ALL, "submit answer")),
+            *(
+                GuessedSolution(value, constant_actions(*python_answer(value)))
+                for value in ("None", "True")
+            ),
+            GuessedSolution("what the first test expects", _expected_answer, by_chance=True),
+            GuessedSolution(
+                "an object equal to all", constant_actions(_EQUALS_ALL, "submit answer")
+            ),
         ),
         recognises=_recognises,
     )

@@ -11,12 +11,12 @@ from typing import Any, ClassVar
 
 from intercode.databases import engine_name, shared_engine
 from intercode.databases.base import DatabaseEngine, DatabaseSession, Role
-from intercode.databases.source import Source, find
+from intercode.databases.source import DatabaseSource, find
 from intercode.datasets import load
 from intercode.envs.base import InterCodeEnv
 from intercode.envs.options import EnvOptions, SqlOptions
-from intercode.envs.stage import SETUP_TIMEOUT, NoRecipe, resolve_limits
-from intercode.envs.traits import SQL, Guess, Traits, constant_actions
+from intercode.envs.stage import SETUP_TIMEOUT, NoWorkspaceRecipe, resolve_limits
+from intercode.envs.traits import SQL, GuessedSolution, Traits, constant_actions
 from intercode.episode import Episode
 from intercode.errors import TaskError, UsageError
 from intercode.interpreters.base import act
@@ -60,8 +60,11 @@ class SqlEnv(InterCodeEnv[DatabaseSession]):
         fields=("columns", "dialect", "engines"),
         rules=("sql",),
         constants=(
-            *(Guess(f"SELECT {n}", constant_actions(f"SELECT {n}")) for n in (*range(6), "NULL")),
-            Guess("an empty SELECT", constant_actions(_EMPTY_SELECT)),
+            *(
+                GuessedSolution(f"SELECT {n}", constant_actions(f"SELECT {n}"))
+                for n in (*range(6), "NULL")
+            ),
+            GuessedSolution("an empty SELECT", constant_actions(_EMPTY_SELECT)),
         ),
         recognises=lambda tasks: any(task.db for task in tasks),
     )
@@ -125,7 +128,7 @@ class SqlEnv(InterCodeEnv[DatabaseSession]):
         return attempt
 
 
-class DatabaseStage(NoRecipe):
+class DatabaseStage(NoWorkspaceRecipe):
     """A stage that opens database sessions; agent and grader get databases with equal content.
 
     Args:
@@ -149,9 +152,9 @@ class DatabaseStage(NoRecipe):
         self._limits = limits
         self._database_path = _find_databases(dataset, databases)
         hide(self._database_path)
-        self._sources: dict[str | None, Source] = {}
+        self._sources: dict[str | None, DatabaseSource] = {}
 
-    def source(self, task: Task) -> Source:
+    def source(self, task: Task) -> DatabaseSource:
         """Return the source of the task's database.
 
         Raises:
@@ -199,7 +202,7 @@ class DatabaseStage(NoRecipe):
         self.source(task)
 
     def open(
-        self, task: Task, role: Role = "agent", source: Source | None = None
+        self, task: Task, role: Role = "agent", source: DatabaseSource | None = None
     ) -> DatabaseSession:
         """Open a session with a pristine database, and run the task's setup.
 

@@ -1,7 +1,7 @@
 """Stages: factories of the workspaces in which an environment's tasks run.
 
 `Stage` is the protocol. `SandboxStage` starts sandboxes with a task's image, files, setup, limits
-and network. `NoRecipe` is a mixin for stages whose workspaces no Dockerfile can describe.
+and network. `NoWorkspaceRecipe` is a mixin for stages whose workspaces no Dockerfile can describe.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, runtime_checkabl
 
 from intercode.envs.dockerfile_export import (
     OWN_START,
-    RecipeWriter,
-    Service,
-    Start,
+    EpisodeService,
+    ImageStartSettings,
     WorkspaceRecipe,
+    WorkspaceRecipeWriter,
 )
 from intercode.envs.program_checks import try_programs
 from intercode.episode import decode, encode
@@ -33,7 +33,7 @@ from intercode_sandbox.base import Completed, SupportsCapabilityCheck
 from intercode_sandbox.extensions import is_packaged
 from intercode_sandbox.images.base import parse
 from intercode_sandbox.images.resolve import admit, check
-from intercode_sandbox.network import Network, Policy
+from intercode_sandbox.network import Network, NetworkPolicy
 from intercode_sandbox.path_containment import resolve_data_path
 from intercode_sandbox.privileges import is_root
 from intercode_sandbox.script_arguments import SHELL, script
@@ -71,7 +71,7 @@ in seconds. One ``touch`` sets the time of all files whose times are in the same
 
 
 @runtime_checkable
-class SupportsTermination(Protocol):
+class SupportsAsyncTermination(Protocol):
     """A workspace whose processes the kernel ends asynchronously."""
 
     def kill_all(self) -> None:
@@ -125,7 +125,7 @@ class Stage(Protocol[StagedWorkspaceT]):
         """
 
 
-class NoRecipe:
+class NoWorkspaceRecipe:
     """A mixin for stages whose workspaces hold more than an image's files."""
 
     def recipe(self, task: Task, base: str | None = None) -> WorkspaceRecipe:
@@ -445,17 +445,17 @@ class SandboxStage:
         """
         self.check(task)
         image = self.image(task)
-        writer = RecipeWriter(image, self._find_start(image), base)
+        writer = WorkspaceRecipeWriter(image, self._find_start(image), base)
         return writer.finish(
             self.directory(task),
             self.file_contents(task),
             task.setup,
             self.limits(task),
-            Policy.parse(self.reach(task)).shared,
+            NetworkPolicy.parse(self.reach(task)).shared,
             self.service(task),
         )
 
-    def _find_start(self, image: str) -> Start:
+    def _find_start(self, image: str) -> ImageStartSettings:
         """Return the environment variables, working directory and user of an image's programs.
 
         If the image's scheme is in `OWN_START`, the image itself defines these facts. A sandbox is
@@ -463,16 +463,16 @@ class SandboxStage:
         """
         spec = parse(image)
         if spec.scheme not in OWN_START:
-            return Start()
+            return ImageStartSettings()
         with closing(self.provider.start(str(replace(spec, additions=())))) as sandbox:
             user = getattr(getattr(sandbox, "image", None), "user", "")
-            return Start(dict(sandbox.env), sandbox.cwd, user)
+            return ImageStartSettings(dict(sandbox.env), sandbox.cwd, user)
 
     def file_contents(self, task: Task) -> dict[str, bytes]:
         """Return the contents of the task's files by path."""
         return {path: encode(content) for path, content in task.files.items()}
 
-    def service(self, task: Task) -> Service | None:
+    def service(self, task: Task) -> EpisodeService | None:
         """Return the program that runs alongside the agent; None if the task has none."""
         return None
 

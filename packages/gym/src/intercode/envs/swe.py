@@ -20,7 +20,7 @@ from intercode.interpreters.bash import open_shell
 from intercode.rewards.custom import choose_reward
 from intercode.rewards.gold import GoldCache
 from intercode.rewards.swe import SweReward
-from intercode.rewards.swe_plan import APPLY, SwePlan, make_plan
+from intercode.rewards.swe_plan import APPLY, SweGradingPlan, make_plan
 from intercode.task import Dataset, Task
 from intercode_sandbox import Limits, Provider, SandboxBackend
 from intercode_sandbox.host_files import sha256
@@ -135,7 +135,7 @@ class SweStage(SandboxStage):
         super().__init__(provider, image, limits, network, default_image)
         self._repositories = None if repositories is None else str(repositories)
         self._history = history
-        self.plan: Callable[[Task], SwePlan] = lru_cache(maxsize=1)(make_plan)
+        self.plan: Callable[[Task], SweGradingPlan] = lru_cache(maxsize=1)(make_plan)
         """Returns a task's grading plan, which also contains the repository's directory."""
         self._prepared_repositories: dict[tuple[str, str | None, str], tuple[str, Path]] = {}
 

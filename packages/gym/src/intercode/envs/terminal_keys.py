@@ -12,9 +12,14 @@ from intercode.envs.tools import schema
 from intercode.envs.traits import Traits
 from intercode.episode import NoAction
 from intercode.errors import ActionError, ForkError, UsageError
-from intercode.interpreters.base import Execution, Interpreter, SavedState, SupportsSave
+from intercode.interpreters.base import (
+    Execution,
+    Interpreter,
+    SavedInterpreterState,
+    SupportsInterpreterSave,
+)
 from intercode.interpreters.terminal import COLUMNS, ROWS, Terminal, check_installed
-from intercode.tool_calls import Tool, Verb
+from intercode.tool_calls import ActionTool, Tool
 from intercode_sandbox.base import SandboxBackend, SupportsTerminals
 
 NAMES: Mapping[str, str] = {
@@ -89,7 +94,7 @@ def _key(name: str) -> str:
     raise ActionError(f'{name} is not a key: put text in quotes, as in "{name}" Enter')
 
 
-class KeysInterpreter:
+class TerminalKeysInterpreter:
     """An `Interpreter` that wraps another interpreter, and adds a terminal with a second shell.
 
     Actions that begin with ``keys`` go to the terminal, all others to the wrapped interpreter. The
@@ -135,7 +140,7 @@ class KeysInterpreter:
             seconds=time.monotonic() - start_time,
         )
 
-    def save(self, lossy: bool = False) -> SavedState:
+    def save(self, lossy: bool = False) -> SavedInterpreterState:
         """Save the wrapped interpreter's state; see `SupportsSave`.
 
         The terminal's programs count as background programs of the shell.
@@ -143,13 +148,13 @@ class KeysInterpreter:
         Raises:
             ForkError: The wrapped interpreter cannot save its state.
         """
-        if not isinstance(self._interpreter, SupportsSave):
+        if not isinstance(self._interpreter, SupportsInterpreterSave):
             raise ForkError(f"{type(self._interpreter).__name__} cannot save its state")
         saved_state = self._interpreter.save(lossy)
 
         def reopen() -> tuple[Any, Interpreter]:
             workspace, interpreter = saved_state.open()
-            return workspace, KeysInterpreter(interpreter, workspace)  # type: ignore[arg-type]
+            return workspace, TerminalKeysInterpreter(interpreter, workspace)  # type: ignore[arg-type]
 
         return replace(saved_state, open=reopen)
 
@@ -186,12 +191,12 @@ def add_keys_tool(
     def open_interpreter(sandbox: SandboxBackend) -> Interpreter:
         if not isinstance(sandbox, SupportsTerminals):
             raise UsageError(f"{type(sandbox).__name__} has no terminals, which keys=True needs")
-        return KeysInterpreter(opens(sandbox), sandbox)
+        return TerminalKeysInterpreter(opens(sandbox), sandbox)
 
     return open_interpreter, replace(traits, more=(*traits.more, _verb()), hint=_HINT)
 
 
-def _verb() -> Verb:
+def _verb() -> ActionTool:
     def action(arguments: Mapping[str, Any]) -> str:
         keys = arguments.get("keys")
         if not isinstance(keys, str):
@@ -203,4 +208,4 @@ def _verb() -> Verb:
         return None if match is None else {"keys": match[1] or ""}
 
     description = f"{_DESCRIPTION} It returns the screen, {COLUMNS} x {ROWS}."
-    return Verb(Tool("keys", description, schema({"keys": _HELP})), action, arguments)
+    return ActionTool(Tool("keys", description, schema({"keys": _HELP})), action, arguments)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from intercode.rewards.base import Reward
     from intercode.rewards.custom import Function
     from intercode.task import Task
-    from intercode.tool_calls import Verb
+    from intercode.tool_calls import ActionTool
 
 Dice = random.Random
 _CLAUSE = re.compile(r" (?=(?:WHERE|GROUP BY|HAVING|ORDER BY|LIMIT) )")
@@ -34,7 +34,7 @@ def constant_actions(*actions: str) -> Callable[[Task], tuple[str, ...]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Guess:
+class GuessedSolution:
     """Actions that `validate` tries on a task, and that do not depend on any observation.
 
     If a guess of the role ``constant`` or ``trick`` solves a task, and not by chance, the task is
@@ -100,7 +100,7 @@ class Traits:
     """The answer's description for models; empty: a sentence with the word for the answer."""
     hint: str = ""
     """A sentence on the other tools, for prompts."""
-    more: Sequence[Verb] = ()
+    more: Sequence[ActionTool] = ()
     """The tools in addition to ``submit`` and the tool that runs code. The interpreter executes the
     actions of these tools, too."""
     random_actions: Sequence[str] = ()
@@ -116,7 +116,7 @@ class Traits:
     """Generates plausible wrong actions from a solution's actions, the least wrong first."""
     wrong: Sequence[str] = ("echo 42",)
     """Actions that solve a task only by chance; `validate` tries them."""
-    constants: Sequence[Guess] = ()
+    constants: Sequence[GuessedSolution] = ()
     """Additional guesses for `validate`."""
     prediction: Callable[[str], str] | None = None
     """Converts a prediction to an action; None: the prediction's code is the action."""

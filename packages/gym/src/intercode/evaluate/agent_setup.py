@@ -21,7 +21,7 @@ from intercode.errors import UsageError
 from intercode.evaluate.model_rewards import model_options
 from intercode.registry import INTEGRATIONS, environment
 from intercode.spec import AgentSpec, ModelSpec, RunSpec, list_section_options
-from intercode_sandbox.lazy_imports import Registry, missing_package_error
+from intercode_sandbox.lazy_imports import LazyRegistry, missing_package_error
 from intercode_sandbox.user_code import is_reference, split
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 EXTERNAL = "program"
 """The kind of agents that are third-party command lines."""
-PROVIDERS = Registry(
+PROVIDERS = LazyRegistry(
     "kind of agent",
     {"language-model": "intercode.evaluate.language_agents:LanguageAgentProvider"},
     "intercode.agent_providers",

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Literal
 
-from intercode.envs.traits import Guess, constant_actions, detect_environment, find_traits
+from intercode.envs.traits import GuessedSolution, constant_actions, detect_environment, find_traits
 from intercode.evaluate.clock_checks import (
     TIMES,
     UNCHANGED_CLOCK,
@@ -75,7 +75,7 @@ Kind = Literal[
 ]
 
 
-def guesses(env: str, tasks: Sequence[Task] = ()) -> Mapping[int, Guess]:
+def guesses(env: str, tasks: Sequence[Task] = ()) -> Mapping[int, GuessedSolution]:
     """Return the guesses in an environment: trial → guess.
 
     Args:
@@ -90,8 +90,8 @@ def guesses(env: str, tasks: Sequence[Task] = ()) -> Mapping[int, Guess]:
         *alternatives(tasks),
         *clock_guesses(traits.language, tasks),
     ]
-    wrong_answer = Guess("a wrong answer", constant_actions(*traits.wrong))
-    noop_guess = Guess("doing nothing", constant_actions(), idle=True)
+    wrong_answer = GuessedSolution("a wrong answer", constant_actions(*traits.wrong))
+    noop_guess = GuessedSolution("doing nothing", constant_actions(), idle=True)
     return {
         NOOP: noop_guess,
         GARBAGE: wrong_answer,
@@ -100,7 +100,7 @@ def guesses(env: str, tasks: Sequence[Task] = ()) -> Mapping[int, Guess]:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class TaskProblem:
     """A problem of a task, or a doubt, which the task's author may have intended."""
 
     task_id: str
@@ -137,7 +137,7 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class SlowTask:
+class SlowGoldTask:
     """A task whose gold takes more than the share `SLOW_SHARE` of the time limit."""
 
     task_id: str
@@ -149,7 +149,7 @@ class SlowTask:
 
 
 @dataclass(frozen=True, slots=True)
-class GoldUsage:
+class GoldResourceUsage:
     """The resources that gold uses."""
 
     task_id: str
@@ -162,7 +162,7 @@ class GoldUsage:
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class TrialResult:
     """The part of an episode that the checks need."""
 
     reward: float | None
@@ -179,7 +179,7 @@ class Trial:
     timed_out: bool
     twinless_tests: tuple[str, ...] = ()
     """The passing tests without a known mutated twin (`intercode.rewards.mutated_tests`)."""
-    guess: Guess | None = None
+    guess: GuessedSolution | None = None
     """The guess that this trial tries; None: the trial tries gold."""
     no_rows: bool = False
     """Whether gold is a query whose result has no rows."""
@@ -191,7 +191,9 @@ class Trial:
     """The message with which git refuses the patch that the trial applies; empty: no refusal."""
 
     @classmethod
-    def from_episode(cls, episode: Episode, guesses_by_trial: Mapping[int, Guess]) -> Trial:
+    def from_episode(
+        cls, episode: Episode, guesses_by_trial: Mapping[int, GuessedSolution]
+    ) -> TrialResult:
         """Return the trial of an episode.
 
         Args:
@@ -231,21 +233,21 @@ class Trial:
         return any(text for _, text in self.observations)
 
 
-Trials = Mapping[int, Trial]
+Trials = Mapping[int, TrialResult]
 """The completed trials of one task, by number."""
-Check = Callable[["Task", Trials], "Iterator[Problem]"]
+Check = Callable[["Task", Trials], "Iterator[TaskProblem]"]
 
 
-def _unscored_trials(task: Task, trials: Trials) -> Iterator[Problem]:
+def _unscored_trials(task: Task, trials: Trials) -> Iterator[TaskProblem]:
     """Report the first trial without a score."""
     for _, trial in sorted(trials.items()):
         if trial.reward is None:
             text = f"{trial.name} cannot be scored: {trial.error}"
-            yield Problem(task.task_id, "error", text, error_type=trial.error_type)
+            yield TaskProblem(task.task_id, "error", text, error_type=trial.error_type)
             return
 
 
-def _shortfall(trial: Trial) -> str:
+def _shortfall(trial: TrialResult) -> str:
     """Return the reason why a trial's solution fails; empty: no failure, or no score."""
     if trial.reward is None or (trial.reward == 1.0 and not trial.patch_error):
         return ""
@@ -256,19 +258,19 @@ def _shortfall(trial: Trial) -> str:
     return f"{trial.name} scores {trial.reward:.2f}{note}{detail}"
 
 
-def _failing_golds(task: Task, trials: Trials) -> Iterator[Problem]:
+def _failing_golds(task: Task, trials: Trials) -> Iterator[TaskProblem]:
     """Report gold that is missing, does not score 1.0, or has a patch that does not apply."""
     if not task.gold:
-        yield Problem(task.task_id, "gold", "it has no gold, so no solution is known")
+        yield TaskProblem(task.task_id, "gold", "it has no gold, so no solution is known")
         return
     for trial_number in (GOLD, GOLD_REPEAT):
         trial = trials.get(trial_number)
         if trial is not None and (text := _shortfall(trial)):
-            yield Problem(task.task_id, "gold", text, trial.reward)
+            yield TaskProblem(task.task_id, "gold", text, trial.reward)
             return
 
 
-def _free_guesses(task: Task, trials: Trials) -> Iterator[Problem]:
+def _free_guesses(task: Task, trials: Trials) -> Iterator[TaskProblem]:
     """Report wrong guesses that score 1.0, except those that may be right by chance."""
     for trial_number, trial in sorted(trials.items()):
         # If doing nothing solves a task, most later guesses solve the task, too. Their reports
@@ -287,24 +289,24 @@ def _free_guesses(task: Task, trials: Trials) -> Iterator[Problem]:
                     if task.verification
                     else ": gold prints nothing and changes nothing that is scored"
                 )
-            yield Problem(task.task_id, "free", text, 1.0)
+            yield TaskProblem(task.task_id, "free", text, 1.0)
 
 
-def _refused_alternatives(task: Task, trials: Trials) -> Iterator[Problem]:
+def _refused_alternatives(task: Task, trials: Trials) -> Iterator[TaskProblem]:
     """Report alternative solutions that do not score 1.0."""
     for trial in trials.values():
         guess = trial.guess
         if guess is None or guess.role != "alternative" or not guess.actions(task):
             continue
         if text := _shortfall(trial):
-            yield Problem(task.task_id, "refused", text, trial.reward)
+            yield TaskProblem(task.task_id, "refused", text, trial.reward)
 
 
-def _is_free(trial: Trial | None) -> bool:
+def _is_free(trial: TrialResult | None) -> bool:
     return trial is not None and trial.reward == 1.0
 
 
-def _varying_results(task: Task, trials: Trials) -> Iterator[Problem]:
+def _varying_results(task: Task, trials: Trials) -> Iterator[TaskProblem]:
     """Report gold whose rewards or observations differ from trial to trial."""
     first_trial, second_trial = trials.get(GOLD), trials.get(GOLD_REPEAT)
     if first_trial is None or second_trial is None:
@@ -322,7 +324,7 @@ def _varying_results(task: Task, trials: Trials) -> Iterator[Problem]:
         )
 
 
-def _clock_effects(task: Task, trials: Trials) -> Iterator[Problem]:
+def _clock_effects(task: Task, trials: Trials) -> Iterator[TaskProblem]:
     """Report gold whose result differs with a shifted clock."""
     for problem in _find_clock_effect(task, trials, TIMES):
         text = (
@@ -333,7 +335,7 @@ def _clock_effects(task: Task, trials: Trials) -> Iterator[Problem]:
 
 def _find_clock_effect(
     task: Task, trials: Trials, clock_moves: Sequence[ClockShift]
-) -> Iterator[Problem]:
+) -> Iterator[TaskProblem]:
     """Report the first of several clock shifts that changes gold's result."""
     trials_by_name = {
         trial.name: replace(trial, observations=trial.observations[1:]) for trial in trials.values()
@@ -354,8 +356,8 @@ def _find_clock_effect(
 
 
 def find_variation(
-    task: Task, first_trial: Trial, second_trial: Trial, condition: str, cause: str
-) -> Iterator[Problem]:
+    task: Task, first_trial: TrialResult, second_trial: TrialResult, condition: str, cause: str
+) -> Iterator[TaskProblem]:
     """Report the first difference between two trials of gold, if both have a score.
 
     Args:
@@ -371,7 +373,9 @@ def find_variation(
         return
     if first_trial.reward != second_trial.reward:
         text = f"gold scores {first_trial.reward:.2f}, and {condition} {second_trial.reward:.2f}"
-        yield Problem(task.task_id, "varies", text, min(first_trial.reward, second_trial.reward))
+        yield TaskProblem(
+            task.task_id, "varies", text, min(first_trial.reward, second_trial.reward)
+        )
         return
     for turn, (first_observation, second_observation) in enumerate(
         zip_longest(first_trial.observations, second_trial.observations), 1
@@ -380,13 +384,13 @@ def find_variation(
             text = f"gold's observation in turn {turn} differs {cause}"
             if first_observation and second_observation:
                 text += _difference(first_observation[1], second_observation[1])
-            yield Problem(task.task_id, "varies", text, first_trial.reward)
+            yield TaskProblem(task.task_id, "varies", text, first_trial.reward)
             return
 
 
 def compare_backends(
     task: Task, main_trials: Trials, backend_trials: Trials, name: str
-) -> Iterator[Problem]:
+) -> Iterator[TaskProblem]:
     """Report gold that behaves differently with another sandbox provider or database engine.
 
     Args:
@@ -400,12 +404,12 @@ def compare_backends(
         return
     if gold_trial.reward is None:
         text = f"on {name} gold cannot be scored: {gold_trial.error}"
-        yield Problem(task.task_id, "error", text, error_type=gold_trial.error_type)
+        yield TaskProblem(task.task_id, "error", text, error_type=gold_trial.error_type)
     else:
         yield from find_variation(task, main_trials[GOLD], gold_trial, f"on {name}", f"on {name}")
 
 
-def _mislisted_tests(task: Task, trials: Trials) -> Iterator[Problem]:
+def _mislisted_tests(task: Task, trials: Trials) -> Iterator[TaskProblem]:
     """Report repository tests that wrongly pass or fail before the first action."""
     noop_trial = trials.get(NOOP)
     if noop_trial is None or "fail_to_pass" not in noop_trial.parts:
@@ -429,7 +433,7 @@ def _mislisted_tests(task: Task, trials: Trials) -> Iterator[Problem]:
                 text += (
                     f": {', '.join(test_names[:_MAX_NAMES])}{', …' if count > _MAX_NAMES else ''}"
                 )
-            yield Problem(task.task_id, "tests", text, noop_trial.reward)
+            yield TaskProblem(task.task_id, "tests", text, noop_trial.reward)
 
 
 CHECKS: tuple[Check, ...] = (
@@ -443,16 +447,16 @@ CHECKS: tuple[Check, ...] = (
 )
 
 
-def _twinless_tests(task: Task, trials: Trials) -> Iterator[Problem]:
+def _twinless_tests(task: Task, trials: Trials) -> Iterator[TaskProblem]:
     """Report tests of a repository without a mutated twin, which would detect tampering."""
     if GOLD in trials and (tests := trials[GOLD].twinless_tests):
         text = f"a test has no twin, so tampering with it is not detected: {tests[0]}"
         if len(tests) > 1:
             text += f", and {len(tests) - 1} more"
-        yield Problem(task.task_id, "twin", text)
+        yield TaskProblem(task.task_id, "twin", text)
 
 
-def _constants(task: Task, trials: Trials) -> Iterator[Problem]:
+def _constants(task: Task, trials: Trials) -> Iterator[TaskProblem]:
     """Report constants that solve the task, perhaps by chance."""
     names = [
         trial.name
@@ -461,10 +465,10 @@ def _constants(task: Task, trials: Trials) -> Iterator[Problem]:
     ]
     if names and not _is_free(trials.get(NOOP)):
         text = f"{' and '.join(names)} scores 1.00: a constant, perhaps by chance"
-        yield Problem(task.task_id, "constant", text, 1.0)
+        yield TaskProblem(task.task_id, "constant", text, 1.0)
 
 
-def _zone_effects(task: Task, trials: Trials) -> Iterator[Problem]:
+def _zone_effects(task: Task, trials: Trials) -> Iterator[TaskProblem]:
     """Report gold whose result depends on the time zone, or whose text seems to read the clock."""
     yield from _find_clock_effect(task, trials, [ZONE])
     if task.depends_on_clock or any(_varying_results(task, trials)):
@@ -474,27 +478,27 @@ def _zone_effects(task: Task, trials: Trials) -> Iterator[Problem]:
             f"gold or its tests read the clock ({words}), but the task is not marked (metadata "
             "'clock')"
         )
-        yield Problem(task.task_id, "clock", text)
+        yield TaskProblem(task.task_id, "clock", text)
 
 
-def _empty_results(task: Task, trials: Trials) -> Iterator[Problem]:
+def _empty_results(task: Task, trials: Trials) -> Iterator[TaskProblem]:
     """Report gold whose answer is empty."""
     if GOLD in trials and trials[GOLD].no_rows:
-        yield Problem(task.task_id, "empty", "gold's result has no rows")
+        yield TaskProblem(task.task_id, "empty", "gold's result has no rows")
 
 
-def _steered_asserts(task: Task, trials: Trials) -> Iterator[Problem]:
+def _steered_asserts(task: Task, trials: Trials) -> Iterator[TaskProblem]:
     """Report an assert whose expected value a submission can change."""
     for test in task.tests:
         if text := find_steered_assert(test):
             text = (
                 f"the submission can change the data that it is compared with: {text[:_MAX_TEXT]}"
             )
-            yield Problem(task.task_id, "steered", text)
+            yield TaskProblem(task.task_id, "steered", text)
             return
 
 
-def _windows_line_ends(task: Task, trials: Trials) -> Iterator[Problem]:
+def _windows_line_ends(task: Task, trials: Trials) -> Iterator[TaskProblem]:
     """Report scripts with Windows line ends: for Bash, the carriage return is part of a command."""
     scripts_by_field = {
         "gold": task.gold,
@@ -507,7 +511,7 @@ def _windows_line_ends(task: Task, trials: Trials) -> Iterator[Problem]:
                 f"lines of its {name} end with a carriage return, as on Windows, which is part of "
                 "the text"
             )
-            yield Problem(task.task_id, "windows", text)
+            yield TaskProblem(task.task_id, "windows", text)
 
 
 DOUBTS: tuple[Check, ...] = (
@@ -521,7 +525,7 @@ DOUBTS: tuple[Check, ...] = (
 """Checks whose findings may be intended."""
 
 
-def usage(task: Task, trials: Trials, memory: int | None) -> GoldUsage:
+def usage(task: Task, trials: Trials, memory: int | None) -> GoldResourceUsage:
     """Return the resources that gold uses.
 
     The time of gold's tests is an estimate: the time outside actions in gold's trial, minus the
@@ -538,10 +542,14 @@ def usage(task: Task, trials: Trials, memory: int | None) -> GoldUsage:
     seconds = max((trial.slowest_seconds for trial in gold_trials), default=0.0)
     if gold_trials and NOOP in trials:
         seconds = max(seconds, min(trial.rest for trial in gold_trials) - trials[NOOP].rest)
-    return GoldUsage(task.task_id, seconds, memory, float(max(1, math.ceil(seconds / SLOW_SHARE))))
+    return GoldResourceUsage(
+        task.task_id, seconds, memory, float(max(1, math.ceil(seconds / SLOW_SHARE)))
+    )
 
 
-def find_slow_tasks(task: Task, gold_usage: GoldUsage, timeout: float) -> Iterator[SlowTask]:
+def find_slow_tasks(
+    task: Task, gold_usage: GoldResourceUsage, timeout: float
+) -> Iterator[SlowGoldTask]:
     """Report gold whose slowest action, or tests, exceed a share of the time limit (`SLOW_SHARE`).
 
     Args:
@@ -551,7 +559,7 @@ def find_slow_tasks(task: Task, gold_usage: GoldUsage, timeout: float) -> Iterat
     """
     limit = timeout if task.timeout is None else task.timeout
     if gold_usage.seconds > SLOW_SHARE * limit:
-        yield SlowTask(
+        yield SlowGoldTask(
             task.task_id, gold_usage.seconds, limit, max(limit, gold_usage.suggested_timeout)
         )
 

@@ -23,7 +23,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from intercode.envs.traits import Guess
+from intercode.envs.traits import GuessedSolution
 
 if TYPE_CHECKING:
     from intercode.task import Task
@@ -76,7 +76,7 @@ _TIME_PATTERNS = {
 }
 
 
-def clock_guesses(language: str, tasks: Sequence[Task]) -> Sequence[Guess]:
+def clock_guesses(language: str, tasks: Sequence[Task]) -> Sequence[GuessedSolution]:
     """Return a guess for each clock shift. The guess's actions precede gold's actions.
 
     Args:
@@ -91,13 +91,13 @@ def clock_guesses(language: str, tasks: Sequence[Task]) -> Sequence[Guess]:
     if language != "bash" or all(task.depends_on_clock for task in tasks) or not library(0):
         return ()
 
-    def guess(move: ClockShift) -> Guess:
+    def guess(move: ClockShift) -> GuessedSolution:
         action = action_for(move)
 
         def actions(task: Task) -> tuple[str, ...]:
             return () if task.depends_on_clock or not task.gold else (action,)
 
-        return Guess(move.name, actions, role="clock")
+        return GuessedSolution(move.name, actions, role="clock")
 
     return [guess(move) for move in (UNCHANGED_CLOCK, *TIMES, ZONE)]
 

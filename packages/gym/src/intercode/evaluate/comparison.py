@@ -18,7 +18,7 @@ from intercode.evaluate.distributions import (
     normal_quantile,
     t_quantile,
 )
-from intercode.evaluate.statistics import Estimate, mean
+from intercode.evaluate.statistics import IntervalEstimate, mean
 
 ALPHA, POWER = 0.05, 0.8
 """The customary level of a test, and the customary power of a planned study."""
@@ -26,7 +26,7 @@ RESAMPLES = 2000
 
 
 @dataclass(frozen=True, slots=True)
-class McNemar:
+class McNemarTest:
     """The result of McNemar's exact test of two rates on the same tasks."""
 
     only_first: int
@@ -36,7 +36,7 @@ class McNemar:
     """Two-sided p value."""
 
 
-def mcnemar(first_successes: Sequence[bool], second_successes: Sequence[bool]) -> McNemar:
+def mcnemar(first_successes: Sequence[bool], second_successes: Sequence[bool]) -> McNemarTest:
     """Return the exact, two-sided test of whether one run solves more of the same tasks.
 
     The p value is exact, by the binomial distribution of the number of pairs that differ.
@@ -60,7 +60,7 @@ def mcnemar(first_successes: Sequence[bool], second_successes: Sequence[bool]) -
     second_wins = sum(
         bool(second_success) and not first_success for first_success, second_success in pairs
     )
-    return McNemar(
+    return McNemarTest(
         first_wins,
         second_wins,
         min(1.0, 2 * binomial_tail(min(first_wins, second_wins), first_wins + second_wins)),
@@ -87,7 +87,7 @@ def difference(
     second_values: Sequence[float],
     clusters: Sequence[Hashable] | None = None,
     max_difference: float = math.inf,
-) -> Estimate:
+) -> IntervalEstimate:
     """Return the mean of second value minus first value over the tasks, with its t interval.
 
     The values are paired by task, so the difficulty of each task cancels out: Miller, Adding Error
@@ -116,7 +116,7 @@ def bootstrap(
     *,
     seed: int = 0,
     resamples: int = RESAMPLES,
-) -> Estimate:
+) -> IntervalEstimate:
     """Return a mean with the percentile interval of the clustered bootstrap.
 
     Whole clusters are drawn with replacement (Field and Welsh, Bootstrapping Clustered Data, 2007).
@@ -150,7 +150,7 @@ def bootstrap(
         )
         resampled_means[row] = draw_counts @ sums / (draw_counts @ sizes)
     low, high = np.quantile(resampled_means, [ALPHA / 2, 1 - ALPHA / 2])
-    return Estimate(math.fsum(values) / len(values), float(low), float(high), cluster_count)
+    return IntervalEstimate(math.fsum(values) / len(values), float(low), float(high), cluster_count)
 
 
 def paired_power(n: int, difference: float, discordance: float, alpha: float = ALPHA) -> float:

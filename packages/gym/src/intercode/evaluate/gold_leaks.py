@@ -46,7 +46,7 @@ _PROCESSES = "cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ 2>/dev/null"
 
 
 @dataclass(frozen=True, slots=True)
-class Leak:
+class GoldLeak:
     """A location where a task's agent can read gold."""
 
     task_id: str
@@ -58,7 +58,7 @@ class Leak:
     """Whether the leak is a defect of the task; otherwise it may be intended."""
 
 
-def leaks(task: Task, workspace: object, image: str, *, flags: bool) -> list[Leak]:
+def leaks(task: Task, workspace: object, image: str, *, flags: bool) -> list[GoldLeak]:
     """Return the locations where a task's gold can be read.
 
     The function searches the query. In a sandbox, the search includes environment variables,
@@ -84,7 +84,7 @@ def leaks(task: Task, workspace: object, image: str, *, flags: bool) -> list[Lea
         remaining_bytes -= len(content)
         if remaining_bytes < 0:
             text = f"more than {LIMIT // MIB} MiB are readable: only a part was searched"
-            gold_leaks.append(Leak(task.task_id, name, text))
+            gold_leaks.append(GoldLeak(task.task_id, name, text))
             break
         gold_form = find_gold_form(
             task.gold, content, flags=flags, accepts_short_lines=name == "query"
@@ -100,9 +100,9 @@ def leaks(task: Task, workspace: object, image: str, *, flags: bool) -> list[Lea
                 if gold_form
                 else f"{location} is named like a write-up"
             )
-            gold_leaks.append(Leak(task.task_id, name, text))
+            gold_leaks.append(GoldLeak(task.task_id, name, text))
     code_leaks = [
-        Leak(task.task_id, name, text, is_problem=True)
+        GoldLeak(task.task_id, name, text, is_problem=True)
         for name, text in fix_leaks(task, workspace)
         if not any(PurePosixPath(name).match(pattern) for pattern in allowed_patterns)
     ]

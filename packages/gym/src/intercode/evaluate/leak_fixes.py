@@ -26,11 +26,11 @@ from typing import Any, BinaryIO
 
 from intercode.episode import decode, encode
 from intercode.errors import ImageError, OutputLimitError, TaskError
-from intercode.rewards.swe_plan import SwePlan, make_plan, patch_paths
+from intercode.rewards.swe_plan import SweGradingPlan, make_plan, patch_paths
 from intercode.task import Task
 from intercode_sandbox.base import SandboxBackend
 from intercode_sandbox.images.archive import DAMAGE
-from intercode_sandbox.images.repository import Git
+from intercode_sandbox.images.repository import GitRunner
 from intercode_sandbox.units import MIB
 
 MAX_FILE_SIZE = 512 * MIB
@@ -62,7 +62,7 @@ _COMMENTS = (b"#", b"//", b'"""', b"'''")
 
 
 @dataclass(frozen=True)
-class AddedLines:
+class GoldAddedLines:
     """The significant lines that gold adds to one file."""
 
     path: str
@@ -94,9 +94,9 @@ class FixLeakScan:
 
     task: Task
     sandbox: SandboxBackend
-    plan: SwePlan
+    plan: SweGradingPlan
     scratch: Path
-    added_lines: list[AddedLines] = field(default_factory=list)
+    added_lines: list[GoldAddedLines] = field(default_factory=list)
     compiled_files: dict[str, tuple[str, bytes]] = field(default_factory=dict)
     """Location → path and content of a compiled file."""
     remaining_bytes: int = MAX_TOTAL_SIZE
@@ -156,14 +156,14 @@ class FixLeakScan:
         )
         base_lines = {row.strip() for row in result.stdout.splitlines()} if gold_lines else set()
         remaining_lines = [
-            AddedLines(
+            GoldAddedLines(
                 entry.path,
                 tuple(added_line for added_line in entry.lines if added_line not in base_lines),
             )
             for entry in self.added_lines
         ]
         remaining_lines = [
-            AddedLines(entry.path, _select_lines(entry.lines)) for entry in remaining_lines
+            GoldAddedLines(entry.path, _select_lines(entry.lines)) for entry in remaining_lines
         ]
         self.added_lines = [
             file_lines for file_lines in dict.fromkeys(remaining_lines) if file_lines.lines
@@ -240,7 +240,7 @@ class FixLeakScan:
     def _search_pack(self, pack_content: bytes) -> str:
         """Search the git objects of a pack or bundle, which is a pack after some header lines."""
         path = Path(tempfile.mkdtemp(dir=self.scratch))
-        git = Git(path)
+        git = GitRunner(path)
         start = pack_content.find(b"PACK")
         (path / "pack").write_bytes(pack_content[max(start, 0) :])
         git("init", "--quiet", "--bare", "--template=", path / "x")
@@ -307,7 +307,7 @@ class FixLeakScan:
     def _read_sources(self, gold: str) -> Iterator[tuple[str, str, str]]:
         """Yield each Python file that gold changes: path, and content before and after gold."""
         folder = Path(tempfile.mkdtemp(dir=self.scratch))
-        git, tree = Git(folder), folder / "x"
+        git, tree = GitRunner(folder), folder / "x"
         git("init", "--quiet", "--template=", tree)
         base_texts: dict[str, str] = {}
         for path in patch_paths(gold):
@@ -351,7 +351,7 @@ def fix_leaks(task: Task, workspace: object) -> Iterator[tuple[str, str]]:
         yield from FixLeakScan(task, workspace, plan, Path(folder)).run()
 
 
-def _added_lines(patch: str) -> Iterator[AddedLines]:
+def _added_lines(patch: str) -> Iterator[GoldAddedLines]:
     """Yield the lines that a patch adds, file by file."""
     lines: dict[str, list[bytes]] = {}
     path = ""
@@ -361,7 +361,7 @@ def _added_lines(patch: str) -> Iterator[AddedLines]:
         elif row.startswith("+"):
             lines.setdefault(path, []).append(encode(row[1:]).strip())
     for path, added_lines in lines.items():
-        yield AddedLines(path, tuple(dict.fromkeys(line for line in added_lines if line)))
+        yield GoldAddedLines(path, tuple(dict.fromkeys(line for line in added_lines if line)))
 
 
 def _select_lines(lines: Sequence[bytes]) -> tuple[bytes, ...]:

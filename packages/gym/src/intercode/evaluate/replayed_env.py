@@ -12,7 +12,7 @@ from intercode.episode import Episode, Score
 from intercode.errors import RewardError
 from intercode.evaluate.episode_loop import (
     PlayableEnv,
-    SharedResources,
+    SharedRunResources,
     Step,
     WrappedEnv,
     run_episode,
@@ -105,7 +105,7 @@ def replay(
     open_env: Callable[[], PlayableEnv],
     task: Task,
     recorded_episode: Episode,
-    resources: SharedResources,
+    resources: SharedRunResources,
 ) -> Episode:
     """Replay the recorded actions in a fresh environment, and score the final state.
 
@@ -133,7 +133,7 @@ def replay(
             )
     actions = [*map(turn_action, recorded_episode.turns), ending_action(recorded_episode)]
     return run_episode(
-        ReplayedEnv(open_env(), recorded_episode),
+        ReplayCheckEnv(open_env(), recorded_episode),
         lambda task: ScriptedAgent(actions),
         task,
         seed=recorded_episode.seed,
@@ -143,7 +143,7 @@ def replay(
     )
 
 
-class ReplayedEnv(WrappedEnv):
+class ReplayCheckEnv(WrappedEnv):
     """An environment that compares every turn with a recorded turn.
 
     Args:

@@ -1,8 +1,8 @@
 """New scores for the episodes of a recorded run, with another reward: see `rescore`.
 
 `_RescoreRunner` scores each episode from its record if the reward needs no sandbox. Otherwise the
-runner replays the episode in an environment of `_Setting`. The results form a new run with its own
-record.
+runner replays the episode in an environment of `_ReplayEnvironments`. The results form a new run
+with its own record.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from intercode.episode import Episode, Score
 from intercode.errors import InterCodeError, RecordError, UsageError
 from intercode.evaluate import manifest, manifest_diff, versions
 from intercode.evaluate.episode_loop import (
+    FifoSemaphore,
     PlayableEnv,
-    Semaphore,
-    SharedResources,
+    SharedRunResources,
     default_sandboxes,
 )
 from intercode.evaluate.progress import Progress
@@ -34,13 +34,18 @@ from intercode.evaluate.replayed_env import (
     score_record,
 )
 from intercode.evaluate.runner import RunResult
-from intercode.evaluate.worker import Interrupts, Job, Orders, WorkerPool
+from intercode.evaluate.worker import (
+    EpisodeJob,
+    EpisodeWorkerPool,
+    InterruptCounter,
+    WorkerInstructions,
+)
 from intercode.records import (
     MANIFEST,
     Key,
     Outcome,
-    Record,
-    RecordWriter,
+    RunRecord,
+    RunRecordWriter,
     episode_key,
     read_latest,
     read_manifest,
@@ -186,11 +191,11 @@ def rescore(
     """
     if workers < 1 or max_retries < 0:
         raise UsageError("workers must be at least 1, retries at least 0")
-    record, target = Record(Path(run)), None if out is None else Path(out).absolute()
+    record, target = RunRecord(Path(run)), None if out is None else Path(out).absolute()
     _refuse_run(record, target)
     env = record.manifest["env"]
     check_imported(str(env.get("env", "")), str(env.get("protocol", DEFAULT)), trust=trust)
-    setting = _Setting(record, env_factory, settings, context, accept)
+    setting = _ReplayEnvironments(record, env_factory, settings, context, accept)
     setting.compare("dataset", manifest.dataset_facts(dataset))
     rescore_work = _RescoreRunner(
         record, dataset, reward, every_turn, setting, progress or Progress()
@@ -202,7 +207,7 @@ def rescore(
     session = _session(record, workers, max_retries) | setting.facts()
     if target is None:
         return rescore_work.run(workers, max_retries)
-    with RecordWriter(target) as log:
+    with RunRecordWriter(target) as log:
         rescore_work.write = log.append
         rescored_manifest["sessions"].append(session)
         log.write_manifest(rescored_manifest)
@@ -226,11 +231,11 @@ class _RescoreRunner:
 
     def __init__(
         self,
-        record: Record,
+        record: RunRecord,
         dataset: Dataset,
         reward: str | Function | Judge | None,
         every_turn: bool | None,
-        setting: _Setting,
+        setting: _ReplayEnvironments,
         progress: Progress,
     ) -> None:
         env = record.manifest["env"]
@@ -243,8 +248,8 @@ class _RescoreRunner:
         self._setting = setting
         self._progress = progress
         self._tasks = {key: dataset.by_id(key[1]) for key in record.outcomes}
-        self._resources = SharedResources(
-            sandboxes=Semaphore(default_sandboxes()), on_action=progress.action
+        self._resources = SharedRunResources(
+            sandboxes=FifoSemaphore(default_sandboxes()), on_action=progress.action
         )
         self._retained_episodes: list[Episode] = []
         self.results: dict[Key, RescoredEpisode] = {}
@@ -318,7 +323,7 @@ class _RescoreRunner:
         """Score all episodes that have no new result yet."""
         start, progress, earlier_count = time.monotonic(), self._progress, len(self.results)
         recorded_manifest = self._record.manifest
-        orders = Orders(
+        orders = WorkerInstructions(
             attempt=self._attempt,
             env_factory=lambda: self._setting.factory()(),
             max_retries=max_retries,
@@ -327,13 +332,13 @@ class _RescoreRunner:
             record=self._keep,
             resources=self._resources,
         )
-        pool = WorkerPool(self._jobs(), orders, workers)
+        pool = EpisodeWorkerPool(self._jobs(), orders, workers)
         progress.begin(
             len(self._tasks), [earlier_result.after for earlier_result in self.results.values()]
         )
         with ExitStack() as stack:
             stack.callback(progress.end)
-            interrupts = stack.enter_context(Interrupts())
+            interrupts = stack.enter_context(InterruptCounter())
             for episode in self._without_result():
                 self._note(episode)
             for episode in stack.enter_context(closing(pool.run(interrupts, progress))):
@@ -358,14 +363,14 @@ class _RescoreRunner:
                 self._keep(episode, "no result")
                 yield episode
 
-    def _jobs(self) -> list[Job]:
+    def _jobs(self) -> list[EpisodeJob]:
         return [
-            Job(key[0], self._tasks[key], key[2])
+            EpisodeJob(key[0], self._tasks[key], key[2])
             for key, outcome in self._record.outcomes.items()
             if key not in self.results and not outcome.failed
         ]
 
-    def _attempt(self, job: Job, open_env: Callable[[], PlayableEnv]) -> Episode:
+    def _attempt(self, job: EpisodeJob, open_env: Callable[[], PlayableEnv]) -> Episode:
         recorded_episode = self._record.read(job.key)
         if self._reward is not None:
             with suppress(NeedsSandboxError):
@@ -396,7 +401,7 @@ class _RescoreRunner:
         self._progress.episode(episode)
 
 
-class _Setting:
+class _ReplayEnvironments:
     """The environments in which actions are replayed.
 
     The environments are made only on demand, and their facts are compared with the record.
@@ -404,7 +409,7 @@ class _Setting:
 
     def __init__(
         self,
-        record: Record,
+        record: RunRecord,
         env_factory: Callable[[], PlayableEnv] | None,
         settings: Callable[[], Mapping[str, Any]] | None,
         context: Callable[[], Mapping[str, Any]] | None,
@@ -518,7 +523,7 @@ def _facts(reward: str | Function | Judge | None) -> dict[str, Any]:
     return {"reward": getattr(reward, "__qualname__", type(reward).__qualname__)}
 
 
-def _refuse_run(record: Record, target: Path | None) -> None:
+def _refuse_run(record: RunRecord, target: Path | None) -> None:
     """Refuse a run that cannot be rescored, or a target folder that would be overwritten.
 
     Raises:
@@ -533,7 +538,7 @@ def _refuse_run(record: Record, target: Path | None) -> None:
         raise UsageError(f"{folder} is itself a rescored run, of {origin['run']}: rescore that run")
 
 
-def _session(record: Record, workers: int, max_retries: int) -> dict[str, Any]:
+def _session(record: RunRecord, workers: int, max_retries: int) -> dict[str, Any]:
     """Return the record of this session.
 
     The record repeats the recorded run's selection of tasks and number of epochs, because the

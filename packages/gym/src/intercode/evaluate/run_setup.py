@@ -59,7 +59,7 @@ _MAX_NAMES = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RunPlan:
     """The tasks that a spec selects, before anything starts."""
 
     spec: RunSpec
@@ -82,7 +82,7 @@ class Plan:
         return facts
 
 
-def plan(spec: RunSpec, progress: Progress) -> Plan:
+def plan(spec: RunSpec, progress: Progress) -> RunPlan:
     """Load the tasks that a spec selects, without starting anything.
 
     Raises:
@@ -110,7 +110,7 @@ def plan(spec: RunSpec, progress: Progress) -> Plan:
     excluded_tasks = {**ungradable_tasks(full_dataset), **excluded_tasks}
     dataset = narrow_dataset(spec, full_dataset, progress)
     tasks = select_tasks(dataset, spec.tasks, spec.limit, excluded_tasks)
-    return Plan(spec, dataset, tasks, excluded_tasks, locked_manifest)
+    return RunPlan(spec, dataset, tasks, excluded_tasks, locked_manifest)
 
 
 def run_folder(run: str | Path) -> Path:
@@ -223,7 +223,7 @@ def narrow_dataset(spec: RunSpec, dataset: Dataset, progress: Progress) -> Datas
 
 
 @dataclass(frozen=True, slots=True)
-class EnvironmentSetting:
+class RunEnvironment:
     """The checked environment of a run, with a factory that each worker calls for an instance."""
 
     make: Callable[[], PlayableEnv]
@@ -253,12 +253,12 @@ class EnvironmentSetting:
 
 
 def resolve_setting(
-    plan: Plan,
+    plan: RunPlan,
     progress: Progress,
     *,
     required_options: Mapping[str, Any] | None = None,
     budget: Budget | None = None,
-) -> EnvironmentSetting:
+) -> RunEnvironment:
     """Resolve or build the environment of a plan's tasks, and return it with its facts.
 
     Args:
@@ -316,7 +316,7 @@ def resolve_setting(
         return cast("InterCodeEnv[Any]", create(name, protocol=protocol, **options))
 
     facts["images"] = _digests(make, plan.tasks, progress)
-    return EnvironmentSetting(make, {**facts, **agent_options}, provider, reward)
+    return RunEnvironment(make, {**facts, **agent_options}, provider, reward)
 
 
 def _environment_facts(spec: RunSpec, agent_limits: Mapping[str, Any]) -> dict[str, Any]:
@@ -422,7 +422,7 @@ def find_provider(
     return provider
 
 
-def check(plan: Plan, agent: AgentFactory, progress: Progress) -> None:
+def check(plan: RunPlan, agent: AgentFactory, progress: Progress) -> None:
     """Refuse tasks and settings that the agent does not support, or warn of them, before any start.
 
     Raises:

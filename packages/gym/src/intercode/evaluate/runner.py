@@ -20,7 +20,7 @@ from intercode.episode import Episode
 from intercode.errors import RecordError, UsageError
 from intercode.evaluate.agent_setup import PreparedAgent, actors
 from intercode.evaluate.episode_loop import PlayableEnv
-from intercode.evaluate.executor import Executor, PreparedRun, Threads, resolve_executor
+from intercode.evaluate.executor import Executor, PreparedRun, ThreadExecutor, resolve_executor
 from intercode.evaluate.manifest import dataset_facts, describe, finish, session as session_record
 from intercode.evaluate.manifest_diff import (
     DriftError,
@@ -33,8 +33,8 @@ from intercode.evaluate.manifest_diff import (
 )
 from intercode.evaluate.progress import Progress
 from intercode.evaluate.run_setup import (
-    EnvironmentSetting,
-    Plan,
+    RunEnvironment,
+    RunPlan,
     check,
     check_tasks,
     plan,
@@ -44,13 +44,13 @@ from intercode.evaluate.spending import make_budget
 from intercode.evaluate.summary import Outcome, Statistics, by_tag, summarize
 from intercode.evaluate.task_selection import select_tasks, ungradable_tasks
 from intercode.evaluate.versions import rule_versions
-from intercode.evaluate.worker import Interrupts, Job
+from intercode.evaluate.worker import EpisodeJob, InterruptCounter
 from intercode.models.local import PROVIDER as LOCAL
 from intercode.records import (
     EPISODES,
     MANIFEST,
     Key,
-    RecordWriter,
+    RunRecordWriter,
     episode_key,
     read_episodes,
     read_latest,
@@ -224,13 +224,13 @@ def evaluate(
     name = agent if isinstance(agent, str) else getattr(agent, "__name__", type(agent).__name__)
     if isinstance(factory, SupportsAgentFacts):
         name = factory.name
-    run_plan = Plan(spec, dataset, tasks, excluded_tasks, options.get("locked"))
+    run_plan = RunPlan(spec, dataset, tasks, excluded_tasks, options.get("locked"))
     check_tasks(run_plan.tasks, factory)
-    env_setting = EnvironmentSetting(env_factory, dict(options.get("settings") or {}))
+    env_setting = RunEnvironment(env_factory, dict(options.get("settings") or {}))
     prepared_run = PreparedRun(
         run_plan, PreparedAgent(factory, name, agent_options), env_setting, progress
     )
-    return _run(prepared_run, options.get("context"), Threads())
+    return _run(prepared_run, options.get("context"), ThreadExecutor())
 
 
 def _check_arguments(dataset: object, agent: object, env_factory: object, progress: object) -> None:
@@ -260,7 +260,7 @@ def _check_arguments(dataset: object, agent: object, env_factory: object, progre
 
 @preserve_working_directory()
 def run(
-    spec_or_plan: RunSpec | Plan,
+    spec_or_plan: RunSpec | RunPlan,
     progress: Progress,
     budget: Budget | None = None,
     executor: Executor | None = None,
@@ -335,7 +335,7 @@ def _run(
                 prepared_run, record=lambda *episodes: retained_episodes.extend(episodes)
             )
             return replace(_play_jobs(prepared_run, executor, {}), kept=retained_episodes)
-        log = stack.enter_context(RecordWriter(Path(folder)))
+        log = stack.enter_context(RunRecordWriter(Path(folder)))
         record, finished_outcomes = _resume_run(log.folder, current_manifest, plan.locked)
         if plan.locked is not None and plan.locked == record:
             session |= session_differences(plan.locked, current_manifest, machine_changes)
@@ -348,7 +348,9 @@ def _run(
     return result
 
 
-def _check_lock(plan: Plan, current_manifest: Mapping[str, Any], progress: Progress) -> list[str]:
+def _check_lock(
+    plan: RunPlan, current_manifest: Mapping[str, Any], progress: Progress
+) -> list[str]:
     """Compare a run with the run to which it is locked, and warn of permitted changes.
 
     Changes of this machine may be permitted, see `Plan.follows_machine`.
@@ -380,13 +382,13 @@ def _play_jobs(
 ) -> RunResult:
     """Run the unfinished episodes."""
     plan, progress = prepared_run.plan, prepared_run.progress
-    jobs = [Job(epoch, task) for epoch in range(plan.spec.epochs) for task in plan.tasks]
+    jobs = [EpisodeJob(epoch, task) for epoch in range(plan.spec.epochs) for task in plan.tasks]
     outcomes = {job.key: finished_outcomes[job.key] for job in jobs if job.key in finished_outcomes}
     pool = executor.start([job for job in jobs if job.key not in outcomes], prepared_run)
     progress.begin(len(jobs), list(outcomes.values()))
     with ExitStack() as stack:
         stack.callback(progress.end)
-        interrupts = stack.enter_context(Interrupts())
+        interrupts = stack.enter_context(InterruptCounter())
         start, episode_count = time.monotonic(), 0
         with closing(pool.run(interrupts, progress)) as episodes:
             for episode in episodes:
@@ -403,7 +405,7 @@ def _play_jobs(
         )
 
 
-def _describe_run(plan: Plan, agent: PreparedAgent, facts: Mapping[str, Any]) -> dict[str, Any]:
+def _describe_run(plan: RunPlan, agent: PreparedAgent, facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the manifest of a new run."""
     model: dict[str, Any] = {}
     if isinstance(agent.factory, SupportsAgentFacts):

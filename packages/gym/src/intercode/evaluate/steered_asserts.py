@@ -29,7 +29,7 @@ def find_steered_assert(source: str) -> str | None:
         tree = parse(source)
     except (SyntaxError, ValueError, RecursionError):
         return None
-    reader = _Reader(_find_defined_names(tree))
+    reader = _TaintTracker(_find_defined_names(tree))
     for statement in tree.body:
         for node in ast.walk(statement):
             if isinstance(node, ast.Assert) and isinstance(node.test, ast.Compare):
@@ -41,7 +41,7 @@ def find_steered_assert(source: str) -> str | None:
     return None
 
 
-class _Reader:
+class _TaintTracker:
     """A reader that follows which names of a test have values that depend on the submission.
 
     Args:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from intercode.evaluate.statistics import Estimate, mean, pass_of_attempts, rate
+from intercode.evaluate.statistics import IntervalEstimate, mean, pass_of_attempts, rate
 from intercode.failure_modes import FAILURE_MODES
 from intercode.outcomes import OUTCOMES, OutcomeKind
 from intercode.records import LEVELS, Outcome
@@ -189,7 +189,7 @@ def by_failure_mode(outcomes: Iterable[Outcome]) -> dict[str, int]:
     return {mode: counts[mode] for mode in FAILURE_MODES if counts[mode]}
 
 
-def by_turn(outcomes: Iterable[Outcome], turns: int | None = None) -> list[Estimate]:
+def by_turn(outcomes: Iterable[Outcome], turns: int | None = None) -> list[IntervalEstimate]:
     """Estimate the success rate within one turn, within two, and so on.
 
     The estimate is not the rate under a lower limit: an agent that knows the limit may plan for it.
@@ -220,7 +220,7 @@ def by_turn(outcomes: Iterable[Outcome], turns: int | None = None) -> list[Estim
 
 
 @dataclass(frozen=True, slots=True)
-class Attempts:
+class AttemptRates:
     """The rates of several attempts at each task."""
 
     k: int
@@ -230,7 +230,7 @@ class Attempts:
     pass_hat_k: float
 
 
-def by_attempts(outcomes: Iterable[Outcome]) -> list[Attempts]:
+def by_attempts(outcomes: Iterable[Outcome]) -> list[AttemptRates]:
     """Compute the means of pass@k and pass^k over the tasks, for several numbers `k` of attempts.
 
     The numbers are those of `_ATTEMPT_COUNTS` that some task reaches. The result is empty if each
@@ -254,7 +254,7 @@ def by_attempts(outcomes: Iterable[Outcome]) -> list[Attempts]:
         pass_at_mean, pass_hat_mean = (
             math.fsum(values) / len(tasks) for values in zip(*tasks, strict=True)
         )
-        attempt_rates.append(Attempts(k, len(tasks), pass_at_mean, pass_hat_mean))
+        attempt_rates.append(AttemptRates(k, len(tasks), pass_at_mean, pass_hat_mean))
     return attempt_rates
 
 
@@ -262,7 +262,7 @@ def _rate(
     outcomes: Sequence[Outcome],
     clusters: Sequence[Hashable] | None,
     weights: Sequence[float] | None,
-) -> Estimate | None:
+) -> IntervalEstimate | None:
     return rate([outcome.success for outcome in outcomes], clusters, weights) if outcomes else None
 
 
@@ -276,7 +276,9 @@ def _weights(outcomes: Sequence[Outcome]) -> list[float] | None:
     return [1 / attempts[outcome.task_id, outcome.epoch] for outcome in outcomes]
 
 
-def _value_and_bounds(estimate: Estimate | None) -> tuple[float | None, float | None, float | None]:
+def _value_and_bounds(
+    estimate: IntervalEstimate | None,
+) -> tuple[float | None, float | None, float | None]:
     if estimate is None:
         return None, None, None
     return estimate.value, _finite_value(estimate.low), _finite_value(estimate.high)

@@ -1,8 +1,8 @@
 """The interface of interpreters, which execute actions, with cancellation and saved states.
 
 An `Interpreter` runs an action and returns an `Execution`, which holds the observation. A
-`Cancellation` stops a running action from another thread. Between two actions, background jobs of
-all interpreters may print; one thread of `DRAIN` reads this output.
+`ActionCancellation` stops a running action from another thread. Between two actions, background
+jobs of all interpreters may print; one thread of `DRAIN` reads this output.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from intercode.episode import ENDED, NoAction, Turn, decode, encode
 from intercode.errors import ActionError, CausedInsideError, UsageError
-from intercode_sandbox.base import OutputBuffer
+from intercode_sandbox.base import HeadTailBuffer
 
 HARD_OUTPUT_FACTOR = 64
 """Multiple of the output limit at which an action is stopped: no reader needs further output."""
@@ -71,7 +71,7 @@ class StoppableAction(Protocol):
     """Reason for the stop; empty: the action was not stopped."""
 
 
-class Cancellation:
+class ActionCancellation:
     """A request to stop one action, from another thread, before, during or after the action.
 
     A request that comes immediately before an SQL statement starts may not stop the statement. A
@@ -113,9 +113,9 @@ class Cancellation:
                 self._wake_up = None
 
 
-CANCELLATION: ContextVar[Cancellation | None] = ContextVar("CANCELLATION", default=None)
+CANCELLATION: ContextVar[ActionCancellation | None] = ContextVar("CANCELLATION", default=None)
 """The cancellation of the current call to the environment. The caller sets the variable."""
-_CANCELLATION: ContextVar[Cancellation | None] = ContextVar("_CANCELLATION", default=None)
+_CANCELLATION: ContextVar[ActionCancellation | None] = ContextVar("_CANCELLATION", default=None)
 """The cancellation that a running action obeys: `CANCELLATION`, but None during scoring."""
 
 
@@ -262,7 +262,7 @@ class Workspace(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class SavedState:
+class SavedInterpreterState:
     """The saved state of an interpreter and its workspace. A saved state needs no process."""
 
     open: Callable[[], tuple[Workspace, Interpreter]]
@@ -283,14 +283,14 @@ class SavedState:
 
 
 @runtime_checkable
-class SupportsSave(Protocol):
+class SupportsInterpreterSave(Protocol):
     """An interpreter's optional ability to save its state.
 
     Without this ability, or after a `ForkError` of `save`, a fork in the mode ``auto`` is a new
     episode that repeats the actions.
     """
 
-    def save(self, lossy: bool = False) -> SavedState:
+    def save(self, lossy: bool = False) -> SavedInterpreterState:
         """Save the state of the interpreter and its workspace, between two actions.
 
         Both continue, and respond as if nothing had been saved. Each may restart at its next use.
@@ -305,7 +305,7 @@ class SupportsSave(Protocol):
         """
 
 
-class OutputDrain:
+class IdleOutputReader:
     """Reader of the output that idle interpreters print, for the output of their next actions.
 
     A pipe holds at most 1 MiB: without a reader, a background job that prints more would block. One
@@ -320,10 +320,10 @@ class OutputDrain:
         # The lock is reentrant. Garbage collection may call `_lose` on any thread at any line, even
         # while the thread holds this lock.
         self._lock = threading.RLock()
-        self._pipes: dict[int, _Pipe] = {}
+        self._pipes: dict[int, _OutputPipe] = {}
         self._epoll: select.epoll | None = None
 
-    def watch(self, owner: object, fd: int, buffer: OutputBuffer, limit: int) -> None:
+    def watch(self, owner: object, fd: int, buffer: HeadTailBuffer, limit: int) -> None:
         """Read the non-blocking `fd` into `buffer`, until `buffer` has taken `limit` bytes.
 
         Args:
@@ -341,7 +341,9 @@ class OutputDrain:
                 threading.Thread(
                     target=self._serve, args=(self._epoll,), name="intercode-drain", daemon=True
                 ).start()
-            self._pipes[fd] = _Pipe(buffer, limit, weakref.ref(owner, partial(self._lose, fd)))
+            self._pipes[fd] = _OutputPipe(
+                buffer, limit, weakref.ref(owner, partial(self._lose, fd))
+            )
             self._epoll.register(fd, select.EPOLLIN)
 
     def release(self, fd: int) -> None:
@@ -371,10 +373,10 @@ class OutputDrain:
 
 
 @dataclass(frozen=True, slots=True)
-class _Pipe:
+class _OutputPipe:
     """A pipe that the drain reads."""
 
-    buffer: OutputBuffer
+    buffer: HeadTailBuffer
     limit: int
     owner: weakref.ref[object]
 
@@ -393,4 +395,4 @@ class _Pipe:
         return bool(chunk) and self.buffer.total < self.limit
 
 
-DRAIN = OutputDrain()
+DRAIN = IdleOutputReader()

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from intercode.errors import ImageError, SandboxError, UsageError
 from intercode.interpreters.inside.session import DONE
-from intercode.interpreters.inside.wire import STARTED, Frames, frame
+from intercode.interpreters.inside.wire import STARTED, MessageStreamParser, frame
 from intercode_sandbox import Process, Provider, SandboxBackend, get_provider
 from intercode_sandbox.base import SupportsFork, cause_of_death
 from intercode_sandbox.native.pipes import close_all
@@ -89,7 +89,7 @@ def provider(name: str = "native") -> Provider:
     return get_provider(name, PRELOAD)
 
 
-class PythonProcess:
+class PythonWorkerProcess:
     """A running worker.
 
     Args:
@@ -119,7 +119,7 @@ class PythonProcess:
         """Whether the worker has reported its start; its code is responsible for a later end."""
         self._errors = errors
         self._write = write
-        self._frames = Frames(LONGEST_ANSWER)
+        self._frames = MessageStreamParser(LONGEST_ANSWER)
         self._owned_fds = {read, write, output_fd} - {-1, *process.fds.values()}
         self._release = register_release(self, close_all, *self._owned_fds)
         for fd in {read, write, output_fd} - {-1}:
@@ -233,7 +233,7 @@ def readable(fd: int, seconds: float) -> bool:
     return bool(poll.poll(max(seconds, 0) * 1000))
 
 
-def start(sandbox: SandboxBackend, worker: str, python: str | None = None) -> PythonProcess:
+def start(sandbox: SandboxBackend, worker: str, python: str | None = None) -> PythonWorkerProcess:
     """Start a worker.
 
     Args:
@@ -278,7 +278,7 @@ def check_worker(sandbox: SandboxBackend) -> None:
         raise SandboxError(f"InterCode's own Python cannot run a worker: it {worker.obituary()}")
 
 
-def _fork(sandbox: SandboxBackend, name: str) -> PythonProcess:
+def _fork(sandbox: SandboxBackend, name: str) -> PythonWorkerProcess:
     facts = {"env": dict(sandbox.env), "cwd": sandbox.cwd, "limit": sandbox.limits.output}
     try:
         worker = sandbox.worker(PRELOAD[0])
@@ -311,11 +311,11 @@ def _fork(sandbox: SandboxBackend, name: str) -> PythonProcess:
     worker.socket.close()
     start_message = {"worker": f"{_PACKAGE}.{name}", **facts}
     return _send_start(
-        PythonProcess(worker, answers, questions, output_fd, worker.errors), start_message
+        PythonWorkerProcess(worker, answers, questions, output_fd, worker.errors), start_message
     )
 
 
-def _execute(sandbox: SandboxBackend, worker: str, python: str) -> PythonProcess:
+def _execute(sandbox: SandboxBackend, worker: str, python: str) -> PythonWorkerProcess:
     try:
         process = sandbox.popen(
             [python, "-c", _BOOTSTRAP],
@@ -330,10 +330,10 @@ def _execute(sandbox: SandboxBackend, worker: str, python: str) -> PythonProcess
     sources = [(f"{_PACKAGE}.{name}", _source(name)) for name in _WORKER_MODULES[worker]]
     start_message = {"modules": sources, "cwd": sandbox.cwd, "limit": sandbox.limits.output}
     fds = process.fds
-    return _send_start(PythonProcess(process, fds[_WRITE], fds[_READ], fds[1]), start_message)
+    return _send_start(PythonWorkerProcess(process, fds[_WRITE], fds[_READ], fds[1]), start_message)
 
 
-def _send_start(worker: PythonProcess, start_message: dict[str, Any]) -> PythonProcess:
+def _send_start(worker: PythonWorkerProcess, start_message: dict[str, Any]) -> PythonWorkerProcess:
     """Send a worker its first message; if the worker is gone, the next request fails."""
     facts = json.dumps(start_message).encode()
     worker.send_raw(struct.pack("=I", len(facts)) + facts)

@@ -1,7 +1,7 @@
 """The protocols of models and clients, and the plain data that they exchange.
 
-A `Model` answers dialogues. A `Client` makes a single call to a single provider, without retries.
-`intercode.models.remote` adds cache, budget, rate limit, retries and cost, equally for all
+A `Model` answers dialogues. A `ModelClient` makes a single call to a single provider, without
+retries. `intercode.models.remote` adds cache, budget, rate limit, retries and cost, equally for all
 providers. Clients are therefore small, including user-defined ones.
 """
 
@@ -267,7 +267,7 @@ class AttemptError(Exception):
         self.unreachable = unreachable
 
 
-class Client(Protocol):
+class ModelClient(Protocol):
     """A connection to one model of one provider.
 
     Attributes:
@@ -290,7 +290,7 @@ class Client(Protocol):
 
 
 @runtime_checkable
-class SupportsStart(Protocol):
+class SupportsServerStart(Protocol):
     """A client that starts its own server on this machine."""
 
     weights: str
@@ -308,6 +308,6 @@ class SupportsStart(Protocol):
         """
 
 
-ClientFactory = Callable[..., Client]
+ClientFactory = Callable[..., ModelClient]
 """A function ``factory(model, *, base_url: str | None, timeout: float)`` that returns a client. The
 registry `MODELS` maps each provider's name to a factory."""

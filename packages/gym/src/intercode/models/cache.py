@@ -43,7 +43,7 @@ def digest(model: str, endpoint: str, request: Request) -> str:
     return sha256(text)
 
 
-class Cache:
+class ReplyCache:
     """A cache of replies in a folder, which threads, processes and runs may share."""
 
     def __init__(self, folder: str | Path) -> None:

@@ -1,7 +1,7 @@
 """Draining of model calls after Ctrl-C: running calls may finish, but no call waits or retries.
 
-A run handles Ctrl-C itself. The run's `Drain` propagates the interrupt to model calls, which
-agents, judges and gateways make on any thread.
+A run handles Ctrl-C itself. The run's `RunInterruptState` propagates the interrupt to model calls,
+which agents, judges and gateways make on any thread.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from intercode.errors import ModelUnavailableError
 
 
-class Drain:
+class RunInterruptState:
     """The interrupt state of a run.
 
     After an interrupt, running model calls may still finish, but calls neither wait nor retry.
@@ -52,18 +52,18 @@ class Drain:
         self._interrupt.wait(seconds)
 
 
-_drains: list[Drain] = []
+_drains: list[RunInterruptState] = []
 """The drains of the process's active runs. A signal concerns the whole process, so model calls obey
 the drain of the latest run."""
 
 
 @contextmanager
-def run_drain() -> Iterator[Drain]:
+def run_drain() -> Iterator[RunInterruptState]:
     """Register a drain for a run, and yield the drain.
 
     Model calls that begin during the ``with`` block obey the drain until the calls end.
     """
-    drain = Drain()
+    drain = RunInterruptState()
     _drains.append(drain)
     try:
         yield drain
@@ -71,6 +71,6 @@ def run_drain() -> Iterator[Drain]:
         _drains.remove(drain)
 
 
-def current_drain() -> Drain:
+def current_drain() -> RunInterruptState:
     """Return the drain of the active run; without a run, a new drain without an interrupt."""
-    return next(reversed(_drains), None) or Drain()
+    return next(reversed(_drains), None) or RunInterruptState()

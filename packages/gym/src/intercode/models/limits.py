@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from intercode.errors import BudgetError, UsageError
 from intercode.models.base import Usage
-from intercode.models.drain import Drain, current_drain
+from intercode.models.drain import RunInterruptState, current_drain
 
 LONGEST_WAIT = 60.0
 """Maximum wait in seconds before a retry, if the server's response states no wait."""
@@ -128,7 +128,9 @@ class RateLimit:
         """Return a queue position, which a call keeps for all its tries."""
         return next(self._tickets)
 
-    def acquire(self, tokens: int, ticket: int | None = None, drain: Drain | None = None) -> float:
+    def acquire(
+        self, tokens: int, ticket: int | None = None, drain: RunInterruptState | None = None
+    ) -> float:
         """Wait until a call may start; the caller ends the call with `release` or `refuse`.
 
         Args:
@@ -273,7 +275,7 @@ class Budget:
     def __repr__(self) -> str:
         return f"Budget(max_cost={self.max_cost}, max_tokens={self.max_tokens})"
 
-    def reserve(self, tokens: int, cost: float) -> Hold:
+    def reserve(self, tokens: int, cost: float) -> BudgetReservation:
         """Reserve the maximum usage of a call.
 
         The method waits while running calls may still free enough of the budget. After the call,
@@ -295,7 +297,7 @@ class Budget:
                     raise BudgetError(self._refusal(tokens, cost))
                 if self._fits(tokens, cost, self._reservations):
                     self._reservations.add(cost, tokens)
-                    return Hold(self, tokens, cost)
+                    return BudgetReservation(self, tokens, cost)
                 self._condition.wait()
 
     def _fits(self, tokens: int, cost: float, reservations: SpendingAmounts) -> bool:
@@ -327,7 +329,11 @@ class Budget:
         )
 
     def _end(
-        self, reservation: Hold, target: SpendingAmounts | None, cost: float, tokens: int
+        self,
+        reservation: BudgetReservation,
+        target: SpendingAmounts | None,
+        cost: float,
+        tokens: int,
     ) -> None:
         with self._condition:
             self._reservations.add(-reservation.cost, -reservation.tokens)
@@ -337,7 +343,7 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class BudgetReservation:
     """A reservation of a budget for one running call, in tokens and US dollars."""
 
     budget: Budget

@@ -52,8 +52,8 @@ _MOST_OBJECTS = 1000
 each attempt costs time."""
 
 
-class _OpenAI:
-    """The common base of `ChatClient` and `CompletionsClient`, with the connection.
+class _OpenAIClient:
+    """The common base of `ChatCompletionsClient` and `CompletionsClient`, with the connection.
 
     Args:
         model: The model's name on the server.
@@ -93,7 +93,7 @@ class _OpenAI:
             return self._errors.read(response.http_response.content)
 
 
-class ChatClient(_OpenAI):
+class ChatCompletionsClient(_OpenAIClient):
     """The client of the protocol ``chat/completions``.
 
     Args:
@@ -122,7 +122,7 @@ class ChatClient(_OpenAI):
         return decode_chat(response_body, request.tools)
 
 
-class CompletionsClient(_OpenAI):
+class CompletionsClient(_OpenAIClient):
     """The client of the protocol ``completions``, for models without a chat template."""
 
     path = "completions"
@@ -133,7 +133,7 @@ class CompletionsClient(_OpenAI):
         return decode_completion(self._post(create, encode_completion(request), "prompt"))
 
 
-def openai(model: str, *, base_url: str | None, timeout: float) -> ChatClient:
+def openai(model: str, *, base_url: str | None, timeout: float) -> ChatCompletionsClient:
     """Return the client of OpenAI, or of a compatible server.
 
     Args:
@@ -145,7 +145,7 @@ def openai(model: str, *, base_url: str | None, timeout: float) -> ChatClient:
         UsageError: The SDK or the key is missing, or the key or the URL is malformed.
     """
     url, key = _locate(f"openai/{model}", base_url)
-    return ChatClient(model, url, key, timeout, CHAT.limit[0])
+    return ChatCompletionsClient(model, url, key, timeout, CHAT.limit[0])
 
 
 def openai_completions(model: str, *, base_url: str | None, timeout: float) -> CompletionsClient:
@@ -155,24 +155,24 @@ def openai_completions(model: str, *, base_url: str | None, timeout: float) -> C
     return CompletionsClient(model, url, key, timeout)
 
 
-def compatible(model: str, *, base_url: str | None, timeout: float) -> ChatClient:
+def compatible(model: str, *, base_url: str | None, timeout: float) -> ChatCompletionsClient:
     """Return the client of any server with OpenAI's protocol; `base_url` is required."""
-    return ChatClient(model, *_locate(f"openai-compatible/{model}", base_url), timeout)
+    return ChatCompletionsClient(model, *_locate(f"openai-compatible/{model}", base_url), timeout)
 
 
-def vllm(model: str, *, base_url: str | None, timeout: float) -> ChatClient:
+def vllm(model: str, *, base_url: str | None, timeout: float) -> ChatCompletionsClient:
     """Return the client of a vLLM server; without a URL, of the server on this machine."""
-    return ChatClient(model, *_locate(f"vllm/{model}", base_url), timeout)
+    return ChatCompletionsClient(model, *_locate(f"vllm/{model}", base_url), timeout)
 
 
-def ollama(model: str, *, base_url: str | None, timeout: float) -> ChatClient:
+def ollama(model: str, *, base_url: str | None, timeout: float) -> ChatCompletionsClient:
     """Return the client of an Ollama server; without a URL, of the server on this machine."""
-    return ChatClient(model, *_locate(f"ollama/{model}", base_url), timeout)
+    return ChatCompletionsClient(model, *_locate(f"ollama/{model}", base_url), timeout)
 
 
-def llama_cpp(model: str, *, base_url: str | None, timeout: float) -> ChatClient:
+def llama_cpp(model: str, *, base_url: str | None, timeout: float) -> ChatCompletionsClient:
     """Return the client of a llama.cpp server; without a URL, of the server on this machine."""
-    return ChatClient(model, *_locate(f"llama.cpp/{model}", base_url), timeout)
+    return ChatCompletionsClient(model, *_locate(f"llama.cpp/{model}", base_url), timeout)
 
 
 def _locate(name: str, base_url: str | None, provider: str = "") -> tuple[str, str]:

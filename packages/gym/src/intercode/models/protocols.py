@@ -20,7 +20,7 @@ def _words(text: str) -> frozenset[str]:
 
 
 @dataclass(frozen=True)
-class ProtocolTable:
+class ModelApiFields:
     """The fields and types of one protocol.
 
     Attributes:
@@ -55,7 +55,7 @@ class ProtocolTable:
     unsupported_parts: frozenset[str]
 
 
-CHAT = ProtocolTable(
+CHAT = ModelApiFields(
     path="/v1/chat/completions",
     dialogue=("messages",),
     limit=("max_completion_tokens", "max_tokens"),
@@ -82,7 +82,7 @@ CHAT = ProtocolTable(
     unsupported_parts=_words("file input_audio"),
 )
 
-RESPONSES = ProtocolTable(
+RESPONSES = ModelApiFields(
     path="/v1/responses",
     dialogue=("input", "instructions"),
     limit=("max_output_tokens",),
@@ -123,7 +123,7 @@ RESPONSES = ProtocolTable(
     ),
 )
 
-MESSAGES = ProtocolTable(
+MESSAGES = ModelApiFields(
     path="/v1/messages",
     dialogue=("messages", "system"),
     limit=("max_tokens",),
@@ -154,7 +154,7 @@ MESSAGES = ProtocolTable(
     ),
 )
 
-TABLES: dict[Name, ProtocolTable] = {"chat": CHAT, "responses": RESPONSES, "messages": MESSAGES}
+TABLES: dict[Name, ModelApiFields] = {"chat": CHAT, "responses": RESPONSES, "messages": MESSAGES}
 COUNT = "/v1/messages/count_tokens"
 MODELS = "/v1/models"
 

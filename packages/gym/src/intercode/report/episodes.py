@@ -26,7 +26,7 @@ _SEPARATE_FIELDS = ("model", "search", "tags", "earlier", "judge")
 them separately, or they may quote gold."""
 
 
-class Row(NamedTuple):
+class EpisodeRow(NamedTuple):
     """The facts of an episode by which the viewer's lists show, sort and filter episodes."""
 
     run: int
@@ -57,7 +57,7 @@ class Row(NamedTuple):
     """The id of the episode from which this episode was forked; None: not forked."""
 
 
-def make_row(run: int, episode: Episode, outcome: Outcome) -> Row:
+def make_row(run: int, episode: Episode, outcome: Outcome) -> EpisodeRow:
     """Return the row of an episode.
 
     Args:
@@ -68,7 +68,7 @@ def make_row(run: int, episode: Episode, outcome: Outcome) -> Row:
     tokens = None
     if outcome.tokens_in is not None and outcome.tokens_out is not None:
         tokens = outcome.tokens_in + outcome.tokens_out
-    return Row(
+    return EpisodeRow(
         run=run,
         id=episode.id,
         task=episode.task_id,
@@ -90,13 +90,13 @@ def make_row(run: int, episode: Episode, outcome: Outcome) -> Row:
     )
 
 
-def columns(rows: Sequence[Row]) -> dict[str, list[Any]]:
+def columns(rows: Sequence[EpisodeRow]) -> dict[str, list[Any]]:
     """Return the values of rows by column. As JSON, this form is shorter than a list of rows.
 
     Returns:
         Name of a column → its value in each row.
     """
-    return {name: [getattr(row, name) for row in rows] for name in Row._fields}
+    return {name: [getattr(row, name) for row in rows] for name in EpisodeRow._fields}
 
 
 def make_body(episode: Episode, *, hide_gold: bool = False, shown_gold: bool = False) -> Any:

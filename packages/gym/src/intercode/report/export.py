@@ -14,7 +14,7 @@ from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 from intercode.agents.transcripts import as_plain_messages
-from intercode.dialogues import Call, RecordedDialogue, agent_talk
+from intercode.dialogues import RecordedDialogue, RecordedModelCall, agent_talk
 from intercode.envs.traits import check_imported, find_max_turns, find_traits
 from intercode.episode import Episode
 from intercode.errors import RecordWriteError, UsageError
@@ -213,7 +213,7 @@ def token_rows(episode: Episode) -> Iterator[dict[str, Any]]:
         yield escape_values({name: row[name] for name in TOKEN_COLUMNS})
 
 
-def _sequences(calls: Iterable[Call]) -> list[dict[str, Any]]:
+def _sequences(calls: Iterable[RecordedModelCall]) -> list[dict[str, Any]]:
     sequences: list[dict[str, Any]] = []
     for call in calls:
         prompt, ids = call["prompt_token_ids"], call["token_ids"]

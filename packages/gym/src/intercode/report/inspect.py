@@ -26,7 +26,7 @@ from intercode.evaluate.statistics import clustered_error
 from intercode.evaluate.summary import Statistics, by_attempts, summarize
 from intercode.records import Outcome, ending_action
 from intercode.report.export import escape_values
-from intercode.report.runs import Coverage, compute_coverage, find_judge, rate_name
+from intercode.report.runs import DatasetCoverage, compute_coverage, find_judge, rate_name
 from intercode_sandbox.host_files import sha256
 
 VERSION = 2
@@ -142,7 +142,7 @@ def _head(
     )
 
 
-def _status(session: Mapping[str, Any], coverage: Coverage) -> str:
+def _status(session: Mapping[str, Any], coverage: DatasetCoverage) -> str:
     """Return the status of the run in Inspect's words.
 
     The status is never "error": an error of an episode is part of the log, and the run goes on.
@@ -153,7 +153,7 @@ def _status(session: Mapping[str, Any], coverage: Coverage) -> str:
 
 
 def _spec(
-    manifest: Mapping[str, Any], eval_id: str, coverage: Coverage, outcomes: list[Outcome]
+    manifest: Mapping[str, Any], eval_id: str, coverage: DatasetCoverage, outcomes: list[Outcome]
 ) -> dict[str, Any]:
     dataset, env, session = manifest["dataset"], manifest["env"], manifest["sessions"][-1]
     settings = session.get("settings", {})
@@ -220,7 +220,7 @@ def _sampling(manifest: Mapping[str, Any]) -> dict[str, Any]:
     return _drop_unknown(stop_seqs=stop, **{name: settings.get(name) for name in names})
 
 
-def _results(outcomes: list[Outcome], coverage: Coverage, rate: str) -> dict[str, Any]:
+def _results(outcomes: list[Outcome], coverage: DatasetCoverage, rate: str) -> dict[str, Any]:
     statistics = summarize(outcomes)
     attempts = by_attempts(outcomes)
     scored_outcomes = [outcome for outcome in outcomes if not outcome.failed]

@@ -25,10 +25,10 @@ from intercode.records import (
     read_manifest,
     record_line,
 )
-from intercode.redaction import Redactor
-from intercode.report.episodes import Row, iterate_texts, make_body, make_row
+from intercode.redaction import SecretRedactor
+from intercode.report.episodes import EpisodeRow, iterate_texts, make_body, make_row
 from intercode.report.overview import overview
-from intercode.report.runs import Run, distinguish_runs, make_run
+from intercode.report.runs import RecordedRun, distinguish_runs, make_run
 
 _BATCH = 500
 """The maximum number of episodes that `RunLibrary.refresh` reads before it releases the lock."""
@@ -39,7 +39,7 @@ _MIN_SECONDS = 1.0
 
 
 @dataclass(slots=True)
-class _Folder:
+class _LiveRunFolder:
     """A run's folder, and how far its ``episodes.jsonl`` has been read."""
 
     path: Path
@@ -55,7 +55,7 @@ class _Folder:
     """The error because of which no more episodes are read; empty without an error."""
 
 
-class RunLibrary:
+class ViewerRuns:
     """The runs that the viewer shows, including unfinished runs. Any thread may call the methods.
 
     The list `rows` has a row for each recorded episode. If an episode is recorded again, its last
@@ -71,12 +71,12 @@ class RunLibrary:
     """
 
     def __init__(self, paths: Sequence[Path], *, hide_gold: bool = False) -> None:
-        self.rows: list[Row] = []
+        self.rows: list[EpisodeRow] = []
         self.generation = 0
         self._paths, self._hide_gold = paths, hide_gold
-        self._redactor = Redactor()
+        self._redactor = SecretRedactor()
         self._lock = threading.Lock()
-        self._folders: list[_Folder] = []
+        self._folders: list[_LiveRunFolder] = []
         self._offsets: list[int] = []
         self._damage_by_path: dict[Path, str] = {}
         self._change_count = 0
@@ -161,7 +161,7 @@ class RunLibrary:
     def runs(self) -> list[dict[str, str]]:
         """Return the facts of each run that the viewer needs to list the run's episodes."""
         with self._lock:
-            runs = [Run(folder.path, folder.manifest, [], "") for folder in self._folders]
+            runs = [RecordedRun(folder.path, folder.manifest, [], "") for folder in self._folders]
             labels = [make_run(run.folder, run.manifest, []).label for run in runs]
         return [
             {
@@ -175,17 +175,17 @@ class RunLibrary:
             for run, named_run, label in zip(runs, distinguish_runs(runs), labels, strict=True)
         ]
 
-    def _line(self, row: Row, offset: int) -> bytes:
+    def _line(self, row: EpisodeRow, offset: int) -> bytes:
         with open_record(self._folders[row.run].path / EPISODES) as file:
             file.seek(offset)
             return record_line(file)
 
-    def _body(self, row: Row, line: bytes) -> Any:
+    def _body(self, row: EpisodeRow, line: bytes) -> Any:
         episode = self._redactor.episode(Episode.from_json(line))
         shown_gold = bool(self._folders[row.run].manifest.get("needs_gold"))
         return make_body(episode, hide_gold=self._hide_gold, shown_gold=shown_gold)
 
-    def _has_words(self, row: Row, line: bytes, words: str) -> bool:
+    def _has_words(self, row: EpisodeRow, line: bytes, words: str) -> bool:
         try:
             body = self._body(row, line)
         except RecordError:  # the file was replaced, so no line begins at the offset
@@ -208,7 +208,7 @@ class RunLibrary:
                     continue
                 self._learn(path, stamp, folder)
 
-    def _learn(self, path: Path, stamp: tuple[int, int], folder: _Folder | None) -> None:
+    def _learn(self, path: Path, stamp: tuple[int, int], folder: _LiveRunFolder | None) -> None:
         """Read the ``run.json`` of a run.
 
         If the file is damaged, the report has a warning, and the other runs are still shown.
@@ -227,11 +227,11 @@ class RunLibrary:
         self._damage_by_path.pop(path, None)
         self._change_count += 1
         if folder is None:
-            self._folders.append(_Folder(path, manifest, stamp))
+            self._folders.append(_LiveRunFolder(path, manifest, stamp))
         else:
             folder.manifest, folder.stamp = manifest, stamp
 
-    def _read(self, run_number: int, folder: _Folder, limit: int) -> int:
+    def _read(self, run_number: int, folder: _LiveRunFolder, limit: int) -> int:
         """Read the new episodes of a run, at most `limit`, and return their number."""
         path = folder.path / EPISODES
         try:
@@ -267,7 +267,7 @@ class RunLibrary:
                 count += 1
         return count
 
-    def _add(self, run_number: int, folder: _Folder, episode: Episode) -> None:
+    def _add(self, run_number: int, folder: _LiveRunFolder, episode: Episode) -> None:
         outcome = Outcome.from_episode(episode)
         folder.outcomes.pop(episode_key(episode), None)
         folder.outcomes[episode_key(episode)] = outcome

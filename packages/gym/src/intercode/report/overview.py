@@ -14,11 +14,11 @@ from urllib.parse import urlencode
 
 from intercode import __version__
 from intercode.evaluate.summary import by_turn, summarize
-from intercode.report.runs import Run
+from intercode.report.runs import RecordedRun
 from intercode.report.tables import (
     Link,
+    ReportTable,
     Row,
-    Table,
     error_tables,
     run_tables,
     settings_table,
@@ -26,7 +26,7 @@ from intercode.report.tables import (
 )
 from intercode.report.verdict import (
     BaselineComparison,
-    Verdict,
+    RunVerdict,
     compare_with_baselines,
     facts,
     title,
@@ -53,7 +53,7 @@ table is a link to these episodes."""
 
 
 def overview(
-    runs: Sequence[Run], comparisons: Sequence[BaselineComparison] | None = None
+    runs: Sequence[RecordedRun], comparisons: Sequence[BaselineComparison] | None = None
 ) -> dict[str, Any]:
     """Return the viewer's report on some runs: verdicts, tables, curves, comparisons.
 
@@ -90,7 +90,7 @@ def overview(
     }
 
 
-def run_facts(run: Run) -> dict[str, Any]:
+def run_facts(run: RecordedRun) -> dict[str, Any]:
     """Return the facts of a run by which the viewer's lists show, sort and filter runs."""
     stats, coverage = summarize(run.outcomes), run.coverage
     tokens = (stats.tokens_in, stats.tokens_out)
@@ -117,7 +117,7 @@ def run_facts(run: Run) -> dict[str, Any]:
     }
 
 
-def _verdict(verdict: Verdict) -> dict[str, Any]:
+def _verdict(verdict: RunVerdict) -> dict[str, Any]:
     links = [[text, address(link)] for text, link in verdict.links]
     return {**asdict(verdict), "links": links}
 
@@ -137,11 +137,11 @@ def address(link: Link) -> str:
     return f"{view}?{urlencode(names)}"
 
 
-def _section(heading: str, tables: Sequence[Table]) -> dict[str, Any]:
+def _section(heading: str, tables: Sequence[ReportTable]) -> dict[str, Any]:
     return {"heading": heading, "tables": [_table(table) for table in tables]}
 
 
-def _table(table: Table) -> dict[str, Any]:
+def _table(table: ReportTable) -> dict[str, Any]:
     kinds = [kind for _, kind in table.columns]
     left_columns = [
         kind == "words" or column_index < table.left_count
@@ -173,7 +173,9 @@ def _tail(cell_link: str | None, interval: Any) -> list[Any]:
     return [cell_link, interval] if interval else [cell_link] if cell_link else []
 
 
-def _cell_links(table: Table, links: Link | Sequence[Link | None] | None) -> Iterator[Link | None]:
+def _cell_links(
+    table: ReportTable, links: Link | Sequence[Link | None] | None
+) -> Iterator[Link | None]:
     """Yield for each cell of a row the selection of episodes that it describes, or None.
 
     Args:
@@ -206,7 +208,7 @@ def _intervals(row: Row, kinds: Sequence[str]) -> Iterator[Any]:
         yield ((rate, *value) if kind == "interval" else value) if has_interval else None
 
 
-def _curves(runs: Sequence[Run]) -> Iterator[dict[str, Any]]:
+def _curves(runs: Sequence[RecordedRun]) -> Iterator[dict[str, Any]]:
     """Yield the curves of each environment: the success rate of each run by number of turns.
 
     An agent has the same colour in all environments.
@@ -227,7 +229,7 @@ def _curves(runs: Sequence[Run]) -> Iterator[dict[str, Any]]:
 
 
 def _pairs(
-    runs: Sequence[Run], comparisons: Sequence[BaselineComparison]
+    runs: Sequence[RecordedRun], comparisons: Sequence[BaselineComparison]
 ) -> Iterator[dict[str, Any]]:
     """Yield a comparison for each pair of comparable runs in the same environment.
 
@@ -265,7 +267,7 @@ def _pairs(
             }
 
 
-def _filter_table(table: Table, run: Run) -> Table:
+def _filter_table(table: ReportTable, run: RecordedRun) -> ReportTable:
     """Return a table of comparisons without the rows about other runs than `run`."""
     entries = []
     for row, links in zip(table.rows, table.links, strict=True):

@@ -26,9 +26,9 @@ from intercode import __version__
 from intercode.episode import Episode
 from intercode.errors import RecordWriteError
 from intercode.records import Key, Outcome, episode_key
-from intercode.report.episodes import Row, columns, make_body, make_row
+from intercode.report.episodes import EpisodeRow, columns, make_body, make_row
 from intercode.report.overview import overview
-from intercode.report.runs import Run
+from intercode.report.runs import RecordedRun
 from intercode.report.text import escape_unprintable
 from intercode.report.verdict import BaselineComparison
 from intercode_sandbox.host_files import write_atomically
@@ -43,7 +43,7 @@ MODULES = (
 is loaded, it may use only earlier modules; its functions may also call later modules."""
 
 
-class Episodes:
+class CompressedEpisodes:
     """The episodes of a page, compressed in chunks of a hundred.
 
     The browser expands a chunk when it shows one of its episodes. Therefore neither this program
@@ -58,7 +58,7 @@ class Episodes:
         self._hide_gold, self._shown_gold = hide_gold, {*shown_gold}
         self._chunks: list[str] = []
         self._open_episodes: list[Any] = []
-        self._rows: dict[tuple[int, Key], tuple[int, Row]] = {}
+        self._rows: dict[tuple[int, Key], tuple[int, EpisodeRow]] = {}
 
     def add(self, run: int, episode: Episode) -> None:
         """Add an episode of a run, or replace the episode if it was recorded before.
@@ -94,8 +94,8 @@ class Episodes:
 
 def write_page(
     path: Path,
-    runs: Sequence[Run],
-    episodes: Episodes,
+    runs: Sequence[RecordedRun],
+    episodes: CompressedEpisodes,
     comparisons: Sequence[BaselineComparison] | None = None,
 ) -> None:
     """Write a page that needs neither a network nor other files.

@@ -48,7 +48,7 @@ _BATCH_SIZE = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class SymbolicLink:
     """A symbolic link."""
 
     path: str
@@ -70,7 +70,7 @@ class Link:
 
 def resolve_links(
     sandbox: SandboxBackend, paths: Sequence[str], env: Mapping[str, str]
-) -> list[Link] | None:
+) -> list[SymbolicLink] | None:
     """Resolve symbolic links of a sandbox.
 
     The result is None if the image's tools cannot resolve the links, or if a path is not a link.
@@ -94,7 +94,7 @@ def resolve_links(
     count = len(paths)
     result_columns = (fields[:count], fields[count : 2 * count], fields[2 * count :])
     return [
-        Link(path, target, end, status == "0")
+        SymbolicLink(path, target, end, status == "0")
         for path, target, end, status in zip(paths, *result_columns, strict=True)
     ]
 

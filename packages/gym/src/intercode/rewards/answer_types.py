@@ -31,10 +31,10 @@ from typing import Any
 
 from intercode.episode import Episode
 from intercode.errors import TaskError
-from intercode.rewards.answer_parsing import READINGS, Form, ParsedColumn, collapse_blanks
+from intercode.rewards.answer_parsing import READINGS, AnswerForm, ParsedColumn, collapse_blanks
 from intercode.rewards.digest_archive import KINDS
 from intercode.rewards.error_messages import drop_complaints, is_message
-from intercode.rewards.quantities import Question
+from intercode.rewards.quantities import QuestionWords
 from intercode.task import Task
 
 TYPES = ("state", "number", "yes-no", "path", "paths", "lines", "table", "text")
@@ -50,7 +50,7 @@ _PIPE_CHECKSUM = re.compile(r"([0-9a-f]{32,128})\s+(?:-|/dev/(?:stdin|fd/\d+))")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerType(Form):
+class AnswerType(AnswerForm):
     """The type of an answer, and the properties that count in the comparison."""
 
     VERSION = 1
@@ -74,7 +74,7 @@ class AnswerType(Form):
             return None
         fields = {"type": specification} if isinstance(specification, str) else specification
         try:
-            return cls._read(dict(fields), Question.parse(task.query))
+            return cls._read(dict(fields), QuestionWords.parse(task.query))
         except (TypeError, ValueError, KeyError) as error:
             raise TaskError(
                 f"task {task.task_id!r}: 'metadata.answer': {error}; it must be one of "
@@ -83,7 +83,7 @@ class AnswerType(Form):
             ) from None
 
     @classmethod
-    def _read(cls, fields: dict[str, Any], question: Question) -> AnswerType:
+    def _read(cls, fields: dict[str, Any], question: QuestionWords) -> AnswerType:
         columns = tuple(
             ParsedColumn(entry["name"], entry["type"]) for entry in fields.pop("columns", ())
         )

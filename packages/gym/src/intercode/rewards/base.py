@@ -19,7 +19,7 @@ from intercode_sandbox.base import (
     SandboxBackend,
     Snapshot,
     SupportsFork,
-    SupportsPrivacy,
+    SupportsPrivateExec,
 )
 from intercode_sandbox.network import Network
 
@@ -72,7 +72,7 @@ def quiesce_sandbox(
             privacy. A sandbox that was started without privacy is copied.
     """
     limits = replace(sandbox.limits, private=True) if private else sandbox.limits
-    is_fit = limits == sandbox.limits or not isinstance(sandbox, SupportsPrivacy)
+    is_fit = limits == sandbox.limits or not isinstance(sandbox, SupportsPrivateExec)
     if episode.status != "running":
         sandbox.kill()
         on_quiet()

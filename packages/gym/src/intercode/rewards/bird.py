@@ -20,11 +20,17 @@ from collections.abc import Hashable, Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
-from intercode.databases.base import DatabaseSession, Failure, Row
+from intercode.databases.base import DatabaseSession, Row, StatementFailure
 from intercode.episode import Episode, Score
 from intercode.errors import RewardError
 from intercode.rewards.gold import GoldCache
-from intercode.rewards.sql_run import AnswerResult, Databases, SqlGrader, golds, last_answer
+from intercode.rewards.sql_run import (
+    AgentAnswerResult,
+    SqlGrader,
+    TaskDatabases,
+    golds,
+    last_answer,
+)
 from intercode.task import Task
 
 ITERATIONS = 100
@@ -102,7 +108,7 @@ class ExReward:
     VERSION = 1
     """The version of the scores: raise the number when any score can differ."""
 
-    def __init__(self, databases: Databases, cache: GoldCache | None = None) -> None:
+    def __init__(self, databases: TaskDatabases, cache: GoldCache | None = None) -> None:
         self._grader = SqlGrader(databases, cache)
 
     def __call__(self, task: Task, episode: Episode, session: DatabaseSession) -> Score:
@@ -118,7 +124,7 @@ class ExReward:
     def _scores(self, task: Task, episode: Episode) -> Iterator[Score]:
         sql = last_answer(episode)
         source = self._grader.databases.source(task)
-        answer = AnswerResult(None) if sql is None else self._grader.answer(task, sql, source)
+        answer = AgentAnswerResult(None) if sql is None else self._grader.answer(task, sql, source)
         for gold in golds(task):
             gold_rows = self._grader.gold(task, gold, source).result.rows
             if sql is None or answer.result is None or not answer.result.complete:
@@ -172,7 +178,7 @@ class RVesReward(ExReward):
 
     def __init__(
         self,
-        databases: Databases,
+        databases: TaskDatabases,
         cache: GoldCache | None = None,
         *,
         iterations: int = ITERATIONS,
@@ -199,16 +205,16 @@ class RVesReward(ExReward):
 
     def _ratio(self, task: Task, sql: str, gold: str) -> float:
         answer_time = self._seconds(task, sql)
-        if isinstance(answer_time, Failure):
+        if isinstance(answer_time, StatementFailure):
             raise _AnswerFailedError(f"the answer failed when timed: {answer_time.message}")
         gold_time = self._seconds(task, gold)
-        if isinstance(gold_time, Failure):
+        if isinstance(gold_time, StatementFailure):
             raise RewardError(
                 f"task {task.task_id!r}: failed when timed: {gold_time.message}: {gold}"
             )
         return gold_time / answer_time
 
-    def _seconds(self, task: Task, sql: str) -> float | Failure:
+    def _seconds(self, task: Task, sql: str) -> float | StatementFailure:
         databases = self._grader.databases
         with closing(databases.open(task, "grader")) as session:
             start_time = time.perf_counter()

@@ -29,8 +29,8 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
-from intercode.databases.convert.schema import Column, ForeignKey, TableSchema, read_schema
-from intercode.rewards.sql_conditions import Lookup, QueryConditions
+from intercode.databases.convert.schema import ColumnSchema, ForeignKey, TableSchema, read_schema
+from intercode.rewards.sql_conditions import QueryConditions, RowLookup
 from intercode.sql_identifiers import quote_identifier
 
 VERSION = 13
@@ -245,7 +245,7 @@ class _DatabaseMutator:
             return [row for (row,) in self._connection.execute(sql, values)]
         return []
 
-    def _is_distinct(self, table: TableSchema, lookup: Lookup) -> bool:
+    def _is_distinct(self, table: TableSchema, lookup: RowLookup) -> bool:
         """Return whether a lookup compares a single column, whose values all differ."""
         if len(lookup.comparisons) > 1:
             return False
@@ -290,7 +290,7 @@ class _DatabaseMutator:
             )
         }
 
-    def _is_taken(self, table: TableSchema, column: Column, value: Any) -> bool:
+    def _is_taken(self, table: TableSchema, column: ColumnSchema, value: Any) -> bool:
         """Return whether a value is in a column already and must stay unique there."""
         must_be_unique = column.name in self._names[table.name] or any(
             lookup is table
@@ -300,14 +300,14 @@ class _DatabaseMutator:
         )
         return must_be_unique and self._count(table, column, value) == 1
 
-    def _count(self, table: TableSchema, column: Column, value: Any) -> int:
+    def _count(self, table: TableSchema, column: ColumnSchema, value: Any) -> int:
         """Count the rows with a value in a column, regardless of case."""
         match_condition = f"{quote_identifier(column.name)} = ? COLLATE NOCASE"
         sql = f"SELECT COUNT(*) FROM {quote_identifier(table.name)} WHERE {match_condition}"
         count: int = self._connection.execute(sql, (value,)).fetchone()[0]
         return count
 
-    def _accepted_values(self, table: TableSchema, column: Column) -> list[Any]:
+    def _accepted_values(self, table: TableSchema, column: ColumnSchema) -> list[Any]:
         """List the values that the conditions of the query accept in a column."""
         return [
             fitted_value
@@ -370,7 +370,7 @@ class _DatabaseMutator:
         parameters = [new_values[name] for name in columns if name in new_values]
         self._run(sql + origin, *parameters, *([] if row is None else [row]))
 
-    def _plant_values(self, table: TableSchema, columns: Sequence[Column]) -> dict[str, Any]:
+    def _plant_values(self, table: TableSchema, columns: Sequence[ColumnSchema]) -> dict[str, Any]:
         """Choose values that the query's conditions accept, for a random part of the columns."""
         planted_values = {}
         for column in columns:
@@ -381,7 +381,7 @@ class _DatabaseMutator:
                 self._adopt(table, column, planted_values[column.name])
         return planted_values
 
-    def _adopt(self, table: TableSchema, column: Column, value: Any) -> None:
+    def _adopt(self, table: TableSchema, column: ColumnSchema, value: Any) -> None:
         """Insert the row that a foreign key refers to, if a planted value is such a key."""
         for key in table.foreign_keys:
             parent = self._tables.get(key.table.lower())
@@ -405,7 +405,7 @@ class _DatabaseMutator:
         key_values = self._random.choice(key_rows) if key_rows else (None,) * len(key.columns)
         return dict(zip(key.columns, key_values, strict=True))
 
-    def _fresh_value(self, table: TableSchema, column: Column) -> Any:
+    def _fresh_value(self, table: TableSchema, column: ColumnSchema) -> Any:
         """Return a value of the column's kind, new to the column if possible."""
         name = quote_identifier(column.name)
         sql = f"SELECT MAX({name}), COUNT(*) FROM {quote_identifier(table.name)}"
@@ -418,7 +418,7 @@ class _DatabaseMutator:
             return (day + timedelta(days=1)).isoformat() + (max_value[10:] if max_value else "")
         return max_value + 1 if isinstance(max_value, (int, float)) else self._random_value(column)
 
-    def _random_value(self, column: Column) -> Any:
+    def _random_value(self, column: ColumnSchema) -> Any:
         """Return a random value of the column's kind."""
         digit = self._random.randrange(1, 6)
         kind = column.type.kind
@@ -457,7 +457,7 @@ def _unique_columns(table: TableSchema) -> set[str]:
     return {*table.primary_key, *(name for names in table.uniques for name in names)}
 
 
-def _fit_value(value: Any, column: Column) -> Any:
+def _fit_value(value: Any, column: ColumnSchema) -> Any:
     """Return the value converted to the column's kind; None if no conversion is possible."""
     if column.type.is_text:
         return str(value)
@@ -477,7 +477,7 @@ def _fit_value(value: Any, column: Column) -> Any:
     return None
 
 
-def _lookup_conditions(table: TableSchema, lookup: Lookup) -> Iterator[tuple[str, list[Any]]]:
+def _lookup_conditions(table: TableSchema, lookup: RowLookup) -> Iterator[tuple[str, list[Any]]]:
     """Yield a WHERE clause for a lookup, with its values: exact, and regardless of case.
 
     No clause is yielded if the lookup does not fit the table: its name, columns and their types.

@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection
 from posixpath import basename, dirname, join, normpath
 
-from intercode.rewards.aliases import TEMPORARY_FOLDERS, Link, is_within, is_within_any
+from intercode.rewards.aliases import TEMPORARY_FOLDERS, SymbolicLink, is_within, is_within_any
 from intercode.task import Task
 from intercode_sandbox.base import SandboxBackend
 
@@ -73,7 +73,7 @@ def is_named(path: str, names: Collection[str]) -> bool:
     return any(path.startswith(name) or is_within(name, path) for name in names)
 
 
-def is_link_requested(task: Task, link: Link) -> bool:
+def is_link_requested(task: Task, link: SymbolicLink) -> bool:
     """Return whether the task asks for a link.
 
     Either the verification tests links in general, or a link of this name. Or the query mentions

@@ -8,8 +8,8 @@ file of the agent.
 
 A verification therefore starts with temporary folders without files of the agent
 (`temporary_paths`), and with few environment variables (`sanitise_command`). All other misleading
-traces (`Leftovers`) prove no intention. The verification must therefore also succeed in a copy in
-which these traces are undone.
+traces (`AgentLeftovers`) prove no intention. The verification must therefore also succeed in a copy
+in which these traces are undone.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from intercode.rewards import instruction_words
 from intercode.rewards.aliases import (
     PATHS_PROLOGUE,
     TEMPORARY_FOLDERS,
-    Link,
+    SymbolicLink,
     count_names,
     find_hard_links,
     is_within,
@@ -167,7 +167,7 @@ _OBJECT = re.compile(r".*/objects/(pack/|[0-9a-f]{2}/)")
 
 
 @dataclass(slots=True)
-class Leftovers:
+class AgentLeftovers:
     """Traces of an agent that may mislead a verification, and operations that undo them."""
 
     task: Task
@@ -179,7 +179,7 @@ class Leftovers:
     """The paths that are restored to their state before the agent started."""
     closed_paths: list[str]
     """Files and folders that the agent closed to reads or writes, and that are opened again."""
-    links: list[Link]
+    links: list[SymbolicLink]
     """The links that the task does not ask for, except links to a folder above themselves."""
     moved_links: dict[str, str]
     """Link → path at its end. The agent put the link in place of a former file or folder.
@@ -199,7 +199,7 @@ class Leftovers:
         agent_changes: Mapping[str, Change],
         changes: Mapping[str, Change],
         setup_changes: Mapping[str, Change],
-    ) -> Leftovers:
+    ) -> AgentLeftovers:
         """Find the traces of the agent in a sandbox.
 
         Args:
@@ -332,7 +332,7 @@ class Leftovers:
 
 
 def _suspect_links(
-    task: Task, links: Collection[Link], setup_changes: Mapping[str, Change]
+    task: Task, links: Collection[SymbolicLink], setup_changes: Mapping[str, Change]
 ) -> Iterator[str]:
     """Yield the links that lead to volatile folders, to no file, or to the task's own files.
 

@@ -125,7 +125,7 @@ class Quantity:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class QuestionWords:
     """The words of a task's question that an answer may repeat."""
 
     words: frozenset[str] = frozenset()
@@ -136,7 +136,7 @@ class Question:
     """The folders that the question names, each as an absolute path; ``a/b`` counts as ``/a/b``."""
 
     @classmethod
-    def parse(cls, text: str) -> Question:
+    def parse(cls, text: str) -> QuestionWords:
         """Parse the text of a question."""
         question_tokens = [*tokens(text)]
         words = {word.casefold() for word in question_tokens if any(map(str.isalpha, word))}
@@ -201,7 +201,7 @@ def _parse_unit(word: str) -> str:
     return _UNITS.get(word.casefold(), "") if len(word) > 1 or word == "%" else ""
 
 
-def parse_quantity(lines: Sequence[str], question: Question) -> Quantity | None:
+def parse_quantity(lines: Sequence[str], question: QuestionWords) -> Quantity | None:
     """Return the only number of a short output whose other words are permitted; None otherwise."""
     if len(lines) > _LINES or sum(map(len, lines)) > _CHARACTERS:
         return None
@@ -222,7 +222,7 @@ def parse_quantity(lines: Sequence[str], question: Question) -> Quantity | None:
     return Quantity(quantity.digits, "".join(units)) if len(units) < 2 else None
 
 
-def parse_choice(lines: Sequence[str], question: Question) -> bool | None:
+def parse_choice(lines: Sequence[str], question: QuestionWords) -> bool | None:
     """Return the choice of a line that begins or ends with yes or no (True: yes); None: neither.
 
     A bare 0 or 1 is neither: the digit has opposite meanings as a truth value and as an exit code.

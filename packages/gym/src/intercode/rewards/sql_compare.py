@@ -61,7 +61,7 @@ class TiedRows:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class ResultComparison:
     """The outcome of a comparison of two results."""
 
     equal: bool
@@ -88,7 +88,7 @@ def compare(
     permute_columns: bool = False,
     candidate_orders: Sequence[Order] | None = None,
     extra_columns: Sequence[int] = (),
-) -> Comparison:
+) -> ResultComparison:
     """Compare an answer with gold. A result that was cut at a limit equals no other result.
 
     Args:
@@ -106,9 +106,11 @@ def compare(
     elif extra_columns and len(gold.columns) == len(answer.columns) - 1:
         bases = [own_order[:index] + own_order[index + 1 :] for index in extra_columns]
     else:
-        return Comparison(False, 0.0, f"{_column_count_text(answer)}, not {len(gold.columns)}")
+        return ResultComparison(
+            False, 0.0, f"{_column_count_text(answer)}, not {len(gold.columns)}"
+        )
     groups = groups if ordered else None
-    best: Comparison | None = None
+    best: ResultComparison | None = None
     equal_orders: list[Order] = []
     for order in dict.fromkeys(
         _candidate_orders(gold, answer, bases, permute_columns, candidate_orders)
@@ -255,7 +257,7 @@ def _hashable(value: Value) -> Hashable:
 
 def _compare(
     gold: StatementResult, answer: StatementResult, ordered: bool, groups: Sequence[TiedRows] | None
-) -> Comparison:
+) -> ResultComparison:
     group_rows = [row for group in groups or () for row in group.rows]
     gold_keys, answer_keys, group_keys = keys(gold.rows, answer.rows, group_rows)
     missing_rows, extra_rows = Counter(gold_keys), Counter(answer_keys)
@@ -276,8 +278,8 @@ def _compare(
     else:
         is_equal = is_complete and not missing_rows and not extra_rows
     if is_equal:
-        return Comparison(True, 1.0)
-    return Comparison(
+        return ResultComparison(True, 1.0)
+    return ResultComparison(
         False,
         overlap,
         _reason(missing_rows.total(), extra_rows.total() + dropped_count, is_complete),

@@ -20,8 +20,8 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from intercode.databases.base import DatabaseSession, TableState, Trigger, Value
-from intercode.databases.source import Source
+from intercode.databases.base import DatabaseSession, DatabaseTrigger, TableState, Value
+from intercode.databases.source import DatabaseSource
 from intercode.errors import OutputLimitError, RewardError, TaskError
 from intercode.rewards.sql_conditions import QueryConditions, collect_conditions
 from intercode.rewards.sql_gold import DIALECTS, parse_statements
@@ -38,7 +38,7 @@ _MAX_ASSIGNMENTS = 600
 
 
 def program_differences(
-    grader: SqlGrader, task: Task, gold: str, source: Source, agent: State
+    grader: SqlGrader, task: Task, gold: str, source: DatabaseSource, agent: State
 ) -> dict[str, str]:
     """Return the tables and views that differ from gold's in the effect of a program or a check.
 
@@ -89,11 +89,13 @@ def _program_texts(table: TableState) -> list[str]:
     return view + sorted(normalise_sql(_trigger_text(trigger)) for trigger in table.triggers)
 
 
-def _trigger_text(trigger: Trigger) -> str:
+def _trigger_text(trigger: DatabaseTrigger) -> str:
     return f"{trigger.function};\n{trigger.definition}" if trigger.function else trigger.definition
 
 
-def _mutated_copies(grader: SqlGrader, task: Task, gold: str, source: Source) -> list[Source]:
+def _mutated_copies(
+    grader: SqlGrader, task: Task, gold: str, source: DatabaseSource
+) -> list[DatabaseSource]:
     """Return mutated copies on which gold runs; copies that change its views' rows come first."""
     dialect = grader.dialect(task)
     query_conditions = QueryConditions()
@@ -105,8 +107,8 @@ def _mutated_copies(grader: SqlGrader, task: Task, gold: str, source: Source) ->
             tuple(dict.fromkeys(query_conditions.lookups + statement_conditions.lookups)),
         )
     gold_views = _select_views(grader.change(task, gold, source).gold_state)
-    strong_copies: list[Source] = []
-    equal_copies: list[Source] = []
+    strong_copies: list[DatabaseSource] = []
+    equal_copies: list[DatabaseSource] = []
     for is_gentle, seed in product((True, False), range(TRIES)):
         copy = mutated_copy(source, query_conditions, seed, is_gentle)
         with suppress(RewardError, TaskError):
@@ -125,7 +127,12 @@ def _select_views(state: State) -> dict[str, TableState]:
 
 
 def _compare_programs(
-    grader: SqlGrader, task: Task, gold: str, source: Source, gold_state: State, agent_state: State
+    grader: SqlGrader,
+    task: Task,
+    gold: str,
+    source: DatabaseSource,
+    gold_state: State,
+    agent_state: State,
 ) -> dict[str, str]:
     """Compare the effects of gold's views and triggers with the agent's in one database.
 
@@ -158,7 +165,7 @@ def _compare_programs(
                 word.lower() for trigger_text in texts for word in re.findall(r"\w+", trigger_text)
             }
             read_tables = [peer for peer in gold_state if peer != name and peer.lower() in words]
-            probes = Probes(session, dialect, texts)
+            probes = TriggerProbes(session, dialect, texts)
             for probe in chain(*map(probes.constants, read_tables), probes.all_statements(name)):
                 outcomes = [
                     database_session.execute(probe, max_rows=0).failure
@@ -236,7 +243,7 @@ def _strip_programs(table: TableState) -> TableState:
 # -- probes ----------------------------------------------------------------------------------------
 
 
-class Probes:
+class TriggerProbes:
     """Statements that change a table, to reveal the effects of its triggers.
 
     Args:
@@ -381,7 +388,11 @@ def _check_conditions(table: TableState, dialect: str) -> list[str]:
 
 
 def _are_checks_alike(
-    grader: SqlGrader, task: Task, source: Source, table: TableState, texts: Sequence[Sequence[str]]
+    grader: SqlGrader,
+    task: Task,
+    source: DatabaseSource,
+    table: TableState,
+    texts: Sequence[Sequence[str]],
 ) -> bool:
     """Return whether two lists of checks refuse the same values, tried near their constants."""
     check_text = " ".join(text for check_texts in texts for text in check_texts)

@@ -23,7 +23,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 
-from intercode.databases.base import Constraint, TableState, Value
+from intercode.databases.base import TableConstraint, TableState, Value
 from intercode.rewards.sql_compare import comparable_values
 
 State = Mapping[str, TableState]
@@ -53,7 +53,7 @@ _HEAD = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class StateComparison:
+class DatabaseStateComparison:
     """The outcome of a comparison of an agent's change with gold's."""
 
     equal: bool
@@ -64,7 +64,7 @@ class StateComparison:
     """The reason, in words, why the states are not equal."""
 
 
-def compare_states(pristine_state: State, gold: State, agent: State) -> StateComparison:
+def compare_states(pristine_state: State, gold: State, agent: State) -> DatabaseStateComparison:
     """Compare the agent's final state with gold's; both started from the pristine state."""
     states = [_index_by_name(state) for state in (pristine_state, gold, agent)]
     states[2] = {
@@ -92,9 +92,9 @@ def compare_states(pristine_state: State, gold: State, agent: State) -> StateCom
         gold_changes.total() + agent_changes.total(),
     )
     if not wrong_names:
-        return StateComparison(True, 1.0, 1.0)
+        return DatabaseStateComparison(True, 1.0, 1.0)
     overlap = 2 * right_count / total if total else 0.0
-    return StateComparison(
+    return DatabaseStateComparison(
         False,
         overlap,
         1 - len(wrong_names) / len(changed_names),
@@ -154,7 +154,7 @@ def _drop_harmless_constraints(agent: TableState, gold: TableState) -> TableStat
     return replace(agent, constraints=tuple(retained_constraints))
 
 
-def _constraint_keys(table: TableState, *constraints: Constraint) -> set[Hashable]:
+def _constraint_keys(table: TableState, *constraints: TableConstraint) -> set[Hashable]:
     """Return constraints of a table in a form in which equivalent constraints are equal.
 
     Args:

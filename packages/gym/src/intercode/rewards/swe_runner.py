@@ -33,7 +33,7 @@ TIMEOUTS: list[bool] = []
 """An entry for each expiry of the time limit; empty if the tests ended in time."""
 
 
-class Marker:
+class NamedTestsPlugin:
     """A plugin of pytest that selects the named tests, and adds their names to the report.
 
     The plugin also reports which tests have a mark of expected failure. A test without a mark that
@@ -97,7 +97,7 @@ def run_pytest(plan: dict[str, Any]) -> bytes | None:
         arguments += ["-n", "0"]
     sys.path.insert(0, str(Path.cwd()))
     alarm(plan["seconds"])
-    code = pytest.main(arguments, plugins=[Marker(groups)])
+    code = pytest.main(arguments, plugins=[NamedTestsPlugin(groups)])
     signal.setitimer(signal.ITIMER_REAL, 0)
     if int(code) not in (0, 1, 2):
         return None
@@ -106,7 +106,7 @@ def run_pytest(plan: dict[str, Any]) -> bytes | None:
         return file.read()
 
 
-class Outcomes(unittest.TestResult):
+class UnittestOutcomes(unittest.TestResult):
     """A unittest result that records tests by id; an empty text is a pass, any other a failure."""
 
     def __init__(self) -> None:
@@ -148,7 +148,7 @@ class Outcomes(unittest.TestResult):
 
 def run_unittest(plan: dict[str, Any]) -> bytes:
     """Run unittest; return the report in JUnit XML."""
-    outcomes = Outcomes()
+    outcomes = UnittestOutcomes()
     ids_by_name: dict[str, list[str]] = {}
     suite = unittest.TestSuite()
     sys.path.insert(0, str(Path.cwd()))
@@ -174,7 +174,7 @@ def run_unittest(plan: dict[str, Any]) -> bytes:
     return to_xml(verdicts)
 
 
-def load(name: str, outcomes: Outcomes) -> list[Any]:
+def load(name: str, outcomes: UnittestOutcomes) -> list[Any]:
     """Return the tests that a name of the plan stands for.
 
     If the test's module cannot be loaded, the list is empty, and a failure is recorded.
@@ -210,7 +210,7 @@ def flatten_suite(suite: unittest.TestSuite) -> Iterator[Any]:
             yield test
 
 
-def verdict(outcomes: Outcomes, ids: list[str]) -> str:
+def verdict(outcomes: UnittestOutcomes, ids: list[str]) -> str:
     """Return the text of the first failure among tests with these ids; empty if all have passed."""
     failure_texts = (outcomes.failure_texts.get(id_, "not run") for id_ in ids)
     return next((text for text in failure_texts if text), "")

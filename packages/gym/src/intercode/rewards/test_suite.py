@@ -20,19 +20,19 @@ import sqlglot
 from sqlglot.errors import SqlglotError
 
 from intercode.databases.base import DatabaseSession, Row, StatementResult
-from intercode.databases.source import Source, find
+from intercode.databases.source import DatabaseSource, find
 from intercode.episode import Episode, Score
 from intercode.errors import UsageError
 from intercode.rewards.gold import GoldCache
 from intercode.rewards.sql_gold import DIALECTS
-from intercode.rewards.sql_run import Databases, SqlGrader, golds, last_answer
+from intercode.rewards.sql_run import SqlGrader, TaskDatabases, golds, last_answer
 from intercode.task import Task
 
-Suite = Callable[[Task, Source], Sequence[Source]]
+Suite = Callable[[Task, DatabaseSource], Sequence[DatabaseSource]]
 _THIS_YEAR = re.compile(r"YEAR\s*\(\s*CURDATE\s*\(\s*\)\s*\)\s*", re.IGNORECASE)
 
 
-def sibling_databases(task: Task, source: Source) -> Sequence[Source]:
+def sibling_databases(task: Task, source: DatabaseSource) -> Sequence[DatabaseSource]:
     """Return a suite in its authors' layout: the SQLite files beside the task's database.
 
     Raises:
@@ -89,7 +89,7 @@ class SqlTestSuiteReward:
 
     def __init__(
         self,
-        databases: Databases,
+        databases: TaskDatabases,
         cache: GoldCache | None = None,
         *,
         suite: Suite = sibling_databases,
@@ -113,7 +113,9 @@ class SqlTestSuiteReward:
         scores = [self._score(task, gold, sql, suite) for gold in golds(task)]
         return max(scores, key=lambda score: (score.value, score.parts["databases"]))
 
-    def _score(self, task: Task, gold: str, sql: str | None, suite: Sequence[Source]) -> Score:
+    def _score(
+        self, task: Task, gold: str, sql: str | None, suite: Sequence[DatabaseSource]
+    ) -> Score:
         agreeing_names = [
             source.path.name for source in suite if self._agrees(task, gold, sql, source)
         ]
@@ -123,7 +125,7 @@ class SqlTestSuiteReward:
         part_scores = {"databases": len(agreeing_names) / len(suite)}
         return Score(float(not differing_names), part_scores, {"differing": differing_names[:20]})
 
-    def _agrees(self, task: Task, gold: str, sql: str | None, source: Source) -> bool:
+    def _agrees(self, task: Task, gold: str, sql: str | None, source: DatabaseSource) -> bool:
         gold_answer = self._grader.gold(task, self._prepare(task, gold), source)
         if sql is None:
             return False

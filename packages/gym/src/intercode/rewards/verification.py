@@ -48,7 +48,7 @@ from intercode.errors import InterCodeError, TaskError
 from intercode.rewards import leftovers
 from intercode.rewards.base import quiesce_sandbox, start_copy
 from intercode.rewards.gold import differing_paths
-from intercode.rewards.leftovers import Leftovers
+from intercode.rewards.leftovers import AgentLeftovers
 from intercode.task import Task
 from intercode_sandbox.base import (
     Change,
@@ -57,7 +57,7 @@ from intercode_sandbox.base import (
     Provider,
     SandboxBackend,
     SupportsFreeSpace,
-    SupportsPrivacy,
+    SupportsPrivateExec,
 )
 from intercode_sandbox.network import Network
 from intercode_sandbox.script_arguments import script
@@ -177,7 +177,7 @@ class CommandReward:
             {p: change for p, change in change_map.items() if p not in scratch}
             for change_map in (agent_changes, changes)
         )
-        traces = Leftovers.find(task, sandbox, agent_changes, changes, setup_changes)
+        traces = AgentLeftovers.find(task, sandbox, agent_changes, changes, setup_changes)
         traces.restored_paths.update(
             path for path in changed_paths - scratch if not SYSTEM_PATHS.match(path)
         )
@@ -247,7 +247,7 @@ class CommandReward:
         python_path = ":".join(filter(None, (path, sandbox.env.get("PYTHONPATH"))))
         program = script(task.verification)
         argv, env = leftovers.sanitise_command(sandbox, program.argv, {"PYTHONPATH": python_path})
-        run = sandbox.exec_private if isinstance(sandbox, SupportsPrivacy) else sandbox.exec
+        run = sandbox.exec_private if isinstance(sandbox, SupportsPrivateExec) else sandbox.exec
         seconds = task.verification_timeout or task.timeout
         return run(argv, stdin=program.stdin, env=env, timeout=seconds)
 

@@ -92,7 +92,7 @@ def _remove(args: argparse.Namespace) -> None:
         print("nothing was installed")
 
 
-def _to_record(item: layers.LayerRecipe | layers.AgentLayer) -> dict[str, Any]:
+def _to_record(item: layers.AgentLayerRecipe | layers.AgentLayer) -> dict[str, Any]:
     record: dict[str, Any] = msgspec.to_builtins(item)
     return record
 

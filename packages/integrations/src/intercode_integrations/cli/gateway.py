@@ -53,7 +53,7 @@ from intercode.spec import (
 from intercode_sandbox.units import format_count
 
 if TYPE_CHECKING:
-    from intercode.envs.options import Option
+    from intercode.envs.options import OptionDescription
     from intercode_integrations.gateway import GatewayPolicy, GatewaySession, Upstream
 
 LOOPBACK = "127.0.0.1"
@@ -122,7 +122,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_limits(limits: argparse._ArgumentGroup, model_options: Mapping[str, Option]) -> None:
+def _add_limits(
+    limits: argparse._ArgumentGroup, model_options: Mapping[str, OptionDescription]
+) -> None:
     """Add the options that limit all calls together, each call, and the record."""
     add_options(limits, model_options, "max_cost", "max_tokens", "prices", "reply_tokens")
     limits.add_argument("--max-calls", type=positive, metavar="N", help=("maximum number of calls"))
@@ -198,11 +200,11 @@ def execute(args: argparse.Namespace) -> int:
     Returns:
         The exit code: that of the command, or 0 without a command.
     """
-    from intercode.models.cache import Cache
+    from intercode.models.cache import ReplyCache
     from intercode.models.limits import Budget, RateLimit, Retry
     from intercode.models.local.store import ensure
-    from intercode.models.prices import Prices
-    from intercode.models.remote import CallContext
+    from intercode.models.prices import ModelPrices
+    from intercode.models.remote import ModelCallContext
     from intercode.models.upstream import serve_upstream
     from intercode_integrations.gateway import Gateway
     from intercode_integrations.gateway.record import CallLedger, CallLog
@@ -210,13 +212,13 @@ def execute(args: argparse.Namespace) -> int:
     if args.command and which(args.command[0]) is None:
         raise UsageError(f"{args.command[0]} cannot be started: there is no such program")
     budget = Budget(args.max_cost, args.max_tokens)
-    call_context = CallContext(
+    call_context = ModelCallContext(
         rate_limit=RateLimit(args.rate, args.token_rate),
         budget=budget,
-        cache=Cache(args.cache) if args.cache else None,
+        cache=ReplyCache(args.cache) if args.cache else None,
         retry=Retry() if args.model_timeout is None else Retry(timeout=args.model_timeout),
     )
-    prices = Prices(args.prices)
+    prices = ModelPrices(args.prices)
     with ExitStack() as stack:
         stack.enter_context(_refusals())
         ensure(args.upstream, print_message)
@@ -330,12 +332,12 @@ def _open_port(session: GatewaySession, port: int) -> Iterator[int]:
     Raises:
         UsageError: The port is not available.
     """
-    from intercode.connection_admission import Admission
+    from intercode.connection_admission import ConnectionQueue
     from intercode_sandbox.forwarding import Forward
 
     _, descriptor_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (descriptor_limit, descriptor_limit))
-    admission = Admission()
+    admission = ConnectionQueue()
 
     def serve(connection: socket.socket) -> None:
         with admission.pending_entry(connection) as admit:
@@ -500,7 +502,7 @@ def _summary_text(total_usage: Mapping[str, Any]) -> str:
     return summary
 
 
-class _Refusals(logging.Handler):
+class _RefusalLogHandler(logging.Handler):
     """A log handler that prints refusals of the gateway and failures of the provider."""
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -511,7 +513,7 @@ class _Refusals(logging.Handler):
 @contextmanager
 def _refusals() -> Iterator[None]:
     """Print the gateway's refusals and the provider's failures while the block runs."""
-    handler = _Refusals()
+    handler = _RefusalLogHandler()
     loggers = [
         logging.getLogger(logger_name)
         for logger_name in ("intercode_integrations.gateway", "intercode.models.remote")

@@ -121,7 +121,7 @@ def execute(args: argparse.Namespace) -> int:
     if find_spec("websockets") is None:
         raise UsageError("serving needs the package websockets: pip install 'intercode-gym[serve]'")
     from intercode.request_guard import RequestGuard, is_loopback
-    from intercode_integrations.serve.catalog import EnvironmentEntry, index_entries
+    from intercode_integrations.serve.catalog import ServedEnvironment, index_entries
     from intercode_integrations.serve.session import SessionLimits
     from intercode_integrations.serve.workers import listen, run
 
@@ -131,7 +131,7 @@ def execute(args: argparse.Namespace) -> int:
             f"--host {args.host}: clients on other machines need a token: openssl rand -hex 32 > "
             "token.txt, then --token-file token.txt"
         )
-    entries = index_entries(EnvironmentEntry(address, args.max_message) for address in args.env)
+    entries = index_entries(ServedEnvironment(address, args.max_message) for address in args.env)
     limits = SessionLimits(
         max_sessions=args.max_sessions,
         idle=args.idle,

@@ -32,16 +32,16 @@ from intercode.errors import (
     ModelError,
     UsageError,
 )
-from intercode.models.limits import Budget, Hold
-from intercode.redaction import Redactor
-from intercode_integrations.external_agents.profile import PORT, Profile
+from intercode.models.limits import Budget, BudgetReservation
+from intercode.redaction import SecretRedactor
+from intercode_integrations.external_agents.profile import PORT, AgentProfile
 from intercode_integrations.external_agents.turns import rebuild_turns
-from intercode_sandbox.base import OutputBuffer
+from intercode_sandbox.base import HeadTailBuffer
 from intercode_sandbox.forwarding import SupportsForwarding
 
 if TYPE_CHECKING:
     from intercode.agents.base import AgentContext
-    from intercode.agents.guarded_env import GuardedEnv
+    from intercode.agents.guarded_env import AgentEnv
     from intercode.task import Task
     from intercode_integrations.gateway import Call, Gateway, GatewaySession
     from intercode_sandbox import SandboxBackend
@@ -77,7 +77,7 @@ class ExternalAgents:
 
     def __init__(
         self,
-        profile: Profile,
+        profile: AgentProfile,
         gateway: Gateway | None,
         model: str,
         limits: EpisodeLimits = EpisodeLimits(),  # noqa: B008 - frozen
@@ -115,7 +115,7 @@ class ExternalAgents:
 
 
 @dataclass(slots=True)
-class ExitStatus:
+class AgentExitStatus:
     """The end of an agent's program: exit code, limit, duration, failure and output."""
 
     exit_code: int | None = None
@@ -126,7 +126,7 @@ class ExitStatus:
     seconds: float = 0.0
     failure: Exception | None = None
     """Failure of the sandbox that a process in it caused, or of a connection to the gateway."""
-    output: OutputBuffer = field(default_factory=lambda: OutputBuffer(MAX_OUTPUT_BYTES))
+    output: HeadTailBuffer = field(default_factory=lambda: HeadTailBuffer(MAX_OUTPUT_BYTES))
 
 
 class ExternalAgent:
@@ -134,12 +134,12 @@ class ExternalAgent:
 
     def __init__(self, agents: ExternalAgents) -> None:
         self._agents = agents
-        self._exit_status = ExitStatus()
+        self._exit_status = AgentExitStatus()
         self._budget = EpisodeBudget(agents.limits, agents.calls)
         self._metadata: dict[str, Any] = {}
         self._session: GatewaySession | None = None
 
-    def run(self, env: GuardedEnv) -> None:
+    def run(self, env: AgentEnv) -> None:
         """Run the program in the sandbox, and record its turns.
 
         Raises:
@@ -175,10 +175,10 @@ class ExternalAgent:
 
     def _output(self) -> str:
         """Return the kept end of the program's output, without secrets."""
-        output = Redactor().text(decode(self._exit_status.output.getvalue()))
+        output = SecretRedactor().text(decode(self._exit_status.output.getvalue()))
         return output if self._session is None else output.replace(self._session.token, "***")
 
-    def _play(self, sandbox: Any, env: GuardedEnv, session: GatewaySession | None) -> None:
+    def _play(self, sandbox: Any, env: AgentEnv, session: GatewaySession | None) -> None:
         if not isinstance(sandbox, SupportsForwarding):
             raise UsageError(f"agent {self._agents.name} needs a sandbox of --sandbox native")
         start_time = time.monotonic()
@@ -197,7 +197,7 @@ class ExternalAgent:
     def _run_program(
         self,
         sandbox: SandboxBackend,
-        env: GuardedEnv,
+        env: AgentEnv,
         session: GatewaySession | None,
         start_time: float,
     ) -> None:
@@ -336,7 +336,7 @@ class EpisodeBudget(Budget):
         self._calls, self._max_calls = 0, calls
         self._lock = threading.Lock()
 
-    def reserve(self, tokens: int, cost: float) -> Hold:
+    def reserve(self, tokens: int, cost: float) -> BudgetReservation:
         """Reserve the maximum tokens and cost that a call may use.
 
         Raises:
@@ -378,7 +378,7 @@ class EpisodeBudget(Budget):
                 os.eventfd_write(self.fd, 1)
 
 
-def _drain(fd: int, buffer: OutputBuffer) -> bool:
+def _drain(fd: int, buffer: HeadTailBuffer) -> bool:
     """Read all available bytes into a buffer; return False at the end of the file."""
     while True:
         try:

@@ -39,8 +39,8 @@ from intercode.errors import FetchError, ImageError, UsageError
 from intercode_integrations.external_agents import python_runtimes
 from intercode_integrations.external_agents.profile import (
     SYSTEM,
-    Install,
-    Profile,
+    AgentInstallSteps,
+    AgentProfile,
     find_profile,
     names,
 )
@@ -55,7 +55,13 @@ from intercode_sandbox.host_files import (
 )
 from intercode_sandbox.images.base import SEARCH_PATH, Progress
 from intercode_sandbox.images.cache import keep_tarball, take_tarball
-from intercode_sandbox.network import NetworkGate, Policy, free_port, handlers, proxy_variables
+from intercode_sandbox.network import (
+    NetworkGate,
+    NetworkPolicy,
+    free_port,
+    handlers,
+    proxy_variables,
+)
 from intercode_sandbox.privileges import install_command
 from intercode_sandbox.spelling_suggestions import hint_text
 
@@ -78,16 +84,16 @@ _MAX_ERROR_CHARACTERS = 2000
 _CHUNK = 1 << 20
 
 
-class LayerRecipe(msgspec.Struct, frozen=True, kw_only=True):
+class AgentLayerRecipe(msgspec.Struct, frozen=True, kw_only=True):
     """The part of a profile that determines a layer."""
 
     name: str
     version: str
     licence: str
-    install: Install
+    install: AgentInstallSteps
 
     @classmethod
-    def from_profile(cls, profile: Profile) -> LayerRecipe | None:
+    def from_profile(cls, profile: AgentProfile) -> AgentLayerRecipe | None:
         """Return the recipe of a profile; None if the profile installs nothing."""
         if profile.install is None:
             return None
@@ -116,7 +122,7 @@ class AgentLayer(msgspec.Struct, frozen=True, kw_only=True):
     """Name and version of each installed package → the package's checksum."""
 
 
-class _LayerRecord(msgspec.Struct, frozen=True, kw_only=True):
+class _AgentLayerRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The JSON file beside a layer's archive, which stays after the archive is removed.
 
     The next installation of the same version compares its packages with the file.
@@ -127,13 +133,13 @@ class _LayerRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Lock file of the package manager, as text."""
 
 
-def recipes() -> dict[str, LayerRecipe]:
+def recipes() -> dict[str, AgentLayerRecipe]:
     """Return the recipes of all agents that can be installed, by name."""
-    candidates = {name: LayerRecipe.from_profile(find_profile(name)) for name in names()}
+    candidates = {name: AgentLayerRecipe.from_profile(find_profile(name)) for name in names()}
     return {name: recipe for name, recipe in candidates.items() if recipe is not None}
 
 
-def find_recipe(name: str) -> LayerRecipe:
+def find_recipe(name: str) -> AgentLayerRecipe:
     """Return the recipe of an agent.
 
     Raises:
@@ -147,14 +153,14 @@ def find_recipe(name: str) -> LayerRecipe:
     return available_recipes[name]
 
 
-def installed_layer(recipe: LayerRecipe) -> AgentLayer | None:
+def installed_layer(recipe: AgentLayerRecipe) -> AgentLayer | None:
     """Return the installed layer of a recipe's version; None if it is not installed."""
     archive_path = _archive_path(recipe)
     record = _read_record(archive_path)
     return record.layer if record and take_tarball(archive_path) else None
 
 
-def find_layer(profile: Profile) -> Path | None:
+def find_layer(profile: AgentProfile) -> Path | None:
     """Return the archive of the layer that a profile needs.
 
     Returns:
@@ -163,7 +169,7 @@ def find_layer(profile: Profile) -> Path | None:
     Raises:
         UsageError: The profile's agent is not installed.
     """
-    if (recipe := LayerRecipe.from_profile(profile)) is None:
+    if (recipe := AgentLayerRecipe.from_profile(profile)) is None:
         return None
     if (layer := installed_layer(recipe)) is None:
         name = profile.name
@@ -226,15 +232,15 @@ def remove(name: str) -> AgentLayer | None:
     return layer
 
 
-def _archive_path(recipe: LayerRecipe) -> Path:
+def _archive_path(recipe: AgentLayerRecipe) -> Path:
     machine = platform.machine()
     return cache_root() / "agents" / f"{recipe.name}-{recipe.version}-{machine}.tar"
 
 
-def _read_record(archive_path: Path) -> _LayerRecord | None:
+def _read_record(archive_path: Path) -> _AgentLayerRecord | None:
     try:
         return msgspec.json.decode(
-            archive_path.with_suffix(".json").read_bytes(), type=_LayerRecord
+            archive_path.with_suffix(".json").read_bytes(), type=_AgentLayerRecord
         )
     except FileNotFoundError:
         return None
@@ -304,13 +310,13 @@ def _check_reached(index_url: str) -> None:
         ) from None
 
 
-def _network_policy(index_url: str) -> Policy:
+def _network_policy(index_url: str) -> NetworkPolicy:
     host, port = _endpoint(index_url)
     file_hosts = _FILE_HOSTS.get(host, ())
-    return Policy.parse([f"{name}:{port}" for name in (host, *file_hosts)])
+    return NetworkPolicy.parse([f"{name}:{port}" for name in (host, *file_hosts)])
 
 
-def _check_tools(recipe: LayerRecipe) -> None:
+def _check_tools(recipe: AgentLayerRecipe) -> None:
     if recipe.install.source == "pypi" and recipe.install.python != SYSTEM:
         python_runtimes.find_python(recipe.install.python, recipe.name)
         return
@@ -327,7 +333,7 @@ def _check_tools(recipe: LayerRecipe) -> None:
 
 
 def _build(
-    recipe: LayerRecipe, archive_path: Path, index_url: str, scratch: Path, progress: Progress
+    recipe: AgentLayerRecipe, archive_path: Path, index_url: str, scratch: Path, progress: Progress
 ) -> AgentLayer:
     start_time = time.monotonic()
     previous_record = _read_record(archive_path)
@@ -354,7 +360,7 @@ def _build(
         packages=checksums,
     )
     record_json = msgspec.json.encode(
-        _LayerRecord(layer=layer, lock=previous_record.lock if previous_record else lock_text)
+        _AgentLayerRecord(layer=layer, lock=previous_record.lock if previous_record else lock_text)
     )
     write_atomically(
         archive_path.with_suffix(".json"), msgspec.json.format(record_json, indent=1) + b"\n"
@@ -420,7 +426,7 @@ _Lock = tuple[str, dict[str, str]]
 
 
 def _install_npm(
-    recipe: LayerRecipe,
+    recipe: AgentLayerRecipe,
     index_url: str,
     sandbox: SandboxBackend,
     run: Callable[..., bytes],
@@ -501,7 +507,7 @@ def _install_native(program_name: str, agent_home: str, run: Callable[..., bytes
 
 
 def _install_pypi(
-    recipe: LayerRecipe,
+    recipe: AgentLayerRecipe,
     index_url: str,
     sandbox: SandboxBackend,
     run: Callable[..., bytes],
@@ -549,7 +555,7 @@ def _install_pypi(
     return "".join(sorted(lock_lines)), checksums
 
 
-def _pin_requirements(recipe: LayerRecipe, separator: str) -> list[str]:
+def _pin_requirements(recipe: AgentLayerRecipe, separator: str) -> list[str]:
     main_package, *other_packages = recipe.install.packages
     return [f"{main_package}{separator}{recipe.version}", *other_packages]
 

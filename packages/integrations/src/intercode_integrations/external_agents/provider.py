@@ -52,8 +52,8 @@ class ExternalAgentProvider(AgentProvider):
         from intercode.agents.language import EpisodeLimits
         from intercode.evaluate.spending import make_budget, retry_policy
         from intercode.models.limits import RateLimit
-        from intercode.models.prices import Prices
-        from intercode.models.remote import CallContext
+        from intercode.models.prices import ModelPrices
+        from intercode.models.remote import ModelCallContext
         from intercode.models.upstream import serve_upstream
         from intercode_integrations.external_agents import episode_runner
         from intercode_integrations.external_agents.layers import find_layer
@@ -83,12 +83,12 @@ class ExternalAgentProvider(AgentProvider):
         max_calls = spec.env.options.get("max_turns", episode_runner.CALLS)
         gateway, stack = None, ExitStack()
         if has_model:
-            prices = Prices(spec.model.prices)
+            prices = ModelPrices(spec.model.prices)
             price = prices.find(spec.model.name)
             if agent_spec.episode_cost is not None and price is None:
                 raise UsageError(f"the price of {spec.model.name} is not known: give --prices FILE")
             retry = retry_policy(spec)
-            call_context = CallContext(
+            call_context = ModelCallContext(
                 rate_limit or RateLimit(), budget or make_budget(spec), price=price, retry=retry
             )
             upstream = stack.enter_context(

@@ -20,7 +20,7 @@ from intercode.errors import ModelError
 from intercode.models.base import Finish, Message, Reply, Settings, TokenTrace, Tool
 from intercode.models.transcript import RecordingModel
 from intercode.tool_calls import ToolCall
-from intercode_integrations.external_agents.profile import MEMBER, ExtractionRules
+from intercode_integrations.external_agents.profile import MEMBER, TurnExtractionRules
 
 if TYPE_CHECKING:
     from intercode_integrations.gateway import Call
@@ -70,7 +70,7 @@ class _ReplayModel:
 
 
 def rebuild_turns(
-    model_name: str, calls: Sequence[Call], rules: ExtractionRules
+    model_name: str, calls: Sequence[Call], rules: TurnExtractionRules
 ) -> tuple[list[Turn], RecordingModel]:
     """Rebuild an episode's turns and its dialogue from the calls to the model.
 
@@ -113,7 +113,9 @@ def rebuild_turns(
     return turns, transcript
 
 
-def _turns_from_text(call: Call, later_calls: Sequence[Call], rules: ExtractionRules) -> list[Turn]:
+def _turns_from_text(
+    call: Call, later_calls: Sequence[Call], rules: TurnExtractionRules
+) -> list[Turn]:
     """Return the turn for a reply with code; empty if no later request contains the result."""
     if (action := _find_action(call.text, rules)) is None:
         return []
@@ -131,7 +133,7 @@ def _turns_from_text(call: Call, later_calls: Sequence[Call], rules: ExtractionR
     return []
 
 
-def _find_action(text: str, rules: ExtractionRules) -> str | None:
+def _find_action(text: str, rules: TurnExtractionRules) -> str | None:
     """Return the action in the text of a reply; None if the reply has no action."""
     if rules.reply is None:
         return find_code(text, "bash")
@@ -148,7 +150,7 @@ def _unquote_json(text: str) -> str:
     return value if isinstance(value, str) else text
 
 
-def read_action(call: ToolCall, rules: ExtractionRules) -> str:
+def read_action(call: ToolCall, rules: TurnExtractionRules) -> str:
     """Return the action that a tool call stands for, by the profile's rules."""
     arguments: Mapping[str, Any] = call.arguments
     for argument_name in rules.action:
@@ -161,7 +163,7 @@ def read_action(call: ToolCall, rules: ExtractionRules) -> str:
     return json.dumps({call.name: dict(arguments)}, ensure_ascii=False)
 
 
-def _make_turn(action: str, result: str, rules: ExtractionRules) -> Turn:
+def _make_turn(action: str, result: str, rules: TurnExtractionRules) -> Turn:
     output, code_text = _select_text(rules.output, result), _select_text(rules.exit_code, result)
     exit_code = (
         int(code_text) if code_text is not None and _EXIT_CODE.fullmatch(code_text) else None

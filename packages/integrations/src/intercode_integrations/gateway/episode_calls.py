@@ -21,7 +21,7 @@ MAX_FAILED_CHARACTERS = 1024**2
 calls cost nothing, so an agent could otherwise fill the memory."""
 
 
-class Dialogues:
+class SessionMessages:
     """The messages of a session's calls, each stored once."""
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ def _characters(message: Message) -> int:
     )
 
 
-class PendingCall(Protocol):
+class PendingGatewayCall(Protocol):
     """A call that has no record yet."""
 
     is_answered: bool
@@ -109,9 +109,9 @@ class EpisodeCalls:
         self._condition = threading.Condition()
         self._started_calls = self._ended_calls = 0
         self._draining = self._closed = False
-        self._dialogues = Dialogues()
+        self._dialogues = SessionMessages()
         self._open: set[UpstreamResponse] = set()
-        self._pending_calls: set[PendingCall] = set()
+        self._pending_calls: set[PendingGatewayCall] = set()
 
     @property
     def calls(self) -> Sequence[Call]:
@@ -140,7 +140,7 @@ class EpisodeCalls:
             self._draining = True
             self._condition.wait_for(lambda: self._ended_calls >= self._started_calls, seconds)
 
-    def note(self, call: Call, forwarded_call: PendingCall | None = None) -> None:
+    def note(self, call: Call, forwarded_call: PendingGatewayCall | None = None) -> None:
         """Record a finished call.
 
         Args:

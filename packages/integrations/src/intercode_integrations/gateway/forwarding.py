@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 from intercode.errors import BudgetError, ModelAccessError, ModelError, ModelUnavailableError
 from intercode.models import response_parsing
 from intercode.models.base import Answer, AttemptError, Message, Reply, Request, Settings
-from intercode.models.cache import Cache, digest, is_unseeded_sampling
-from intercode.models.prices import Prices
+from intercode.models.cache import ReplyCache, digest, is_unseeded_sampling
+from intercode.models.prices import ModelPrices
 from intercode.models.protocols import Name
-from intercode.models.remote import CallContext, CallLimiter
+from intercode.models.remote import ModelCallContext, ModelCallLimiter
 from intercode.models.upstream import Upstream
 from intercode.secrets import hide_in
 from intercode_integrations.gateway.calls import (
@@ -30,10 +30,13 @@ from intercode_integrations.gateway.calls import (
 )
 from intercode_integrations.gateway.episode_calls import EpisodeCalls
 from intercode_integrations.gateway.http import ClientConnection, ClientDisconnect
-from intercode_integrations.gateway.policy import GatewayPolicy, Refusal, max_reply_tokens
+from intercode_integrations.gateway.policy import GatewayPolicy, GatewayRefusal, max_reply_tokens
 from intercode_integrations.gateway.secret_filter import SecretFilter
-from intercode_integrations.gateway.streams import StreamAssembly
-from intercode_integrations.gateway.upstream_connections import ConnectionPool, UpstreamResponse
+from intercode_integrations.gateway.streams import StreamedAnswer
+from intercode_integrations.gateway.upstream_connections import (
+    UpstreamConnectionPool,
+    UpstreamResponse,
+)
 
 log = logging.getLogger(__name__)
 
@@ -56,12 +59,16 @@ class UpstreamBackend:
     """
 
     def __init__(
-        self, upstream: Upstream, call_context: CallContext, policy: GatewayPolicy, prices: Prices
+        self,
+        upstream: Upstream,
+        call_context: ModelCallContext,
+        policy: GatewayPolicy,
+        prices: ModelPrices,
     ) -> None:
         self.upstream, self.policy = upstream, policy
-        self.connections = ConnectionPool(upstream)
+        self.connections = UpstreamConnectionPool(upstream)
         self._names = dict(policy.models) if policy.models is not None else {}
-        self._frames: dict[str, CallLimiter] = {}
+        self._frames: dict[str, ModelCallLimiter] = {}
         for model in dict.fromkeys([*self._names.values()] or [upstream.model]):
             full_name = f"{upstream.provider}/{model}"
             model_price = (
@@ -69,7 +76,7 @@ class UpstreamBackend:
                 if model == upstream.model and call_context.price
                 else prices.find(full_name)
             )
-            self._frames[model] = CallLimiter(
+            self._frames[model] = ModelCallLimiter(
                 full_name, upstream.url, replace(call_context, price=model_price)
             )
         self.is_priced = all(
@@ -87,7 +94,7 @@ class UpstreamBackend:
         if self.policy.models is None:
             return self.upstream.model
         if not isinstance(model_name, str) or model_name not in self._names:
-            raise Refusal(404, f"model: {model_name!r} is none of {', '.join(self._names)}")
+            raise GatewayRefusal(404, f"model: {model_name!r} is none of {', '.join(self._names)}")
         return self._names[model_name]
 
     def delay(self) -> tuple[float, str] | None:
@@ -96,7 +103,7 @@ class UpstreamBackend:
             filter(None, (limiter.delay() for limiter in self._frames.values())), default=None
         )
 
-    def frame(self, model: str) -> CallLimiter:
+    def frame(self, model: str) -> ModelCallLimiter:
         """Return the object that applies rate limit, budget and retries to calls of a model."""
         return self._frames[model]
 
@@ -208,7 +215,7 @@ class ForwardedCall:
         elif self._streamed:
             self._client.end()
 
-    def _cache_key(self) -> tuple[Cache | None, str]:
+    def _cache_key(self) -> tuple[ReplyCache | None, str]:
         cache, request_body = self._gateway.cache, self._request_body
         settings = Settings(request_body.get("temperature"), seed=request_body.get("seed"))
         if cache is None or (
@@ -224,7 +231,7 @@ class ForwardedCall:
         if not self._streamed:
             self._body = response_parsing.load(answer_bytes)
             return
-        assembly = StreamAssembly(self._name)
+        assembly = StreamedAnswer(self._name)
         assembly.feed(answer_bytes)
         self._body = assembly.body
         self._client.begin(200, [("content-type", _STREAM)])
@@ -276,7 +283,7 @@ class ForwardedCall:
         Raises:
             AttemptError: The stream failed before its first event reached the client.
         """
-        assembly, forwarded_bytes = StreamAssembly(self._name), bytearray()
+        assembly, forwarded_bytes = StreamedAnswer(self._name), bytearray()
         client, has_begun, secret_filter = (
             self._client,
             False,
@@ -385,7 +392,7 @@ class ForwardedCall:
         if isinstance(error, ClientDisconnect):
             raise error
         if not body:
-            raise Refusal(status, str(error))
+            raise GatewayRefusal(status, str(error))
         log.info("answered with status %d: %s", status, error)
         self._client.answer(status, body, [("x-should-retry", "false")])
 

@@ -29,9 +29,9 @@ from intercode.errors import (
 )
 from intercode.models.base import AttemptError
 from intercode.models.limits import Budget
-from intercode.models.prices import Prices
+from intercode.models.prices import ModelPrices
 from intercode.models.protocols import COUNT, MODELS, TABLES, Name, model_entry, model_page
-from intercode.models.remote import BYTES_PER_TOKEN, CallContext
+from intercode.models.remote import BYTES_PER_TOKEN, ModelCallContext
 from intercode.models.upstream import Upstream
 from intercode.request_guard import RequestGuard
 from intercode_integrations.gateway.calls import (
@@ -48,13 +48,13 @@ from intercode_integrations.gateway.http import ClientConnection, RequestHead
 from intercode_integrations.gateway.intake import (
     FREE_BODY_BYTES,
     MAX_TOTAL_BYTES,
-    Intake,
+    SharedByteQuota,
     check_embedded_tokens,
     check_tokens,
 )
 from intercode_integrations.gateway.policy import (
     GatewayPolicy,
-    Refusal,
+    GatewayRefusal,
     admit_body,
     bad_request,
     betas,
@@ -96,12 +96,14 @@ class Gateway(UpstreamBackend):
         self,
         upstream: Upstream,
         *,
-        call_context: CallContext | None = None,
+        call_context: ModelCallContext | None = None,
         policy: GatewayPolicy = GatewayPolicy(),  # noqa: B008 - frozen
-        prices: Prices | None = None,
+        prices: ModelPrices | None = None,
     ) -> None:
-        super().__init__(upstream, call_context or CallContext(), policy, prices or Prices())
-        self.intake = Intake(MAX_TOTAL_BYTES, policy.max_body)
+        super().__init__(
+            upstream, call_context or ModelCallContext(), policy, prices or ModelPrices()
+        )
+        self.intake = SharedByteQuota(MAX_TOTAL_BYTES, policy.max_body)
         self._sessions: set[GatewaySession] = set()
 
     def __enter__(self) -> Gateway:
@@ -177,7 +179,7 @@ class GatewaySession(EpisodeCalls):
     ) -> None:
         self.token = token or secrets.token_urlsafe(32)
         super().__init__(budget, record, keep=keep)
-        self.refusal: Refusal | None = None
+        self.refusal: GatewayRefusal | None = None
         self._gateway, self._on_close, self._is_full = gateway, on_close, is_full
         self._guard = RequestGuard(self.token, pages=False)
         self._turns = threading.BoundedSemaphore(gateway.policy.at_once)
@@ -236,8 +238,8 @@ class GatewaySession(EpisodeCalls):
         """Answer one request; keep a refusal in `refusal`, and raise it again."""
         try:
             self._answer(request, client)
-        except Refusal as refusal:
-            self.refusal = Refusal(refusal.status, str(refusal))
+        except GatewayRefusal as refusal:
+            self.refusal = GatewayRefusal(refusal.status, str(refusal))
             raise
 
     def _answer(self, request: RequestHead, client: ClientConnection) -> None:
@@ -251,12 +253,12 @@ class GatewaySession(EpisodeCalls):
         except ValueError:  # urlsplit takes //[ for the start of an invalid IPv6 host
             parsed_target = None
         if parsed_target is None:
-            raise Refusal(400, "the target of a request is a path")
+            raise GatewayRefusal(400, "the target of a request is a path")
         is_free = request.method in {"HEAD", "GET"} and parsed_target.path == "/"
-        if denial := self._guard.refusal(_KeyHeaders(request), is_token_free=is_free):
-            raise Refusal(denial[0].value, denial[1])
+        if denial := self._guard.refusal(_ApiKeyHeaders(request), is_token_free=is_free):
+            raise GatewayRefusal(denial[0].value, denial[1])
         if self._closed:
-            raise Refusal(401, "this token is no longer served")
+            raise GatewayRefusal(401, "this token is no longer served")
         if not is_free:
             client.on_admission()
         query = dict(parse_qsl(parsed_target.query, keep_blank_values=True))
@@ -275,7 +277,9 @@ class GatewaySession(EpisodeCalls):
                 request, client, parsed_target.path, "?beta=true" if query.get("beta") else ""
             )
         else:
-            raise Refusal(404, f"the gateway has no {request.method} {parsed_target.path[:200]}")
+            raise GatewayRefusal(
+                404, f"the gateway has no {request.method} {parsed_target.path[:200]}"
+            )
 
     def _models(self, path: str) -> dict[str, Any]:
         model_names = self._gateway.model_names()
@@ -283,15 +287,17 @@ class GatewaySession(EpisodeCalls):
             return model_page(model_names, "intercode")
         model_name = unquote(path.removeprefix(MODELS + "/"))
         if model_name not in model_names:
-            raise Refusal(404, f"model: there is no {model_name[:200]!r}")
+            raise GatewayRefusal(404, f"model: there is no {model_name[:200]!r}")
         return model_entry(model_name, "intercode")
 
     def _post(self, request: RequestHead, client: ClientConnection, path: str, query: str) -> None:
         if {*request.get_all("Content-Encoding")} - {"identity"}:
-            raise Refusal(415, "a body is sent as it is, without Content-Encoding")
+            raise GatewayRefusal(415, "a body is sent as it is, without Content-Encoding")
         gateway, protocol = self._gateway, _PATHS.get(path, "messages")
         if protocol not in PROVIDER_PROTOCOLS.get(gateway.upstream.provider, (protocol,)):
-            raise Refusal(404, f"{gateway.upstream.name} does not speak the protocol of {path}")
+            raise GatewayRefusal(
+                404, f"{gateway.upstream.name} does not speak the protocol of {path}"
+            )
         self._refuse_beyond_limits()
         headers = {"Content-Type": "application/json"}
         if protocol == "messages":
@@ -333,7 +339,7 @@ class GatewaySession(EpisodeCalls):
         policy, intake = self._gateway.policy, self._gateway.intake
         size = policy.max_body if request.length is None else request.length
         if size > policy.max_body:
-            raise Refusal(413, f"the body is longer than {policy.max_body} bytes")
+            raise GatewayRefusal(413, f"the body is longer than {policy.max_body} bytes")
 
         def reserve() -> None:
             stack.enter_context(intake.reserve(self, size, policy.patience))
@@ -376,19 +382,21 @@ class GatewaySession(EpisodeCalls):
                 dialogues or the record have reached their maximum size.
         """
         if self._draining:
-            raise Refusal(503, "the gateway ends")
+            raise GatewayRefusal(503, "the gateway ends")
         max_calls = self._gateway.policy.max_calls
         if max_calls is not None and self._started_calls >= max_calls:
-            raise Refusal(
+            raise GatewayRefusal(
                 PAYMENT_REQUIRED_STATUS, f"the {max_calls} calls that may be made have been made"
             )
         if self._dialogues.is_full:
-            raise Refusal(
+            raise GatewayRefusal(
                 PAYMENT_REQUIRED_STATUS,
                 "the dialogues of this episode are as long as can be recorded",
             )
         if self._is_full():
-            raise Refusal(PAYMENT_REQUIRED_STATUS, "the record of calls is as long as it may be")
+            raise GatewayRefusal(
+                PAYMENT_REQUIRED_STATUS, "the record of calls is as long as it may be"
+            )
 
     def _count(
         self,
@@ -405,7 +413,9 @@ class GatewaySession(EpisodeCalls):
         """
         with self._condition:
             if self._counts >= FREE_COUNTS + COUNTS_PER_CALL * self._started_calls:
-                raise Refusal(429, "tokens were counted too often for the calls that were made")
+                raise GatewayRefusal(
+                    429, "tokens were counted too often for the calls that were made"
+                )
             self._counts += 1
         gateway, start_time = self._gateway, time.monotonic()
         payload = json.dumps(
@@ -437,7 +447,7 @@ class GatewaySession(EpisodeCalls):
         client.answer(200, body)
 
 
-class _KeyHeaders:
+class _ApiKeyHeaders:
     """The headers of a request, with Anthropic's ``x-api-key`` presented as a bearer token."""
 
     def __init__(self, request: RequestHead) -> None:

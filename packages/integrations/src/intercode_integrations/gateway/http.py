@@ -19,7 +19,7 @@ from typing import Any
 import h11
 
 from intercode.models.protocols import ERRORS
-from intercode_integrations.gateway.policy import GatewayPolicy, Refusal
+from intercode_integrations.gateway.policy import GatewayPolicy, GatewayRefusal
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ class ClientConnection:
                 self.status = 0
                 try:
                     handle(request, self)
-                except Refusal as refusal:
+                except GatewayRefusal as refusal:
                     if self.status:
                         return
                     self.refuse(refusal)
@@ -133,11 +133,11 @@ class ClientConnection:
             content += event.data
             fragment_count += len(event.data) < _FRAGMENT
             if len(content) > max_bytes:
-                raise Refusal(413, f"the body is longer than {max_bytes} bytes")
+                raise GatewayRefusal(413, f"the body is longer than {max_bytes} bytes")
             if fragment_count > _MAX_FRAGMENTS:
-                raise Refusal(413, "the body is in too many small parts: send longer chunks")
+                raise GatewayRefusal(413, "the body is in too many small parts: send longer chunks")
 
-    def refuse(self, refusal: Refusal) -> None:
+    def refuse(self, refusal: GatewayRefusal) -> None:
         """Send an error response for a refused request."""
         log.info("refused with status %d: %s", refusal.status, refusal)
         body = b"" if self._bodiless else error_body(refusal.status, str(refusal))

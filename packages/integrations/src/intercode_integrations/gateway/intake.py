@@ -10,7 +10,7 @@ from typing import Any
 
 from intercode.errors import UsageError
 from intercode.json_limits import MAX_TOKENS, count_tokens
-from intercode_integrations.gateway.policy import Refusal
+from intercode_integrations.gateway.policy import GatewayRefusal
 
 FREE_BODY_BYTES = 1024**2
 """Maximum bytes of a body that needs no reservation. Small bodies therefore never wait for large
@@ -33,7 +33,7 @@ def check_tokens(body: bytes) -> int:
     try:
         return MAX_TOKENS - count_tokens(body)
     except UsageError as error:
-        raise Refusal(413, str(error)) from None
+        raise GatewayRefusal(413, str(error)) from None
 
 
 def check_embedded_tokens(data: Mapping[str, Any], remaining_tokens: int) -> None:
@@ -61,10 +61,10 @@ def check_embedded_tokens(data: Mapping[str, Any], remaining_tokens: int) -> Non
                             item.encode(errors="replace"), remaining_tokens
                         )
                     except UsageError as error:
-                        raise Refusal(413, str(error)) from None
+                        raise GatewayRefusal(413, str(error)) from None
 
 
-class Intake:
+class SharedByteQuota:
     """A quota of bytes that holders share, with a maximum for each holder.
 
     Args:
@@ -104,7 +104,7 @@ class Intake:
             if not self._condition.wait_for(
                 lambda: self._has_room(holder, size), deadline - time.monotonic()
             ):
-                raise Refusal(503, "too many large requests are under way: try again later")
+                raise GatewayRefusal(503, "too many large requests are under way: try again later")
             self._reserved_bytes += size
             self._bytes_by_holder[holder] = self._bytes_by_holder.get(holder, 0) + size
         try:

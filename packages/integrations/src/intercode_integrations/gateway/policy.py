@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from intercode.errors import UsageError
-from intercode.models.protocols import BETAS, INCLUDES, TABLES, Name, ProtocolTable
+from intercode.models.protocols import BETAS, INCLUDES, TABLES, ModelApiFields, Name
 from intercode_sandbox.spelling_suggestions import hint_text
 
 _MAX_REPLY_TOKENS = 1_000_000
@@ -70,7 +70,7 @@ class GatewayPolicy:
             raise UsageError("patience and idle must be above 0 seconds")
 
 
-class Refusal(Exception):  # noqa: N818 - it is the client's error
+class GatewayRefusal(Exception):  # noqa: N818 - it is the client's error
     """An HTTP error response of the gateway itself: to a refused request, or without an answer."""
 
     def __init__(self, status: int, reason: str) -> None:
@@ -78,16 +78,16 @@ class Refusal(Exception):  # noqa: N818 - it is the client's error
         self.status = status
 
 
-def bad_request(reason: str) -> Refusal:
+def bad_request(reason: str) -> GatewayRefusal:
     """Return the refusal of an invalid request, with status 400."""
-    return Refusal(400, f"the gateway refuses it: {reason}")
+    return GatewayRefusal(400, f"the gateway refuses it: {reason}")
 
 
 def parse_body(body: bytes) -> dict[str, Any]:
     """Parse the body of a request, which must be a JSON object.
 
     Raises:
-        Refusal: The body is not a JSON object.
+        GatewayRefusal: The body is not a JSON object.
     """
     try:
         data = json.loads(body)
@@ -104,7 +104,8 @@ def admit_body(
     """Validate a request's body; return the body that is forwarded, without the model's name.
 
     Raises:
-        Refusal: The body has a field or value that the protocol's table or the policy forbids.
+        GatewayRefusal: The body has a field or value that the protocol's table or the policy
+            forbids.
     """
     table = TABLES[protocol]
     fields = {
@@ -150,7 +151,7 @@ def admit_body(
     if policy.reply_tokens is not None and not any(key in request_body for key in table.limit):
         request_body[table.limit[0]] = policy.reply_tokens
     if policy.max_context is not None and (size := context_size(request_body)) > policy.max_context:
-        raise Refusal(
+        raise GatewayRefusal(
             400,
             f"prompt is too long: {size} bytes > {policy.max_context} maximum "
             "(context_length_exceeded at the gateway)",
@@ -213,7 +214,7 @@ def _lower_limit(request_body: dict[str, Any], limit_field: str, policy: Gateway
 
 
 def _filter_tools(
-    tools: Any, table: ProtocolTable, policy: GatewayPolicy
+    tools: Any, table: ModelApiFields, policy: GatewayPolicy
 ) -> Iterator[dict[str, Any]]:
     for tool in _check_objects(tools, "tools"):
         kind = tool.get("type", table.tools[0])
@@ -232,7 +233,7 @@ def _filter_tools(
 
 
 def _check_dialogue(
-    request_body: Mapping[str, Any], table: ProtocolTable, policy: GatewayPolicy
+    request_body: Mapping[str, Any], table: ModelApiFields, policy: GatewayPolicy
 ) -> None:
     for key in table.dialogue:
         value = request_body.get(key)
@@ -243,12 +244,12 @@ def _check_dialogue(
 
 
 def _check_part(
-    part: dict[str, Any], default_type: str, table: ProtocolTable, policy: GatewayPolicy
+    part: dict[str, Any], default_type: str, table: ModelApiFields, policy: GatewayPolicy
 ) -> None:
     """Validate a message, or a part of a message, and its nested parts.
 
     Raises:
-        Refusal: A type or a field of a part is not permitted.
+        GatewayRefusal: A type or a field of a part is not permitted.
     """
     kind = part.get("type", default_type)
     if not isinstance(kind, str) or kind not in table.parts:

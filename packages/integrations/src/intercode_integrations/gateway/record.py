@@ -14,7 +14,7 @@ from intercode.errors import UsageError
 from intercode.models.base import Message, Usage
 from intercode.models.limits import Budget
 from intercode.models.transcript import compact_message
-from intercode.redaction import Redactor
+from intercode.redaction import SecretRedactor
 from intercode_integrations.gateway.calls import Call
 
 
@@ -38,7 +38,7 @@ class CallLog:
     def __init__(self, path: str, key: str, token: str, max_bytes: int) -> None:
         self.path = path
         self._limit = max_bytes
-        self._redactor = Redactor()
+        self._redactor = SecretRedactor()
         self._replacements = {json.dumps(key)[1:-1]: "[key]", token: "[token]"}
         self._lock = threading.Lock()
         try:

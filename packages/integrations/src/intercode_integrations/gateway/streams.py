@@ -1,6 +1,6 @@
 """Server-sent events: parsed from a stream, and assembled into the equivalent unstreamed answer.
 
-`StreamAssembly` accepts the stream's bytes in chunks of any size; the result does not depend on the
+`StreamedAnswer` accepts the stream's bytes in chunks of any size; the result does not depend on the
 chunks' boundaries. In every field that `intercode_integrations.gateway.calls` reads, the assembled
 answer equals the body that the server sends without streaming.
 """
@@ -25,7 +25,7 @@ appends the fields of tool calls."""
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class StreamEvent:
     """One event: its bytes including the blank line, and its data if that is a JSON object."""
 
     raw_bytes: bytes
@@ -35,7 +35,7 @@ class Event:
 
 
 @dataclass(slots=True)
-class StreamAssembly:
+class StreamedAnswer:
     """The answer that the events of a stream have built so far.
 
     Attributes:
@@ -54,14 +54,14 @@ class StreamAssembly:
     """Index of a content block → incomplete JSON of its tool arguments (``messages`` only)."""
     _items: list[Any] = field(default_factory=list)
 
-    def feed(self, data: bytes) -> list[Event]:
+    def feed(self, data: bytes) -> list[StreamEvent]:
         """Add bytes of the stream; return the events that are now complete.
 
         Raises:
             ValueError: An event is too long, or malformed.
         """
         self._buffer += data
-        events: list[Event] = []
+        events: list[StreamEvent] = []
         begin = 0
         for end_match in _END.finditer(self._buffer):
             events.append(_parse_event(self._buffer[begin : end_match.end()]))
@@ -89,20 +89,20 @@ class StreamAssembly:
             raise ValueError(f"an event of the stream is malformed: {error!r}") from None
 
 
-def _parse_event(raw_bytes: bytes) -> Event:
+def _parse_event(raw_bytes: bytes) -> StreamEvent:
     lines = [
         line[5:].removeprefix(b" ") for line in _LINE.split(raw_bytes) if line.startswith(b"data:")
     ]
     text = b"\n".join(lines)
     if not lines:
-        return Event(raw_bytes, None)
+        return StreamEvent(raw_bytes, None)
     if text.strip() == b"[DONE]":
-        return Event(raw_bytes, None, is_last=True)
+        return StreamEvent(raw_bytes, None, is_last=True)
     try:
         data = json.loads(text)
     except (ValueError, RecursionError):
         raise ValueError("an event of the stream is not JSON") from None
-    return Event(raw_bytes, data if isinstance(data, dict) else None)
+    return StreamEvent(raw_bytes, data if isinstance(data, dict) else None)
 
 
 def encode_event(raw_bytes: bytes, data: object) -> bytes:
@@ -113,7 +113,7 @@ def encode_event(raw_bytes: bytes, data: object) -> bytes:
     return b"\n".join([*other_lines, b"data: " + json.dumps(data).encode()]) + b"\n\n"
 
 
-def _add_chat(assembly: StreamAssembly, data: dict[str, Any]) -> None:
+def _add_chat(assembly: StreamedAnswer, data: dict[str, Any]) -> None:
     body = assembly.body
     if not body:
         body |= {"object": "chat.completion", "choices": []}
@@ -164,7 +164,7 @@ def _extend_message(message: dict[str, Any], delta: dict[str, Any]) -> None:
         tool_call["function"]["arguments"] += function.get("arguments") or ""
 
 
-def _add_messages(assembly: StreamAssembly, data: dict[str, Any]) -> None:
+def _add_messages(assembly: StreamedAnswer, data: dict[str, Any]) -> None:
     event_type = data.get("type")
     if event_type == "message_start":
         assembly.body = dict(data["message"])
@@ -200,7 +200,7 @@ def _add_messages(assembly: StreamAssembly, data: dict[str, Any]) -> None:
         assembly.is_complete = True
 
 
-def _add_responses(assembly: StreamAssembly, data: dict[str, Any]) -> None:
+def _add_responses(assembly: StreamedAnswer, data: dict[str, Any]) -> None:
     event_type = data.get("type")
     if event_type == "response.output_item.done":
         assembly._items.append(data["item"])
@@ -212,7 +212,7 @@ def _add_responses(assembly: StreamAssembly, data: dict[str, Any]) -> None:
         assembly.error = data
 
 
-_HANDLERS: dict[Name, Callable[[StreamAssembly, dict[str, Any]], None]] = {
+_HANDLERS: dict[Name, Callable[[StreamedAnswer, dict[str, Any]], None]] = {
     "chat": _add_chat,
     "messages": _add_messages,
     "responses": _add_responses,

@@ -27,7 +27,7 @@ MAX_IDLE_CONNECTIONS = 64
 _PORTS = {"http": 80, "https": 443}
 
 
-class ConnectionPool:
+class UpstreamConnectionPool:
     """Connections to a server, kept open between requests and shared by threads.
 
     Args:

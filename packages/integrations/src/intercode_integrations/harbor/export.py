@@ -16,7 +16,11 @@ from typing import Any
 
 from intercode.databases.convert.build import as_sqlite
 from intercode.envs.base import InterCodeEnv
-from intercode.envs.dockerfile_export import RecipeWriter, Start, WorkspaceRecipe
+from intercode.envs.dockerfile_export import (
+    ImageStartSettings,
+    WorkspaceRecipe,
+    WorkspaceRecipeWriter,
+)
 from intercode.envs.stage import SandboxStage
 from intercode.episode import encode
 from intercode.errors import TaskError, UsageError
@@ -24,8 +28,14 @@ from intercode.rewards.python_plan import has_tests, make_plan, stdio_cases
 from intercode.rewards.sql_run import SqlGrader
 from intercode.task import Task
 from intercode_integrations.harbor.checks import query
-from intercode_integrations.harbor.files import FileChecks
-from intercode_integrations.harbor.writer import ANSWER, TaskChecks, folder_name, read_check, write
+from intercode_integrations.harbor.files import FileCheckFactory
+from intercode_integrations.harbor.writer import (
+    ANSWER,
+    TaskCheckFiles,
+    folder_name,
+    read_check,
+    write,
+)
 from intercode_sandbox import Limits
 from intercode_sandbox.host_files import sha256
 from intercode_sandbox.images.base import parse
@@ -35,7 +45,7 @@ _FOLDER = "/data"
 _SECONDS = 30.0
 
 
-class Exporter:
+class HarborExporter:
     """An exporter that writes an environment's tasks as Harbor's task folders.
 
     Args:
@@ -49,7 +59,7 @@ class Exporter:
         self._env = env
         self._output_folder = output_folder
         self._base = base
-        self._files = FileChecks(env)
+        self._files = FileCheckFactory(env)
 
     def export(self, task: Task) -> Path:
         """Write a task's folder, and return its path.
@@ -73,11 +83,11 @@ class Exporter:
         if isinstance(stage := self._env.stage, SandboxStage):
             has_own_image = parse(stage.image(task)).scheme != HOST
             return stage.recipe(task, None if has_own_image else self._base)
-        writer = RecipeWriter(HOST, Start(workdir=_FOLDER), self._base)
+        writer = WorkspaceRecipeWriter(HOST, ImageStartSettings(workdir=_FOLDER), self._base)
         database_files = {f"{task.db}.sqlite": _database(self._env, task)}
         return writer.finish(".", database_files, None, Limits(), False, None)
 
-    def _make_checks(self, task: Task, recipe: WorkspaceRecipe) -> TaskChecks:
+    def _make_checks(self, task: Task, recipe: WorkspaceRecipe) -> TaskCheckFiles:
         env_name = self._env.name
         if task.verification is not None and not (env_name == "python" and has_tests(task)):
             return _command_checks(self._env, task, recipe)
@@ -91,7 +101,7 @@ class Exporter:
         return _CHECK_MAKERS[env_name](self._env, task, recipe)
 
 
-def _command_checks(env: InterCodeEnv[Any], task: Task, recipe: WorkspaceRecipe) -> TaskChecks:
+def _command_checks(env: InterCodeEnv[Any], task: Task, recipe: WorkspaceRecipe) -> TaskCheckFiles:
     solution_script = _steps(env, task)
     if env.name == "python":
         solution_script = (
@@ -102,10 +112,10 @@ def _command_checks(env: InterCodeEnv[Any], task: Task, recipe: WorkspaceRecipe)
         "verify.sh": encode(f"{task.verification}\n"),
         "folder": encode(recipe.workdir),
     }
-    return TaskChecks(test_files, solution_script)
+    return TaskCheckFiles(test_files, solution_script)
 
 
-def _program_checks(env: InterCodeEnv[Any], task: Task, recipe: WorkspaceRecipe) -> TaskChecks:
+def _program_checks(env: InterCodeEnv[Any], task: Task, recipe: WorkspaceRecipe) -> TaskCheckFiles:
     metadata, cases = task.metadata, stdio_cases(task)
     if metadata.get("cases"):
         raise TaskError(f"task {task.task_id!r}: only InterCode's own grader reads its 'cases'")
@@ -125,10 +135,10 @@ def _program_checks(env: InterCodeEnv[Any], task: Task, recipe: WorkspaceRecipe)
         "folder": encode(recipe.workdir),
     }
     prompt = f"Write the Python source that solves it, and nothing else, to {ANSWER}."
-    return TaskChecks(test_files, f"cat > {ANSWER} {_here_document(_steps(env, task))}", prompt)
+    return TaskCheckFiles(test_files, f"cat > {ANSWER} {_here_document(_steps(env, task))}", prompt)
 
 
-def _flag_checks(env: InterCodeEnv[Any], task: Task, recipe: WorkspaceRecipe) -> TaskChecks:
+def _flag_checks(env: InterCodeEnv[Any], task: Task, recipe: WorkspaceRecipe) -> TaskCheckFiles:
     flag_hashes = [sha256("".join(flag.split())) for flag in task.gold]
     test_files = {
         "test.sh": read_check("flag.sh"),
@@ -136,10 +146,10 @@ def _flag_checks(env: InterCodeEnv[Any], task: Task, recipe: WorkspaceRecipe) ->
     }
     answer_command = f"printf '%s\\n' {shlex.quote(task.gold[0])} > {ANSWER}"
     prompt = f"Write the flag, and nothing else, to {ANSWER}."
-    return TaskChecks(test_files, f"{_steps(env, task)}\n{answer_command}", prompt)
+    return TaskCheckFiles(test_files, f"{_steps(env, task)}\n{answer_command}", prompt)
 
 
-def _query_checks(env: InterCodeEnv[Any], task: Task, recipe: WorkspaceRecipe) -> TaskChecks:
+def _query_checks(env: InterCodeEnv[Any], task: Task, recipe: WorkspaceRecipe) -> TaskCheckFiles:
     stage: Any = env.stage
     grader, database_source = SqlGrader(stage), stage.source(task)
     golds: list[dict[str, Any]] = []
@@ -180,7 +190,7 @@ def _query_checks(env: InterCodeEnv[Any], task: Task, recipe: WorkspaceRecipe) -
         f"The database is {_FOLDER}/{task.db}.sqlite, of SQLite. Write the SQL that solves it, and "
         f"nothing else, to {ANSWER}: it is run on a fresh copy."
     )
-    return TaskChecks(test_files, f"cat > {ANSWER} {_here_document(task.gold[0])}", prompt)
+    return TaskCheckFiles(test_files, f"cat > {ANSWER} {_here_document(task.gold[0])}", prompt)
 
 
 def _database(env: InterCodeEnv[Any], task: Task) -> bytes:
@@ -198,7 +208,9 @@ def _database(env: InterCodeEnv[Any], task: Task) -> bytes:
     return as_sqlite(stage.source(task)).read_bytes()
 
 
-def _repository_checks(env: InterCodeEnv[Any], task: Task, recipe: WorkspaceRecipe) -> TaskChecks:
+def _repository_checks(
+    env: InterCodeEnv[Any], task: Task, recipe: WorkspaceRecipe
+) -> TaskCheckFiles:
     stage: Any = env.stage
     plan = stage.plan(task)
     with closing(stage.open(task)) as workspace:
@@ -233,10 +245,12 @@ def _repository_checks(env: InterCodeEnv[Any], task: Task, recipe: WorkspaceReci
         "absent": encode("".join(f"{path}\0" for path in absent_paths)),
         "folder": encode(plan.directory),
     }
-    return TaskChecks(test_files, f"cd {shlex.quote(plan.directory)}\n{_steps(env, task)}")
+    return TaskCheckFiles(test_files, f"cd {shlex.quote(plan.directory)}\n{_steps(env, task)}")
 
 
-_CHECK_MAKERS: Mapping[str, Callable[[InterCodeEnv[Any], Task, WorkspaceRecipe], TaskChecks]] = {
+_CHECK_MAKERS: Mapping[
+    str, Callable[[InterCodeEnv[Any], Task, WorkspaceRecipe], TaskCheckFiles]
+] = {
     "python": _program_checks,
     "ctf": _flag_checks,
     "sql": _query_checks,

@@ -20,7 +20,7 @@ from intercode.episode import decode, encode
 from intercode.errors import SandboxError, TaskError
 from intercode.rewards.answer_types import AnswerType, normalise
 from intercode.task import Task
-from intercode_integrations.harbor.writer import ANSWER, TESTS, TaskChecks, read_check
+from intercode_integrations.harbor.writer import ANSWER, TESTS, TaskCheckFiles, read_check
 from intercode_sandbox.base import Change, SandboxBackend
 from intercode_sandbox.host_files import sha256
 from intercode_sandbox.images.base import parse
@@ -39,7 +39,7 @@ _TYPES = {
 }
 
 
-class FileChecks:
+class FileCheckFactory:
     """A factory of file checks for the tasks of an environment.
 
     Args:
@@ -50,7 +50,7 @@ class FileChecks:
         self._env = env
         self._added_paths: dict[str, dict[str, bool]] = {}
 
-    def make_checks(self, task: Task) -> TaskChecks:
+    def make_checks(self, task: Task) -> TaskCheckFiles:
         """Run gold, and return the check that compares files and output with gold's result.
 
         Raises:
@@ -87,7 +87,7 @@ class FileChecks:
             )
         if output_flags[0]:
             solution_script = f"{{\n{solution_script}\n}} 2>&1 | tee {ANSWER}"
-        return TaskChecks(test_files, solution_script, prompt)
+        return TaskCheckFiles(test_files, solution_script, prompt)
 
     def _image_paths(self, task: Task) -> dict[str, bool]:
         """Return the paths that an image's additions created; the value is True for a folder."""

@@ -17,7 +17,7 @@ import msgspec
 from intercode.errors import TaskError, UsageError
 from intercode.task import CANNOT, Dataset, Task
 from intercode_sandbox.host_files import joint_digest
-from intercode_sandbox.network import Policy
+from intercode_sandbox.network import NetworkPolicy
 from intercode_sandbox.units import MIB
 
 CONFIG = "task.toml"
@@ -31,7 +31,7 @@ _SIZES = {"G": 1024, "M": 1}
 Mode = Literal["no-network", "public", "allowlist"]
 
 
-class Phase(msgspec.Struct):
+class PhaseConfig(msgspec.Struct):
     """The configuration of a phase of a task: the agent's work, or the verifier's tests."""
 
     timeout_sec: float | None = None
@@ -45,7 +45,7 @@ class Phase(msgspec.Struct):
         return None if self.user is None else str(self.user)
 
 
-class Verifier(Phase):
+class VerifierConfig(PhaseConfig):
     """The configuration of the verifier, which runs the tests."""
 
     env: dict[str, str] = {}
@@ -85,24 +85,24 @@ class EnvironmentConfig(msgspec.Struct):
     mcp_servers: list[Any] = []
 
 
-class Solution(msgspec.Struct):
+class SolutionConfig(msgspec.Struct):
     """The configuration of the reference solution (gold)."""
 
     env: dict[str, str] = {}
 
 
-class Config(msgspec.Struct):
+class HarborTaskConfig(msgspec.Struct):
     """The fields of a ``task.toml`` that InterCode supports."""
 
     task: dict[str, Any] = {}
     metadata: dict[str, Any] = {}
-    agent: Phase = msgspec.field(default_factory=Phase)
-    verifier: Verifier = msgspec.field(default_factory=Verifier)
+    agent: PhaseConfig = msgspec.field(default_factory=PhaseConfig)
+    verifier: VerifierConfig = msgspec.field(default_factory=VerifierConfig)
     environment: EnvironmentConfig = msgspec.field(default_factory=EnvironmentConfig)
-    solution: Solution = msgspec.field(default_factory=Solution)
+    solution: SolutionConfig = msgspec.field(default_factory=SolutionConfig)
     steps: list[Any] = []
 
-    def network(self, phase: Phase) -> tuple[Mode, list[str]]:
+    def network(self, phase: PhaseConfig) -> tuple[Mode, list[str]]:
         """Return the network mode of a phase and its allowed hosts.
 
         A phase without a mode has the policy of the task's environment.
@@ -114,7 +114,7 @@ class Config(msgspec.Struct):
         return environment.network_mode or default_mode, environment.allowed_hosts
 
 
-def read_config(folder: Path) -> Config:
+def read_config(folder: Path) -> HarborTaskConfig:
     """Read the ``task.toml`` of a task folder.
 
     Raises:
@@ -122,7 +122,7 @@ def read_config(folder: Path) -> Config:
     """
     config_path = folder / CONFIG
     try:
-        return msgspec.toml.decode(config_path.read_bytes(), type=Config)
+        return msgspec.toml.decode(config_path.read_bytes(), type=HarborTaskConfig)
     except (OSError, ValueError, msgspec.MsgspecError) as error:
         raise TaskError(f"{config_path}: {error}") from None
 
@@ -218,7 +218,7 @@ def _task(folder: Path) -> Task:
     )
 
 
-def _find_obstacle(folder: Path, config: Config) -> str:
+def _find_obstacle(folder: Path, config: HarborTaskConfig) -> str:
     """Return the reason why InterCode cannot run a task; empty if InterCode can."""
     environment, verifier = config.environment, config.verifier
     environment_folder = folder / "environment"
@@ -239,13 +239,13 @@ def _find_obstacle(folder: Path, config: Config) -> str:
     }
     try:
         for phase in (config.agent, verifier):
-            Policy.parse(config.network(phase)[1])
+            NetworkPolicy.parse(config.network(phase)[1])
     except UsageError as error:
         reasons[f"its allowed_hosts: {error}"] = True
     return next((reason for reason, holds in reasons.items() if holds), "")
 
 
-def _gold(folder: Path, config: Config) -> tuple[str, ...]:
+def _gold(folder: Path, config: HarborTaskConfig) -> tuple[str, ...]:
     """Return a command that unpacks and runs the reference solution (gold).
 
     The result is empty if the task has no solution, or if its solution needs a variable of this

@@ -16,9 +16,9 @@ from intercode.episode import decode
 from intercode.errors import TaskError
 from intercode.task import CANNOT, Task
 from intercode_integrations.harbor.folders import (
-    Config,
+    HarborTaskConfig,
     HealthCheck,
-    Phase,
+    PhaseConfig,
     files,
     find_folder,
     read_config,
@@ -28,7 +28,7 @@ from intercode_sandbox import Limits, Provider, SandboxBackend
 from intercode_sandbox.accounts import MAX_TABLE_BYTES, resolve_account
 from intercode_sandbox.base import Completed, SupportsCapabilityCheck
 from intercode_sandbox.linux_capabilities import CAPABILITIES
-from intercode_sandbox.network import Network, Policy
+from intercode_sandbox.network import Network, NetworkPolicy
 from intercode_sandbox.script_arguments import script
 
 LOGS = ("/logs/agent", "/logs/verifier", "/logs/artifacts")
@@ -65,7 +65,7 @@ class HarborStage(SandboxStage):
         """Return the folder of a task."""
         return find_folder(self._source, task)
 
-    def config(self, task: Task) -> Config:
+    def config(self, task: Task) -> HarborTaskConfig:
         """Return the parsed ``task.toml`` of a task."""
         return self._read(self.folder(task))
 
@@ -74,7 +74,7 @@ class HarborStage(SandboxStage):
         if task.image is None:
             # The build of an image may need a network, for instance to install packages. Docker
             # always provides a network. Here, the caller must permit the whole network.
-            network = "[--network=default]" if Policy.parse(self.network).shared else ""
+            network = "[--network=default]" if NetworkPolicy.parse(self.network).shared else ""
             dockerfile = f"{self.folder(task)}/environment/Dockerfile{network}"
             task = replace(task, image=dockerfile, folder=self.folder(task))
         return super().image(task)
@@ -137,7 +137,7 @@ class HarborStage(SandboxStage):
         except TaskError as error:
             raise TaskError(f"task {task.task_id!r}: {error}") from None
 
-    def reach(self, task: Task, phase: Phase | None = None) -> Network:
+    def reach(self, task: Task, phase: PhaseConfig | None = None) -> Network:
         """Return the network that a phase of a task may reach.
 
         Args:
@@ -152,7 +152,7 @@ class HarborStage(SandboxStage):
             return self.network
         if self.network is True:
             return hosts
-        allowed_hosts = Policy.parse(self.network).hosts
+        allowed_hosts = NetworkPolicy.parse(self.network).hosts
         return [host for host in hosts if any(rule.admits(host, 443) for rule in allowed_hosts)]
 
     def _lay(self, sandbox: SandboxBackend, task: Task) -> None:

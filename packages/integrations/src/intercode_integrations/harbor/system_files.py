@@ -35,7 +35,7 @@ _MAX_SHOWN_PATHS = 20
 _NAMES_BYTES = 1 << 24
 
 
-class TamperedError(Exception):
+class TamperedSystemError(Exception):
     """The files that decide how programs run cannot be restored.
 
     Therefore no result of a program in the workspace is trustworthy.
@@ -64,7 +64,7 @@ def restore_system_files(
         expected_paths: A function that returns the paths that the task's own solution changes.
 
     Raises:
-        TamperedError: The files cannot be restored.
+        TamperedSystemError: The files cannot be restored.
     """
     program_folders = _search_folders(workspace)
     suspects = [change for change in changes if _is_suspect(change, program_folders)]
@@ -94,7 +94,7 @@ def restore_system_files(
             path in protected_folders or suspect.type == "dir"
             for path, suspect in changes_by_path.items()
         ):
-            raise TamperedError(changes_by_path)
+            raise TamperedSystemError(changes_by_path)
         # First restore without any program, because the programs that restore the rest may
         # themselves be among the changed files.
         for path, suspect in changes_by_path.items():
@@ -106,7 +106,7 @@ def restore_system_files(
         if changes_by_path and not restore_paths(
             workspace, original_workspace, sorted(changes_by_path), changes_by_path, {}, env
         ):
-            raise TamperedError(changes_by_path)
+            raise TamperedSystemError(changes_by_path)
     if any(map(_LOADER.fullmatch, changes_by_path)):
         # A new cache lets programs find the libraries that the agent has installed.
         workspace.exec(["ldconfig"], cwd="/", env=env)
@@ -164,4 +164,4 @@ def _write(
     try:
         workspace.write_file(path, data, 0o755)
     except OSError as error:
-        raise TamperedError(tampered_paths) from error
+        raise TamperedSystemError(tampered_paths) from error

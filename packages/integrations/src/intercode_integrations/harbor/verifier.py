@@ -25,7 +25,7 @@ from intercode.rewards.leftovers import variables
 from intercode.task import Task
 from intercode_integrations.harbor.folders import TESTS, files
 from intercode_integrations.harbor.stage import HarborStage, home_variables, run_as_root
-from intercode_integrations.harbor.system_files import TamperedError, restore_system_files
+from intercode_integrations.harbor.system_files import TamperedSystemError, restore_system_files
 from intercode_sandbox.base import Change, SandboxBackend
 from intercode_sandbox.script_arguments import SHELL, script
 from intercode_sandbox.units import MIB
@@ -81,7 +81,7 @@ class HarborReward:
                     workspace, changes, lambda: self._stage.open(task), self._gold_path_finder(task)
                 )
                 return self._test(task, workspace)
-            except TamperedError as error:
+            except TamperedSystemError as error:
                 detail: dict[str, Any] = {"reason": str(error), "tampered": error.paths}
             except NoRewardError as error:
                 self._refuse_broken(task, error)

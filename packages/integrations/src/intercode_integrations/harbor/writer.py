@@ -30,7 +30,7 @@ _AGENT_SECONDS, _VERIFIER_SECONDS = 900.0, 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class TaskChecks:
+class TaskCheckFiles:
     """The files of a task folder that depend on the environment's reward."""
 
     tests: Mapping[str, bytes]
@@ -77,7 +77,7 @@ def task_id(metadata: Mapping[str, Any], file: Path) -> tuple[str, str]:
 
 
 def write(
-    folder: Path, environment: str, task: Task, recipe: WorkspaceRecipe, checks: TaskChecks
+    folder: Path, environment: str, task: Task, recipe: WorkspaceRecipe, checks: TaskCheckFiles
 ) -> None:
     """Write the folder of a task.
 

@@ -16,12 +16,12 @@ from types import FrameType
 from typing import TYPE_CHECKING, TypeVar
 
 from intercode.cli.run import assign_folder
-from intercode.cli.run_output import Watcher
+from intercode.cli.run_output import ProgressPrinter
 from intercode.cli.terminal import output, print_message, safe
 from intercode.episode import Episode
 from intercode.errors import UsageError
 from intercode.evaluate import RunResult, evaluate
-from intercode.evaluate.run_setup import Plan, plan, resolve_setting
+from intercode.evaluate.run_setup import RunPlan, plan, resolve_setting
 from intercode.evaluate.spending import make_budget
 from intercode.spec import RunSpec, read_arguments
 from intercode_integrations.cli.serve import read_token
@@ -43,7 +43,7 @@ def execute(args: argparse.Namespace) -> int:
             a result before the command.
     """
     try:
-        from intercode_integrations.mcp.server import Http, Stdio
+        from intercode_integrations.mcp.server import McpHttpServer, McpStdioServer
         from intercode_integrations.mcp.sessions import EpisodeSessions
     except ImportError as error:
         raise UsageError(
@@ -51,20 +51,20 @@ def execute(args: argparse.Namespace) -> int:
         ) from None
     spec = assign_folder(RunSpec.from_layers(read_arguments(args)).merge(agent="mcp", retries=0))
     sessions = EpisodeSessions(idle_seconds=args.idle, show_score=args.show_score)
-    run_watcher = _Watcher(sessions, quiet=spec.run_options.quiet)
+    run_watcher = _ClientNotifier(sessions, quiet=spec.run_options.quiet)
     run_plan = plan(spec, run_watcher)
     output_folder = Path(str(spec.run_options.out))
     is_new = not output_folder.exists()
     with ExitStack() as stack:
         if args.http:
-            http_server = Http(sessions, args.host, args.port or 0, read_token(args))
+            http_server = McpHttpServer(sessions, args.host, args.port or 0, read_token(args))
             sessions.announce = lambda session, episode: _print(
                 http_server.url(session), episode, args.json
             )
             http_server.start()
             stack.callback(http_server.stop)
         else:
-            Stdio(sessions, _only_session(run_plan, sessions)).start()
+            McpStdioServer(sessions, _only_session(run_plan, sessions)).start()
         stack.callback(sessions.close)
         stack.enter_context(_signals(sessions.leave))
         run_result = _run_in_thread(lambda: _run_episodes(run_plan, sessions, run_watcher))
@@ -81,7 +81,7 @@ def execute(args: argparse.Namespace) -> int:
     return 0 if run_result.complete else 1
 
 
-class _Watcher(Watcher):
+class _ClientNotifier(ProgressPrinter):
     """A watcher of the run that also informs the client when its episode has ended."""
 
     def __init__(self, sessions: EpisodeSessions, quiet: bool) -> None:
@@ -94,7 +94,7 @@ class _Watcher(Watcher):
         super().episode(episode)
 
 
-def _only_session(run_plan: Plan, sessions: EpisodeSessions) -> EpisodeSession:
+def _only_session(run_plan: RunPlan, sessions: EpisodeSessions) -> EpisodeSession:
     """Return the session of the run's only episode, because stdio has only one client.
 
     Raises:
@@ -117,7 +117,9 @@ def _print(url: str, episode: Episode, as_json: bool) -> None:
     print(f"{line}\n", end="", file=output(), flush=True)
 
 
-def _run_episodes(run_plan: Plan, sessions: EpisodeSessions, run_watcher: Watcher) -> RunResult:
+def _run_episodes(
+    run_plan: RunPlan, sessions: EpisodeSessions, run_watcher: ProgressPrinter
+) -> RunResult:
     """Run the episodes with the settings of ``intercode run``, except retries."""
     spec = run_plan.spec
     run_setting = resolve_setting(run_plan, run_watcher, budget=make_budget(spec))

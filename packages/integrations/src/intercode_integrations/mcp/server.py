@@ -21,7 +21,7 @@ from starlette.responses import PlainTextResponse
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from intercode import __version__
-from intercode.connection_admission import Admission
+from intercode.connection_admission import ConnectionQueue
 from intercode.envs.tools import sendable
 from intercode.errors import UsageError
 from intercode.json_limits import count_tokens
@@ -109,7 +109,7 @@ def _task_description(tool: Tool, query: str) -> str:
     return f"{tool.description}\n\nThe task: {sendable(query)}"
 
 
-class Stdio(threading.Thread):
+class McpStdioServer(threading.Thread):
     """A server of one session over standard input and output, until the client closes them.
 
     Meanwhile, output that is no MCP message goes to standard error. The thread is a daemon: a read
@@ -139,7 +139,7 @@ class Stdio(threading.Thread):
             await mcp_server.run(*streams, mcp_server.create_initialization_options())
 
 
-class Http(threading.Thread):
+class McpHttpServer(threading.Thread):
     """A server of a run's sessions over HTTP, each at an unguessable URL.
 
     Args:
@@ -160,7 +160,7 @@ class Http(threading.Thread):
         host: str = "127.0.0.1",
         port: int = 0,
         token: str | None = None,
-        admission: Admission | None = None,
+        admission: ConnectionQueue | None = None,
     ) -> None:
         super().__init__(name="intercode-mcp", daemon=True)
         if not token and not is_loopback(host):
@@ -178,7 +178,7 @@ class Http(threading.Thread):
         mcp_server = server(lambda context: context.request.scope["session"])
         # With `host`, the application also validates the Host header of each request.
         app = mcp_server.streamable_http_app(stateless_http=True, host=host)
-        admission = admission or Admission()
+        admission = admission or ConnectionQueue()
         config = uvicorn.Config(
             _RequestFilter(app, sessions, token, admission),
             http=_admission_protocol(admission),
@@ -202,10 +202,10 @@ class Http(threading.Thread):
         self.join()
 
 
-def _admission_protocol(admission: Admission) -> type[H11Protocol]:
+def _admission_protocol(admission: ConnectionQueue) -> type[H11Protocol]:
     """Return a uvicorn protocol class whose connections count as pending until admission."""
 
-    class Protocol(H11Protocol):
+    class AdmissionProtocol(H11Protocol):
         def connection_made(self, transport: Any) -> None:
             def drop() -> None:
                 with suppress(RuntimeError):  # the event loop may have ended
@@ -218,7 +218,7 @@ def _admission_protocol(admission: Admission) -> type[H11Protocol]:
             admission.leave(self.client)
             super().connection_lost(exc)
 
-    return Protocol
+    return AdmissionProtocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +232,7 @@ class _RequestFilter:
     app: Any
     sessions: EpisodeSessions
     token: str | None
-    admission: Admission
+    admission: ConnectionQueue
     read_slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_READING))
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:

@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any
 from intercode.envs.tools import ALREADY_ENDED, ENDED, TURN_LIMIT, sendable
 from intercode.errors import ModelError
 from intercode.evaluate.episode_loop import EpisodeStop
-from intercode.interpreters.base import CANCELLATION, Cancellation
+from intercode.interpreters.base import CANCELLATION, ActionCancellation
 from intercode.records import Key, episode_key
 
 if TYPE_CHECKING:
     from intercode.agents.base import AgentContext
-    from intercode.agents.guarded_env import GuardedEnv
+    from intercode.agents.guarded_env import AgentEnv
     from intercode.episode import Episode
     from intercode.task import Task
     from intercode.tool_calls import Tool
@@ -47,7 +47,7 @@ class _PendingToolCall:
     name: str
     arguments: Mapping[str, Any]
     answer: Future[Answer] = field(default_factory=Future)
-    cancellation: Cancellation = field(default_factory=Cancellation)
+    cancellation: ActionCancellation = field(default_factory=ActionCancellation)
 
     def cancel(self) -> None:
         """Stop the action of this call, repeatedly until the call is answered.
@@ -133,7 +133,7 @@ class EpisodeSession:
         if isinstance(request_id, str | int) and (call := self._open.get(request_id)) is not None:
             call.cancel()
 
-    def run(self, env: GuardedEnv) -> None:
+    def run(self, env: AgentEnv) -> None:
         """Play the episode with the client's calls.
 
         If the client disconnects, the episode's current state is submitted.

@@ -26,11 +26,22 @@ from intercode.errors import SandboxError, SandboxUnavailableError
 from intercode.evaluate.episode_loop import failed_episode
 from intercode.evaluate.executor import PreparedRun
 from intercode.evaluate.progress import Progress
-from intercode.evaluate.worker import FATAL_ERROR_NAMES, PATIENCE, TICK, Interrupts, Job
+from intercode.evaluate.worker import (
+    FATAL_ERROR_NAMES,
+    PATIENCE,
+    TICK,
+    EpisodeJob,
+    InterruptCounter,
+)
 from intercode.registry import ENVS
 from intercode_integrations.ray.cluster import allocate_nodes, cluster_connection, node_affinity
-from intercode_integrations.ray.shared_limits import SharedLedger
-from intercode_integrations.ray.worker import Assignment, BatchResult, OpenResult, RayWorker
+from intercode_integrations.ray.shared_limits import SharedLimitsActor
+from intercode_integrations.ray.worker import (
+    JobBatchResult,
+    RayWorker,
+    RunAssignment,
+    WorkerOpenResult,
+)
 from intercode_integrations.serve.client import rebuild_error
 from intercode_sandbox.images.resolve import resolve
 from intercode_sandbox.images.transfer import export_image
@@ -67,12 +78,12 @@ class _WorkerCall:
     """A call of a worker's actor whose result has not arrived."""
 
     worker: _WorkerHandle
-    batch: list[Job] = field(default_factory=list)
+    batch: list[EpisodeJob] = field(default_factory=list)
     """The jobs of the batch; empty for the call that opens the worker."""
 
 
 class RayExecutor:
-    """The executor of one run on a cluster; see `intercode.evaluate.worker.Runs`.
+    """The executor of one run on a cluster; see `intercode.evaluate.worker.JobExecution`.
 
     Args:
         jobs: The jobs, in the order in which they should start.
@@ -82,7 +93,7 @@ class RayExecutor:
     """
 
     def __init__(
-        self, jobs: Sequence[Job], work: PreparedRun, address: str | None, cpus: float
+        self, jobs: Sequence[EpisodeJob], work: PreparedRun, address: str | None, cpus: float
     ) -> None:
         self.stopped: str | None = None
         self._remaining_jobs = deque(jobs)
@@ -104,7 +115,9 @@ class RayExecutor:
         self._announced_nodes: set[str] = set()
         self._wait_start = time.monotonic()
 
-    def run(self, interrupts: Interrupts, progress: Progress) -> Generator[Episode, None, None]:
+    def run(
+        self, interrupts: InterruptCounter, progress: Progress
+    ) -> Generator[Episode, None, None]:
         """Execute the jobs, and yield each episode when it has been recorded.
 
         After an interrupt or a failure that concerns all episodes, no further job starts.
@@ -143,7 +156,7 @@ class RayExecutor:
             assert budget is not None  # a run that uses a model has a budget
             self._prior_spending = budget.spent.cost, budget.spent.tokens
             self._ledger = (
-                ray.remote(SharedLedger)
+                ray.remote(SharedLimitsActor)
                 .options(
                     num_cpus=0,
                     max_concurrency=2 * self._worker_count + 8,
@@ -162,7 +175,7 @@ class RayExecutor:
             if not self._image(image_name).host
         }
         hidden_paths = [spec.run_options.out, run_plan.dataset.source]
-        assignment = Assignment(
+        assignment = RunAssignment(
             run_plan,
             facts,
             image_digests,
@@ -177,7 +190,9 @@ class RayExecutor:
         self._image_refs: dict[str, Any] = {}
         self._last_poll = 0.0
 
-    def _loop(self, interrupts: Interrupts, progress: Progress) -> Generator[Episode, None, None]:
+    def _loop(
+        self, interrupts: InterruptCounter, progress: Progress
+    ) -> Generator[Episode, None, None]:
         handled_count = 0
         while True:
             if interrupts.count > 1:
@@ -259,7 +274,7 @@ class RayExecutor:
         self._calls[worker.actor.open.remote(self._assignment_ref, {})] = _WorkerCall(worker)
 
     def _finish_open(
-        self, worker: _WorkerHandle, open_result: OpenResult, progress: Progress
+        self, worker: _WorkerHandle, open_result: WorkerOpenResult, progress: Progress
     ) -> None:
         if open_result.missing_images:
             for image_name in open_result.missing_images:
@@ -365,7 +380,7 @@ class RayExecutor:
             free_slots -= 1
             heapreplace(worker_heap, (worker.batch_count, worker_index, worker))
 
-    def _take_batch(self) -> list[Job]:
+    def _take_batch(self) -> list[EpisodeJob]:
         """Take the jobs of a batch from the queue. A job that lost a worker is alone in it."""
         fair_share = len(self._remaining_jobs) // (2 * self._worker_count)
         batch_size = (
@@ -382,7 +397,7 @@ class RayExecutor:
         return batch
 
     def _receive_episodes(
-        self, progress: Progress, interrupts: Interrupts
+        self, progress: Progress, interrupts: InterruptCounter
     ) -> Generator[Episode, None, None]:
         """Wait up to `TICK` seconds for results, record their episodes, and yield these."""
         if not self._calls:
@@ -406,7 +421,7 @@ class RayExecutor:
                 self._handle_loss(worker_call.worker, error, progress)
                 episodes += self._abandon_jobs()
                 continue
-            if isinstance(worker_result, OpenResult):
+            if isinstance(worker_result, WorkerOpenResult):
                 self._finish_open(worker_call.worker, worker_result, progress)
             else:
                 episodes += self._finish_batch(worker_call, worker_result, progress)
@@ -415,7 +430,7 @@ class RayExecutor:
             yield from episodes
 
     def _finish_batch(
-        self, worker_call: _WorkerCall, batch_result: BatchResult, progress: Progress
+        self, worker_call: _WorkerCall, batch_result: JobBatchResult, progress: Progress
     ) -> list[Episode]:
         worker_call.worker.batch_count -= 1
         if episode_count := len(batch_result.episodes):

@@ -50,7 +50,7 @@ _STATIC = ("dataset", "name", "traits", "max_turns", "reward_every_turn", "tools
 class EnvironmentActor:
     """A Ray actor: a process of the cluster with several environments, each with a number.
 
-    Its methods return an InterCode error as an `_Error`, in place of raising it.
+    Its methods return an InterCode error as an `_RemoteError`, in place of raising it.
 
     Args:
         env: As for `intercode.project.create`.
@@ -136,7 +136,7 @@ class EnvironmentActor:
 
 
 @dataclass(frozen=True, slots=True)
-class _Error:
+class _RemoteError:
     """An error's class name and message. The exception itself may not be picklable."""
 
     name: str
@@ -147,7 +147,7 @@ def _capture_error(work: Callable[[], Any]) -> Any:
     try:
         return work()
     except InterCodeError as error:
-        return _Error(type(error).__name__, str(error))
+        return _RemoteError(type(error).__name__, str(error))
 
 
 def _sandbox_failure(answer_ref: Any) -> SandboxError | None:
@@ -180,7 +180,7 @@ def _await_answer(answer_ref: Any) -> Any:
             "the environment's process on the cluster was lost, and with it the episode; the "
             f"next reset starts a new one in another process ({type(error).__name__})"
         ) from error
-    if isinstance(answer, _Error):
+    if isinstance(answer, _RemoteError):
         raise rebuild_error(answer.name, answer.message)
     return answer
 

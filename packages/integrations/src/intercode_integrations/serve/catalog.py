@@ -22,7 +22,7 @@ ALL_TASKS = "all"
 """Name of the only split if the tasks define none. OpenEnv's clients always name a split."""
 
 
-class EnvironmentEntry:
+class ServedEnvironment:
     """An environment that the server offers to clients.
 
     Args:
@@ -160,13 +160,13 @@ class EnvironmentEntry:
         }
 
 
-def index_entries(entries: Iterable[EnvironmentEntry]) -> dict[str, EnvironmentEntry]:
+def index_entries(entries: Iterable[ServedEnvironment]) -> dict[str, ServedEnvironment]:
     """Return a mapping from the name of each environment to its entry.
 
     Raises:
         UsageError: Two environments have the same name.
     """
-    entries_by_name: dict[str, EnvironmentEntry] = {}
+    entries_by_name: dict[str, ServedEnvironment] = {}
     for entry in entries:
         if entries_by_name.setdefault(entry.name, entry) is not entry:
             raise UsageError(f"two of the environments have the name {entry.name!r}")

@@ -23,7 +23,7 @@ import msgspec
 
 import intercode.errors as errors
 from intercode.envs.episode_state import SHOWN
-from intercode.envs.remote import RemoteEnvironment, RemoteReply
+from intercode.envs.remote import RemoteEnvironment, RemoteStepReply
 from intercode.envs.traits import find_traits, language_traits
 from intercode.episode import ENDED, exact, plain
 from intercode.errors import (
@@ -51,7 +51,7 @@ MAX_MESSAGE_BYTES = 64 * 2**20
 """Maximum bytes of a message from the server."""
 
 
-class RemoteServer:
+class RemoteEnvironmentServer:
     """An environment of a server, given by its URL, and the server's HTTP routes.
 
     `open` starts a session over a WebSocket; the other methods use single HTTP requests.
@@ -223,7 +223,7 @@ class ClientSession:
         server: The server.
     """
 
-    def __init__(self, server: RemoteServer) -> None:
+    def __init__(self, server: RemoteEnvironmentServer) -> None:
         self.server = server
         self._connection: ClientConnection | None = None
         self._end: Any = None
@@ -371,7 +371,7 @@ class RemoteEnv(RemoteEnvironment):
 
     def __init__(
         self,
-        server: RemoteServer,
+        server: RemoteEnvironmentServer,
         split: str | None = None,
         data: Dataset | None = None,
         **changes: Any,
@@ -397,17 +397,17 @@ class RemoteEnv(RemoteEnvironment):
         reply_data = self._session.reset(task_id=task_id, seed=seed, split=self._split)
         return self._reply(reply_data).observation
 
-    def _take(self, action: str) -> RemoteReply:
+    def _take(self, action: str) -> RemoteStepReply:
         action_data = {"action": action if self._is_wire else plain(action)}
         if (size := len(message("step", action_data))) > self._max_bytes:
             note = f"[not executed: {size} bytes are more than the server takes: {self._max_bytes}]"
-            return RemoteReply(note, goes_on=True, ok=False, info={"executed": False})
+            return RemoteStepReply(note, goes_on=True, ok=False, info={"executed": False})
         return self._reply(self._session.ask("step", action_data))
 
-    def _submit(self, answer: str | None) -> RemoteReply:
+    def _submit(self, answer: str | None) -> RemoteStepReply:
         return self._take("submit" if answer is None else f"submit {answer}")
 
-    def _reply(self, reply_data: dict[str, Any]) -> RemoteReply:
+    def _reply(self, reply_data: dict[str, Any]) -> RemoteStepReply:
         """Decode the data of an observation message.
 
         Raises:
@@ -418,7 +418,7 @@ class RemoteEnv(RemoteEnvironment):
         )
         info, is_done = observation["info"], reply_data["done"]
         refuse_failure(info)
-        return RemoteReply(
+        return RemoteStepReply(
             observation["text"],
             reply_data["reward"],
             ended=is_done and not observation["truncated"],
@@ -437,7 +437,7 @@ class RemoteEnv(RemoteEnvironment):
             self._session.close()
 
 
-def tasks(server: RemoteServer, split: str | None = None) -> Dataset:
+def tasks(server: RemoteEnvironmentServer, split: str | None = None) -> Dataset:
     """Load the tasks of a server's environment, with the fields that the server reveals.
 
     Args:
@@ -473,7 +473,7 @@ def connect(
         UsageError: The address is malformed, the environment does not exist, or the token is wrong.
         SandboxError: The server cannot be reached.
     """
-    return RemoteEnv(RemoteServer(url, token), split, **options)
+    return RemoteEnv(RemoteEnvironmentServer(url, token), split, **options)
 
 
 def connect_vec(
@@ -504,7 +504,9 @@ def connect_vec(
     """
     from intercode.envs.vector import ThreadVectorEnv
 
-    servers = [RemoteServer(url, token) for url in ([urls] if isinstance(urls, str) else urls)]
+    servers = [
+        RemoteEnvironmentServer(url, token) for url in ([urls] if isinstance(urls, str) else urls)
+    ]
     env_count = len(servers) if num_envs is None else num_envs
     if env_count < 1 or not servers:
         raise UsageError(f"the URL must have an address and an environment, not {env_count}")

@@ -18,7 +18,7 @@ from websockets.asyncio.server import ServerConnection
 from websockets.datastructures import Headers
 from websockets.http11 import Response
 
-from intercode.connection_admission import Admission
+from intercode.connection_admission import ConnectionQueue
 from intercode_integrations.serve import wire
 
 MAX_HEAD_BYTES = 32 * 1024
@@ -28,7 +28,7 @@ MAX_BODY_BYTES = 64 * 1024
 class RequestConnection(ServerConnection):
     """A connection that accepts requests of any HTTP method."""
 
-    def __init__(self, *args: Any, admission: Admission, **keywords: Any) -> None:
+    def __init__(self, *args: Any, admission: ConnectionQueue, **keywords: Any) -> None:
         super().__init__(*args, **keywords)
         self._admission = admission
         self.method = "GET"

@@ -17,22 +17,22 @@ from websockets.http11 import Response
 from intercode import __version__
 from intercode.errors import InterCodeError
 from intercode_integrations.serve import wire
-from intercode_integrations.serve.catalog import EnvironmentEntry
+from intercode_integrations.serve.catalog import ServedEnvironment
 from intercode_integrations.serve.http import refusal, response
-from intercode_integrations.serve.wire import TaskQuery
+from intercode_integrations.serve.wire import TaskListQuery
 
 
-class Routes:
+class HttpRoutes:
     """The responses to HTTP requests that need no session.
 
     Args:
         entries: The environments by their names. An address without a name denotes the first one.
     """
 
-    def __init__(self, entries: Mapping[str, EnvironmentEntry]) -> None:
+    def __init__(self, entries: Mapping[str, ServedEnvironment]) -> None:
         self._entries = entries
 
-    def find_entry(self, path_parts: Sequence[str]) -> EnvironmentEntry | None:
+    def find_entry(self, path_parts: Sequence[str]) -> ServedEnvironment | None:
         """Return the environment that an address names; None if no environment has the name.
 
         Args:
@@ -61,7 +61,7 @@ class Routes:
         elif entry is not None and route_name in _POST and len(path_parts) == 2:
             expected_method, handler = (
                 "POST",
-                lambda: _POST[route_name](entry, wire.read(body or b"{}", TaskQuery)),
+                lambda: _POST[route_name](entry, wire.read(body or b"{}", TaskListQuery)),
             )
         elif path_parts == ["mcp"]:
             expected_method, handler = "POST", lambda: _NO_MCP
@@ -93,36 +93,36 @@ class Routes:
         return {"openapi": "3.1.0", "info": api_info, "paths": {**paths, "/mcp": {"post": {}}}}
 
 
-def _splits(entry: EnvironmentEntry) -> list[dict[str, str]]:
+def _splits(entry: ServedEnvironment) -> list[dict[str, str]]:
     return [
         {"name": name, "type": name if name in ("train", "test") else "validation"}
         for name in entry.splits
     ]
 
 
-def _tasks(entry: EnvironmentEntry, query: TaskQuery) -> dict[str, Any]:
+def _tasks(entry: ServedEnvironment, query: TaskListQuery) -> dict[str, Any]:
     return {"tasks": entry.task_facts(query.split), "env_name": entry.name}
 
 
-def _num_tasks(entry: EnvironmentEntry, query: TaskQuery) -> dict[str, Any]:
+def _num_tasks(entry: ServedEnvironment, query: TaskListQuery) -> dict[str, Any]:
     return {"num_tasks": len(entry.tasks(query.split))}
 
 
-def _task(entry: EnvironmentEntry, query: TaskQuery) -> dict[str, Any]:
+def _task(entry: ServedEnvironment, query: TaskListQuery) -> dict[str, Any]:
     entry.tasks(query.split).at(query.index)  # raises an error if no task has this index
     return {"task": entry.task_facts(query.split, query.index, query.index + 1)[0]}
 
 
-def _task_range(entry: EnvironmentEntry, query: TaskQuery) -> dict[str, Any]:
+def _task_range(entry: ServedEnvironment, query: TaskListQuery) -> dict[str, Any]:
     return {"tasks": entry.task_facts(query.split, query.start, query.stop)}
 
 
-_GET: Mapping[str, Callable[[EnvironmentEntry], Any]] = {
-    "metadata": EnvironmentEntry.metadata,
-    "schema": EnvironmentEntry.schema,
+_GET: Mapping[str, Callable[[ServedEnvironment], Any]] = {
+    "metadata": ServedEnvironment.metadata,
+    "schema": ServedEnvironment.schema,
     "splits": _splits,
 }
-_POST: Mapping[str, Callable[[EnvironmentEntry, TaskQuery], Any]] = {
+_POST: Mapping[str, Callable[[ServedEnvironment, TaskListQuery], Any]] = {
     "tasks": _tasks,
     "num_tasks": _num_tasks,
     "task": _task,

@@ -17,15 +17,15 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
-from intercode.connection_admission import Admission
+from intercode.connection_admission import ConnectionQueue
 from intercode.errors import CapacityError
 from intercode.request_guard import RequestGuard
 from intercode_integrations.serve import wire
-from intercode_integrations.serve.catalog import EnvironmentEntry
+from intercode_integrations.serve.catalog import ServedEnvironment
 from intercode_integrations.serve.http import RequestConnection, refusal, response
 from intercode_integrations.serve.log import log
 from intercode_integrations.serve.metrics import ServerMetrics
-from intercode_integrations.serve.routes import Routes
+from intercode_integrations.serve.routes import HttpRoutes
 from intercode_integrations.serve.session import (
     CLOSE_SECONDS,
     ServerSession,
@@ -55,14 +55,14 @@ class EnvironmentServer:
 
     def __init__(
         self,
-        entries: Sequence[EnvironmentEntry],
+        entries: Sequence[ServedEnvironment],
         limits: SessionLimits,
         guard: RequestGuard,
         metrics: ServerMetrics,
-        admission: Admission | None = None,
+        admission: ConnectionQueue | None = None,
     ) -> None:
-        self._admission = admission or Admission()
-        self._routes = Routes({entry.name: entry for entry in entries})
+        self._admission = admission or ConnectionQueue()
+        self._routes = HttpRoutes({entry.name: entry for entry in entries})
         self._limits, self._guard, self._metrics = limits, guard, metrics
         self._sessions: dict[ServerSession, asyncio.Task[Any]] = {}
         """Each open session → the asyncio task that serves the session."""

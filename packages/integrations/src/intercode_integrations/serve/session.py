@@ -17,7 +17,7 @@ from websockets.exceptions import ConnectionClosed
 from intercode.errors import CapacityError, InterCodeError, LeaseError, UsageError
 from intercode_integrations.async_env import AsyncEnv
 from intercode_integrations.serve import wire
-from intercode_integrations.serve.catalog import EnvironmentEntry
+from intercode_integrations.serve.catalog import ServedEnvironment
 from intercode_integrations.serve.log import log
 from intercode_integrations.serve.metrics import ServerMetrics
 
@@ -72,7 +72,7 @@ def _draining_end() -> SessionEnd:
     return SessionEnd("draining", 1001, error, "CAPACITY_REACHED")
 
 
-class MessageRate:
+class MessageRateLimit:
     """A limit on a client's messages per second, which permits one second's messages as a burst.
 
     Args:
@@ -107,7 +107,7 @@ class ServerSession:
 
     def __init__(
         self,
-        entry: EnvironmentEntry,
+        entry: ServedEnvironment,
         limits: SessionLimits,
         metrics: ServerMetrics,
         starts: asyncio.Semaphore,
@@ -122,7 +122,7 @@ class ServerSession:
         self._end: SessionEnd | None = None
         self._end_event = asyncio.Event()
         self._entry, self._limits, self._metrics, self._starts = entry, limits, metrics, starts
-        self._message_rate = MessageRate(limits.rate)
+        self._message_rate = MessageRateLimit(limits.rate)
         self._split: str | None = None
         self._env: AsyncEnv | None = None
         self._episode_id = ""
@@ -234,11 +234,11 @@ class ServerSession:
             SessionEnd: The client closes the session, or the server has failed or is shutting down.
         """
         try:
-            message = wire.read(message_text, wire.Message)
+            message = wire.read(message_text, wire.ClientMessage)
             if message.type == "reset":
-                return await self._reset(wire.read(message.data, wire.Reset))
+                return await self._reset(wire.read(message.data, wire.ResetMessage))
             if message.type == "step":
-                return await self._step(wire.read(message.data, wire.Step).action)
+                return await self._step(wire.read(message.data, wire.StepMessage).action)
             if message.type == "state":
                 return wire.encode_message("state", self._state())
             if message.type == "close":
@@ -260,7 +260,7 @@ class ServerSession:
         self._metrics.add(f"error {error_code}")
         return wire.error(error_code, error)
 
-    async def _reset(self, request: wire.Reset) -> bytes:
+    async def _reset(self, request: wire.ResetMessage) -> bytes:
         if self._draining:
             raise _draining_end()
         self._busy = True

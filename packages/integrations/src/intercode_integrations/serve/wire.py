@@ -32,14 +32,14 @@ _Index = Annotated[int, Meta(ge=0)]
 _Name = Annotated[str, Meta(max_length=1000)]
 
 
-class Message(msgspec.Struct):
+class ClientMessage(msgspec.Struct):
     """A client's message, with its data still encoded."""
 
     type: str
     data: msgspec.Raw = msgspec.Raw(b"{}")
 
 
-class Reset(msgspec.Struct, forbid_unknown_fields=True):
+class ResetMessage(msgspec.Struct, forbid_unknown_fields=True):
     """The data of the message ``reset``: a request for an episode."""
 
     seed: _Index | None = None
@@ -50,7 +50,7 @@ class Reset(msgspec.Struct, forbid_unknown_fields=True):
     split: _Name | None = None
 
 
-class Step(msgspec.Struct, forbid_unknown_fields=True):
+class StepMessage(msgspec.Struct, forbid_unknown_fields=True):
     """The data of the message ``step``: an action."""
 
     action: str
@@ -58,7 +58,7 @@ class Step(msgspec.Struct, forbid_unknown_fields=True):
     """Field that OpenEnv's typed clients send. The server ignores it without parsing."""
 
 
-class TaskQuery(msgspec.Struct, forbid_unknown_fields=True):
+class TaskListQuery(msgspec.Struct, forbid_unknown_fields=True):
     """The body of an HTTP request for tasks."""
 
     split: _Name | None = None
@@ -89,7 +89,7 @@ def read(text: str | bytes | msgspec.Raw, kind: type[_T]) -> _T:
     try:
         return msgspec.json.decode(text, type=kind)
     except msgspec.ValidationError as error:
-        error_class = ActionError if kind is Step else UsageError
+        error_class = ActionError if kind is StepMessage else UsageError
         raise MessageFault(
             "VALIDATION_ERROR", error_class(f"the message cannot be: {error}")
         ) from None

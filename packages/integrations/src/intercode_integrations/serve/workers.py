@@ -12,7 +12,7 @@ from typing import Any
 
 from intercode.errors import InterCodeError, UsageError
 from intercode.request_guard import RequestGuard
-from intercode_integrations.serve.catalog import EnvironmentEntry
+from intercode_integrations.serve.catalog import ServedEnvironment
 from intercode_integrations.serve.log import log
 from intercode_integrations.serve.metrics import ServerMetrics
 from intercode_integrations.serve.server import EnvironmentServer
@@ -75,7 +75,7 @@ def _bind_socket(family: int, address: Any, *, is_shared: bool = False) -> socke
 
 
 def run(
-    entries: Sequence[EnvironmentEntry],
+    entries: Sequence[ServedEnvironment],
     limits: SessionLimits,
     guard: RequestGuard,
     listeners: Sequence[socket.socket],

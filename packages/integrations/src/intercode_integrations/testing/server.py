@@ -193,7 +193,7 @@ class ScriptedServer:
         self._requests = 0
         self._lock = threading.Lock()
         self._stop_event = threading.Event()
-        self._server = _Server(("127.0.0.1", 0), _handler(self))
+        self._server = _ScriptedHttpServer(("127.0.0.1", 0), _handler(self))
         self._thread = threading.Thread(
             target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
         )
@@ -249,7 +249,7 @@ class ScriptedServer:
             self.exchanges.append(exchange)
 
 
-class _Server(ThreadingHTTPServer):
+class _ScriptedHttpServer(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
     request_queue_size = 256
@@ -259,13 +259,13 @@ class _Server(ThreadingHTTPServer):
 
 
 def _handler(server: ScriptedServer) -> type[BaseHTTPRequestHandler]:
-    class Handler(_Handler):
+    class BoundRequestHandler(_ScriptedRequestHandler):
         owner = server
 
-    return Handler
+    return BoundRequestHandler
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _ScriptedRequestHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     owner: ScriptedServer

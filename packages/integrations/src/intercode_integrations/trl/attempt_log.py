@@ -12,7 +12,7 @@ from intercode.dialogues import RecordedDialogue
 from intercode.envs.vector import ThreadVectorEnv
 from intercode.errors import UsageError
 from intercode.evaluate.manifest import dataset_facts, describe
-from intercode.records import MANIFEST, RecordWriter
+from intercode.records import MANIFEST, RunRecordWriter
 from intercode_integrations.trl.batch import Rollout
 
 _AGENT = "trl"
@@ -36,7 +36,7 @@ class AttemptLog:
         if (folder / MANIFEST).exists():
             raise UsageError(f"{folder} already holds a run: give another folder (record=)")
         tasks = env.dataset
-        self._writer = RecordWriter(folder)
+        self._writer = RunRecordWriter(folder)
         self._epochs: Counter[str] = Counter()
         self._writer.write_manifest(
             describe(

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from intercode.agents.conversation import find_action
-from intercode.dialogues import Call
+from intercode.dialogues import RecordedModelCall
 from intercode.envs.traits import resolve_traits
 from intercode.envs.vector import ThreadVectorEnv
 from intercode.errors import ForkError, SandboxError
@@ -41,7 +41,7 @@ class Rollout:
     """Log-probability of each completion token; None if the trainer's generator returns none."""
     reward: float = math.nan
     running: bool = False
-    calls: list[Call] = field(default_factory=list)
+    calls: list[RecordedModelCall] = field(default_factory=list)
     """Replies of the model, in the form of an episode's record."""
 
     def reply(self, ids: Sequence[int], logprobs: Sequence[float] | None) -> None:
@@ -51,7 +51,7 @@ class Rollout:
             ids: The reply's tokens.
             logprobs: The log-probability of each token; None if there are none.
         """
-        call = Call(
+        call = RecordedModelCall(
             turn=len(self.calls),
             prompt_token_ids=self.prompt + self.completion,
             token_ids=list(ids),
@@ -81,7 +81,7 @@ class Rollout:
         )
 
 
-class Batch:
+class RolloutBatch:
     """The attempts of a batch, with the environments and the trainer.
 
     Args:

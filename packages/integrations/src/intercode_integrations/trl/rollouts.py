@@ -22,7 +22,7 @@ from intercode.envs.vector import ThreadVectorEnv
 from intercode.errors import UsageError
 from intercode.project import create, create_vec
 from intercode_integrations.trl.attempt_log import AttemptLog
-from intercode_integrations.trl.batch import Batch, Rollout
+from intercode_integrations.trl.batch import Rollout, RolloutBatch
 from intercode_integrations.trl.environments import warn_of_loss
 from intercode_integrations.trl.rows import as_dataset, dialogues
 
@@ -122,7 +122,7 @@ class Rollouts:
         ]
         envs = self._vector(len(attempts))
         try:
-            Batch(envs, attempts, trainer).play(self._shared_turns)
+            RolloutBatch(envs, attempts, trainer).play(self._shared_turns)
             for attempt in attempts:
                 if math.isnan(attempt.reward):
                     warn_of_loss(cast("Any", envs.envs[attempt.number].unwrapped).episode)

@@ -13,7 +13,7 @@ import openai
 import verifiers.v1 as vf
 
 import intercode
-from intercode.agents.conversation import CUT_OFF, Clip
+from intercode.agents.conversation import CUT_OFF, ObservationClipper
 from intercode.agents.strategies import NO_CALL
 from intercode.envs.tools import sendable
 from intercode.episode import NoAction
@@ -107,7 +107,8 @@ class InterCodeHarness(vf.Harness[InterCodeHarnessConfig]):
                     tool_call.function.name, arguments(tool_call.function.arguments)
                 )
                 clipped_text = (
-                    Clip(self.config.observation_limit)(observation.rstrip("\n")) or "(nothing)"
+                    ObservationClipper(self.config.observation_limit)(observation.rstrip("\n"))
+                    or "(nothing)"
                 )
                 tool_message = {
                     "role": "tool",

@@ -18,7 +18,7 @@ import verifiers.v1 as vf
 from verifiers.v1.state import state_cls
 from verifiers.v1.utils.loaders import environment_class, load_taskset, taskset_config_type
 
-from intercode.envs.remote import RemoteEnvironment, RemoteReply
+from intercode.envs.remote import RemoteEnvironment, RemoteStepReply
 from intercode.envs.traits import Traits
 from intercode.errors import RewardError, UsageError
 from intercode.task import Dataset, Task
@@ -61,10 +61,10 @@ class VerifiersEnv(RemoteEnvironment):
         self._task = _taskset(str(self.dataset.source))[task.metadata["index"]]
         return task.query
 
-    def _take(self, action: str) -> RemoteReply:
+    def _take(self, action: str) -> RemoteStepReply:
         return self._submit(action)
 
-    def _submit(self, answer: str | None) -> RemoteReply:
+    def _submit(self, answer: str | None) -> RemoteStepReply:
         task, task_data = self._task, self._task.data
         trace = vf.Trace(
             task=vf.TraceTask(
@@ -82,7 +82,7 @@ class VerifiersEnv(RemoteEnvironment):
         except vf.TaskError as error:
             raise RewardError(f"task {task.key} of verifiers cannot be scored: {error}") from error
         rewards = {reward_name: reward.score for reward_name, reward in trace.rewards.items()}
-        return RemoteReply("", trace.reward, ended=True, parts={**trace.metrics, **rewards})
+        return RemoteStepReply("", trace.reward, ended=True, parts={**trace.metrics, **rewards})
 
 
 def _node(trace: Any, message: dict[str, str], sampled: bool = False) -> Any:

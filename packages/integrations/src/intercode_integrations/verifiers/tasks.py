@@ -10,13 +10,13 @@ import verifiers.v1 as vf
 from pydantic import BaseModel, ConfigDict, Field
 
 import intercode
-from intercode.agents.conversation import Prompt, PromptContext
+from intercode.agents.conversation import PromptContext, StrategyPrompts
 from intercode.episode import Score
 from intercode.outcomes import failure_kind
 from intercode_integrations.async_env import AsyncEnv
 
 
-class Source(BaseModel):
+class TaskSource(BaseModel):
     """The origin of the tasks, and the options of their environment."""
 
     env: str = "bash"
@@ -31,11 +31,11 @@ class Source(BaseModel):
         return intercode.make(self.env, split=self.split, **self.options)
 
 
-class InterCodeConfig(vf.TasksetConfig, Source):
+class InterCodeConfig(vf.TasksetConfig, TaskSource):
     """The options ``--env.taskset.…`` of the taskset."""
 
 
-class InterCodeTaskData(vf.TaskData, Source):
+class InterCodeTaskData(vf.TaskData, TaskSource):
     """A task as verifiers records it, without gold."""
 
 
@@ -104,7 +104,7 @@ class InterCodeTaskset(vf.Taskset[InterCodeTask, InterCodeConfig]):
         """Yield the tasks, each with the prompts of the agent ``tool-calling``."""
         config = self.config
         env = config.make().unwrapped
-        traits, prompt = env.traits, Prompt("tool_calling")
+        traits, prompt = env.traits, StrategyPrompts("tool_calling")
         setting = traits.setting or traits.language
         for task in env.dataset:
             prompt_context = PromptContext(env.name, traits, setting, task.query, env.max_turns)

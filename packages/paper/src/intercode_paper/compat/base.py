@@ -20,8 +20,8 @@ from intercode.task import Task
 from intercode_paper.bash import LIMITS, MALFORMED
 from intercode_paper.compat.utils import (
     Container,
+    DataRow,
     IntercodeDataLoader,
-    Record,
     read_container_settings,
 )
 from intercode_sandbox import get_provider
@@ -64,7 +64,7 @@ class IntercodeEnv(ABC, gymnasium.Env[Any, str]):
         self.logger = logging.Logger("intercode_paper.compat")
         self.logger.addHandler(RichHandler(show_time=False, show_path=False))
         self.logger.disabled = kwargs.get("verbose") is not True
-        self.preprocess: Callable[[Record], str | list[str]] | None = kwargs.get("preprocess")
+        self.preprocess: Callable[[DataRow], str | list[str]] | None = kwargs.get("preprocess")
         if self.preprocess is not None and not callable(self.preprocess):
             raise UsageError("preprocess must be a function from a row of the data to its commands")
         self.traj_dir: str | None = kwargs.get("traj_dir") or None

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from intercode.envs.traits import PYTHON
 from intercode_paper.compat.base import ACTION_EXEC, REWARD, IntercodeEnv
 from intercode_paper.compat.utils import Container
-from intercode_paper.python import LIMITS, PaperPython, is_error, score, submitted_name
+from intercode_paper.python import LIMITS, PaperPythonWorkspace, is_error, score, submitted_name
 
 
 class PythonEnv(IntercodeEnv):
@@ -28,7 +28,7 @@ class PythonEnv(IntercodeEnv):
     def reset_container(self) -> None:
         """Start a fresh container with a fresh interpreter."""
         self.container.reset()
-        self._python = PaperPython(self.container.sandbox)
+        self._python = PaperPythonWorkspace(self.container.sandbox)
 
     def exec_action(self, action: str) -> None:
         """Execute Python code, and set the observation. The value of an expression is printed."""

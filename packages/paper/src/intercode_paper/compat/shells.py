@@ -17,7 +17,7 @@ from intercode_paper.bash import (
     GOLD_HOST,
     LIMITS,
     MALFORMED,
-    PaperBash,
+    PaperBashInterpreter,
     resolve,
     run,
     split_words,
@@ -74,7 +74,7 @@ class BashEnv(IntercodeEnv):
 
     def exec_action(self, action: str) -> None:
         """Execute an action. A ``cd`` changes the working directory of later actions."""
-        bash = PaperBash(
+        bash = PaperBashInterpreter(
             self.container.sandbox,
             self.container.environment,
             self.workdir,
@@ -127,9 +127,9 @@ class BashEnv(IntercodeEnv):
         """Return the working directory after ``cd`` from `current`, with the argument `changed`."""
         return resolve(current, changed)
 
-    def _outcome(self, container: Container, output: str) -> bash_reward.Outcome:
+    def _outcome(self, container: Container, output: str) -> bash_reward.ContainerOutcome:
         status = container.exec_run(self.clean_cmd(GIT_STATUS_SCRIPT)).output.decode("utf-8")
-        return bash_reward.Outcome(
+        return bash_reward.ContainerOutcome(
             self.parse_status(status),
             output,
             lambda path: md5sum(container.sandbox, path),

@@ -14,7 +14,7 @@ import numpy
 
 from intercode.datasets.files import read_rows
 from intercode.errors import EnvironmentStateError, UsageError
-from intercode_paper.bash import AGENT_HOST, LIMITS, Output, run, split_words, variables
+from intercode_paper.bash import AGENT_HOST, LIMITS, ActionOutput, run, split_words, variables
 from intercode_paper.compat.images import image_for
 from intercode_sandbox import SandboxBackend, get_provider
 from intercode_sandbox.images.resolve import check
@@ -30,11 +30,11 @@ SUFFIXES = (".csv", ".json", ".jsonl", ".tsv")
 _deadline: ContextVar[float | None] = ContextVar("deadline", default=None)
 
 
-class Record(dict[str, Any]):
+class DataRow(dict[str, Any]):
     """A row of a data file, with query, gold and all other fields.
 
     Early releases had the other fields in ``extra``, later releases beside query and gold. A
-    `Record` permits both ways of access.
+    `DataRow` permits both ways of access.
 
     Args:
         fields: All fields of the row by name.
@@ -81,7 +81,7 @@ class IntercodeDataLoader:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def get(self, index: int | None = None) -> Record:
+    def get(self, index: int | None = None) -> DataRow:
         """Return a row without its empty fields.
 
         Args:
@@ -91,7 +91,7 @@ class IntercodeDataLoader:
             # NumPy's global generator is used, because scripts of 2023 seed it.
             index = numpy.random.randint(0, len(self))
         row = self._rows[index]
-        return Record({name: value for name, value in row.items() if value not in (None, "")})
+        return DataRow({name: value for name, value in row.items() if value not in (None, "")})
 
     @cached_property
     def data(self) -> Any:
@@ -247,7 +247,7 @@ class Container:
         if timeout is None:
             deadline = _deadline.get()
             timeout = MAX_SECONDS if deadline is None else max(0.01, deadline - time.monotonic())
-        output: Output = run(self.sandbox, argv, self.environment, workdir or "/", timeout)
+        output: ActionOutput = run(self.sandbox, argv, self.environment, workdir or "/", timeout)
         if output.timed_out:
             raise TimeoutError(f"{script!r} took longer than {timeout:.0f} s")
         return ExecResult(output.exit_code, output.text.encode())

@@ -1,4 +1,4 @@
-"""`Container`: a container that Docker's engine starts, and whose process 1 InterCode controls.
+"""`DockerContainer`: a container of Docker's engine, whose process 1 InterCode controls.
 
 Process 1 of the container is InterCode's C program. If the container has workers, process 1 is a
 Python process that runs the C program as a library. Process 1 connects to a socket of the caller,
@@ -23,19 +23,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from intercode_sandbox.accounts import MAX_TABLE_BYTES, Account, resolve_account
-from intercode_sandbox.base import Evidence, Limits
+from intercode_sandbox.accounts import MAX_TABLE_BYTES, ImageAccount, resolve_account
+from intercode_sandbox.base import FailureEvidence, Limits
 from intercode_sandbox.docker.engine import (
     DOCKER_HOST_COMMAND,
     LABEL,
     LEASE,
     DockerEngine,
-    MissingObjectError,
+    MissingDockerObjectError,
 )
-from intercode_sandbox.docker.images import EngineImage
-from intercode_sandbox.docker.runtime_mounts import CONTAINER_FOLDER, RuntimeFolder
+from intercode_sandbox.docker.images import DockerEngineImage
+from intercode_sandbox.docker.runtime_mounts import CONTAINER_FOLDER, ContainerRuntimeFolder
 from intercode_sandbox.errors import SandboxError, SandboxUnavailableError
-from intercode_sandbox.host_files import Descriptor
+from intercode_sandbox.host_files import FileDescriptor
 from intercode_sandbox.images.base import HOSTNAME
 from intercode_sandbox.linux_capabilities import mask
 from intercode_sandbox.native import seccomp, wire
@@ -81,7 +81,7 @@ _SHM = "rw,nosuid,nodev,noexec,mode=1777,size=64m,nr_inodes=4096"
 class ContainerKey:
     """The properties of a container. Unused containers with equal keys are interchangeable."""
 
-    image: EngineImage
+    image: DockerEngineImage
     network: bool
     memory: int
     processes: int
@@ -92,7 +92,7 @@ class ContainerKey:
     debugger: bool
 
     @classmethod
-    def from_limits(cls, image: EngineImage, network: bool, limits: Limits) -> ContainerKey:
+    def from_limits(cls, image: DockerEngineImage, network: bool, limits: Limits) -> ContainerKey:
         """Return the key of the containers for sandboxes with these limits."""
         limit_names = (
             "memory",
@@ -107,7 +107,7 @@ class ContainerKey:
 
 
 @dataclass(eq=False)
-class Container:
+class DockerContainer:
     """A running container whose process 1 is ready for requests."""
 
     key: ContainerKey
@@ -118,7 +118,7 @@ class Container:
     process: InitProcess | None
     """Process 1 of the container; None if this process cannot see the engine's processes."""
     engine: DockerEngine
-    account: Account
+    account: ImageAccount
     """The user of the image, under which programs run."""
     ids: int
     """The number of user ids in the container."""
@@ -191,7 +191,7 @@ class Container:
                 return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         return self.ask({"op": "root"})[1][0]
 
-    def evidence(self, is_timeout: bool) -> Evidence:
+    def evidence(self, is_timeout: bool) -> FailureEvidence:
         """Return the engine's evidence about the container's end, or about its failure to answer.
 
         Args:
@@ -201,14 +201,14 @@ class Container:
             with self.engine.errors("looking at a container") as api:
                 if is_timeout:
                     container_state = api.inspect_container(self.id)["State"]
-                    return Evidence(
+                    return FailureEvidence(
                         True,
                         was_killed_outside=container_state["Paused"],
                         running=container_state["Running"],
                     )
                 return _read_exit_evidence(api, self.id)
         except SandboxError:
-            return Evidence(is_keeper_alive=False)
+            return FailureEvidence(is_keeper_alive=False)
 
     def close(self) -> None:
         """End the container and wait for the end of all its processes. Idempotent.
@@ -235,13 +235,13 @@ class Container:
     def remove(self) -> None:
         """End the container, and request that the engine remove it."""
         self.close()
-        with suppress(MissingObjectError), self.engine.errors("removing a container") as api:
+        with suppress(MissingDockerObjectError), self.engine.errors("removing a container") as api:
             api.remove_container(self.id, force=True, v=True)
 
 
 def start_container(
-    engine: DockerEngine, runtime_folder: RuntimeFolder, key: ContainerKey
-) -> Container:
+    engine: DockerEngine, runtime_folder: ContainerRuntimeFolder, key: ContainerKey
+) -> DockerContainer:
     """Start a container, and wait until it is ready.
 
     Raises:
@@ -272,7 +272,7 @@ def start_container(
             control.close()
             raise
         init_process = _open_init_process(control)
-        return Container(
+        return DockerContainer(
             key,
             container_id,
             control,
@@ -291,7 +291,7 @@ def start_container(
         shutil.rmtree(socket_folder, ignore_errors=True)
 
 
-def _read_exit_evidence(api: APIClient, container_id: str) -> Evidence:
+def _read_exit_evidence(api: APIClient, container_id: str) -> FailureEvidence:
     """Return evidence about a container's end, from the events that the engine has recorded.
 
     The container itself cannot be inspected, because the engine removes it at its end.
@@ -312,7 +312,7 @@ def _read_exit_evidence(api: APIClient, container_id: str) -> Evidence:
             if event["Action"] == "die":
                 exit_code = int(event["Actor"]["Attributes"]["exitCode"])
                 break
-    return Evidence(
+    return FailureEvidence(
         is_keeper_alive=True,
         was_killed_outside="kill" in actions,
         # The engine's exit code is 128 + N if signal N killed process 1, as in a shell.
@@ -329,7 +329,7 @@ def _bind(listener: socket.socket, socket_folder: Path) -> None:
     The name that is bound has the folder's descriptor in place of its path. A socket's name has at
     most 107 bytes, and the path of a cache may have more.
     """
-    with Descriptor(
+    with FileDescriptor(
         os.open(socket_folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     ) as folder_fd:
         listener.bind(f"/proc/self/fd/{folder_fd}/s")
@@ -338,7 +338,7 @@ def _bind(listener: socket.socket, socket_folder: Path) -> None:
 
 
 def _container_config(
-    runtime_folder: RuntimeFolder, socket_folder: Path, key: ContainerKey
+    runtime_folder: ContainerRuntimeFolder, socket_folder: Path, key: ContainerKey
 ) -> dict[str, Any]:
     mounts = [
         (socket_folder, CONTAINER_FOLDER),
@@ -367,7 +367,7 @@ def _container_config(
 
 
 def _host_config(
-    runtime_folder: RuntimeFolder, mounts: list[tuple[Path, str]], key: ContainerKey
+    runtime_folder: ContainerRuntimeFolder, mounts: list[tuple[Path, str]], key: ContainerKey
 ) -> dict[str, Any]:
     image, memory = key.image, key.memory + _OVERHEAD
     low_ports = "net_bind_service" in key.capabilities
@@ -461,7 +461,7 @@ def _accept(listener: socket.socket, engine: DockerEngine, container_id: str) ->
             try:
                 with engine.errors("looking at a container") as api:
                     container_state = api.inspect_container(container_id)["State"]
-            except MissingObjectError:
+            except MissingDockerObjectError:
                 container_state = {"Running": False, "ExitCode": "unknown"}
             if container_state["Running"]:
                 continue
@@ -484,7 +484,9 @@ def _open_init_process(control: socket.socket) -> InitProcess | None:
     return None
 
 
-def _greet(control: socket.socket, container_id: str, key: ContainerKey) -> tuple[Account, int]:
+def _greet(
+    control: socket.socket, container_id: str, key: ContainerKey
+) -> tuple[ImageAccount, int]:
     """Send process 1 the settings of its container, and wait until it is ready.
 
     Args:
@@ -497,7 +499,7 @@ def _greet(control: socket.socket, container_id: str, key: ContainerKey) -> tupl
     """
     try:
         id_count, account = _receive_introduction(control, key.image.user)
-        with Descriptor(os.pidfd_open(os.getpid())) as owner_pidfd:
+        with FileDescriptor(os.pidfd_open(os.getpid())) as owner_pidfd:
             wire.send(control, _start_message(key, account), [owner_pidfd], packed=True)
         reply, _ = wire.receive(control)
         if "ready" not in reply:
@@ -507,7 +509,7 @@ def _greet(control: socket.socket, container_id: str, key: ContainerKey) -> tupl
     return account, id_count
 
 
-def _receive_introduction(control: socket.socket, user: str) -> tuple[int, Account]:
+def _receive_introduction(control: socket.socket, user: str) -> tuple[int, ImageAccount]:
     """Receive the first message of process 1, before any program runs in the container.
 
     Args:
@@ -537,7 +539,7 @@ def _read_text(fd: int) -> str:
         return file.read(MAX_TABLE_BYTES).decode(errors="replace") if is_regular else ""
 
 
-def _start_message(key: ContainerKey, account: Account) -> dict[str, Any]:
+def _start_message(key: ContainerKey, account: ImageAccount) -> dict[str, Any]:
     files: dict[str, str | None] = dict.fromkeys(
         ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf")
     )

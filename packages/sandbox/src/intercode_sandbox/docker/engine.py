@@ -64,14 +64,14 @@ class DockerEngine:
         try:
             import docker
 
-            from intercode_sandbox.docker.client import Client
+            from intercode_sandbox.docker.client import DockerApiClient
         except ImportError:
             raise SandboxUnavailableError(
                 "the sandbox 'docker' needs the package docker", INSTALL_COMMAND
             ) from None
         client_options = docker.utils.kwargs_from_env() if self.url.startswith("tcp") else {}
         try:
-            return Client(self.url, **{**client_options, "timeout": _SECONDS})
+            return DockerApiClient(self.url, **{**client_options, "timeout": _SECONDS})
         except docker.errors.DockerException as error:
             raise unavailable_error(self.url, error) from error
 
@@ -83,7 +83,7 @@ class DockerEngine:
             activity: The purpose of the block, for messages.
 
         Raises:
-            MissingObjectError: The engine does not have the requested object.
+            MissingDockerObjectError: The engine does not have the requested object.
             SandboxError: The engine, or the connection to it, failed.
         """
         # This line comes before the imports: if the package docker is missing, the property `api`
@@ -95,7 +95,7 @@ class DockerEngine:
         try:
             yield api
         except docker.errors.NotFound as error:
-            raise MissingObjectError(f"{activity}: {error.explanation or error}") from error
+            raise MissingDockerObjectError(f"{activity}: {error.explanation or error}") from error
         except (docker.errors.DockerException, requests.RequestException, OSError) as error:
             message = getattr(error, "explanation", None) or error
             raise SandboxError(
@@ -130,7 +130,7 @@ class DockerEngine:
             client.close()
 
 
-class MissingObjectError(SandboxError, ImageError):
+class MissingDockerObjectError(SandboxError, ImageError):
     """An image or a container that the engine does not have."""
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from intercode_sandbox.docker.engine import LABEL, LEASE, DockerEngine, MissingObjectError
+from intercode_sandbox.docker.engine import LABEL, LEASE, DockerEngine, MissingDockerObjectError
 from intercode_sandbox.errors import ImageError, SandboxError
 from intercode_sandbox.host_files import joint_digest, sha256
 from intercode_sandbox.images import (
@@ -28,7 +28,7 @@ from intercode_sandbox.images import (
     resolve_hidden_paths,
 )
 from intercode_sandbox.images.archive import opaque_folders
-from intercode_sandbox.images.base import Addition, Spec, clean_environment, parse
+from intercode_sandbox.images.base import ImageAddition, ParsedImageName, clean_environment, parse
 from intercode_sandbox.images.transfer import write_tree
 from intercode_sandbox.images.tree import find_entry
 from intercode_sandbox.ownership import new_lease
@@ -41,7 +41,7 @@ _FILES = ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf")
 
 
 @dataclass(frozen=True, slots=True)
-class EngineImage:
+class DockerEngineImage:
     """An image of the engine, and additional settings of its containers."""
 
     image: Image = field(hash=False)
@@ -62,7 +62,7 @@ class EngineImage:
     """Path of a file over which an engine mounts its own version → the image's content."""
 
 
-class Images:
+class DockerImageFinder:
     """The finder of images in the engine, which remembers images that were requested before.
 
     Args:
@@ -81,10 +81,10 @@ class Images:
         self._build_script = build_script
         self._progress = progress
         self._lock = threading.Lock()
-        self._images_by_key: dict[str, EngineImage] = {}
+        self._images_by_key: dict[str, DockerEngineImage] = {}
         self._layered_images: dict[Hashable, tuple[str, str]] = {}
 
-    def find(self, image_or_name: str | Image) -> EngineImage:
+    def find(self, image_or_name: str | Image) -> DockerEngineImage:
         """Return the image of a name; build or import it if necessary.
 
         Raises:
@@ -98,12 +98,12 @@ class Images:
         image = resolve(image_or_name, build_script=self._build_script, progress=self._progress())
         return self._convert_image(image)
 
-    def _convert_image(self, image: Image) -> EngineImage:
+    def _convert_image(self, image: Image) -> DockerEngineImage:
         hidden_paths = tuple(_list_hidden_paths()) if image.host else ()
         cache_key = f"{image.digest} {image.cwd} {image.user} {hidden_paths}"
         with self._lock:
             if cache_key not in self._images_by_key:
-                self._images_by_key[cache_key] = EngineImage(
+                self._images_by_key[cache_key] = DockerEngineImage(
                     replace(image, layers=()),
                     self._import_image(image),
                     user=image.user or "0",
@@ -158,7 +158,7 @@ class Images:
             raise SandboxError(f"the engine did not accept the image {image.name}")
         return str(image_ids[0])
 
-    def _find_daemon_image(self, spec: Spec) -> EngineImage:
+    def _find_daemon_image(self, spec: ParsedImageName) -> DockerEngineImage:
         """Return the image that a name with ``docker-daemon:`` denotes.
 
         Each call inspects the image again, because a tag may have moved to another image.
@@ -167,7 +167,7 @@ class Images:
         try:
             with self._engine.errors("looking for an image") as api:
                 inspection = api.inspect_image(name)
-        except MissingObjectError as error:
+        except MissingDockerObjectError as error:
             raise ImageError(
                 f"the engine has no image {name!r}: `docker pull {name}`, or `docker build` it"
             ) from error
@@ -183,7 +183,7 @@ class Images:
             env={**clean_environment(), **variables},
             cwd=config.get("WorkingDir") or "/",
         )
-        return EngineImage(
+        return DockerEngineImage(
             image,
             reference,
             user=config.get("User") or "0",
@@ -191,7 +191,7 @@ class Images:
             volumes=tuple(sorted(config.get("Volumes") or ())),
         )
 
-    def _layer_archives(self, base: str, additions: tuple[Addition, ...]) -> tuple[str, str]:
+    def _layer_archives(self, base: str, additions: tuple[ImageAddition, ...]) -> tuple[str, str]:
         """Return the image of `_lay_over`, computed again only after a change of an archive."""
         cache_key = (
             base,
@@ -215,7 +215,9 @@ def _list_hidden_paths() -> list[str]:
     return [path for path in resolve_hidden_paths() if Path(path).exists()]
 
 
-def _lay_over(engine: DockerEngine, base: str, additions: Sequence[Addition]) -> tuple[str, str]:
+def _lay_over(
+    engine: DockerEngine, base: str, additions: Sequence[ImageAddition]
+) -> tuple[str, str]:
     """Return an image of the engine: `base` with archives unpacked at its root.
 
     The first call creates the image. Its name contains a digest of its inputs, by which later calls
@@ -251,7 +253,7 @@ def _lay_over(engine: DockerEngine, base: str, additions: Sequence[Addition]) ->
 
 
 def _build_layered_image(
-    engine: DockerEngine, digest: str, base: str, additions: Sequence[Addition]
+    engine: DockerEngine, digest: str, base: str, additions: Sequence[ImageAddition]
 ) -> None:
     # If this process is killed, `provider.sweep` finds and removes the container by the labels.
     labels = {LABEL: "1", LEASE: new_lease()}
@@ -269,7 +271,7 @@ def _build_layered_image(
             api.remove_container(container_id, force=True, v=True)
 
 
-def _check_free(engine: DockerEngine, container_id: str, addition: Addition) -> None:
+def _check_free(engine: DockerEngine, container_id: str, addition: ImageAddition) -> None:
     """Refuse an archive with a folder that must hide a folder of the image.
 
     An engine cannot hide the image's folder, but would merge both folders.
@@ -278,7 +280,7 @@ def _check_free(engine: DockerEngine, container_id: str, addition: Addition) -> 
         try:
             with engine.errors("looking at an image") as api:
                 api.get_archive(container_id, f"/{folder_path}")[0].close()
-        except MissingObjectError:
+        except MissingDockerObjectError:
             continue
         raise ImageError(
             f"the image has /{folder_path}, which an engine cannot hide: remove it in the "

@@ -24,7 +24,7 @@ from typing import Any
 from intercode_sandbox.errors import SandboxUnavailableError
 from intercode_sandbox.host_files import cache_root, file_lock, hold_folder, joint_digest
 from intercode_sandbox.native.preflight import missing_program_error
-from intercode_sandbox.native.process_start import PROGRAM, Workers, command
+from intercode_sandbox.native.process_start import PROGRAM, WorkerModules, command
 from intercode_sandbox.ownership import new_lease, register_finalizer
 
 _PACKAGE_FOLDER = Path(__file__).parents[1]
@@ -53,7 +53,7 @@ RUN_PREFIX = "run-"
 """Beginning of the name of a process's folder there. The process's lease follows."""
 
 
-class RuntimeFolder:
+class ContainerRuntimeFolder:
     """The folder of the current process with the files that its containers need.
 
     The folder is removed when this process ends.
@@ -63,7 +63,7 @@ class RuntimeFolder:
         info: The engine's facts, from ``/info`` of its API.
     """
 
-    def __init__(self, workers: Workers, info: dict[str, Any]) -> None:
+    def __init__(self, workers: WorkerModules, info: dict[str, Any]) -> None:
         self.quota = has_quota(info)
         self._owner = folder_owner_id(info)
         self.preload = tuple(workers.modules)

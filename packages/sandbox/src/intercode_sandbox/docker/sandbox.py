@@ -15,11 +15,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from intercode_sandbox.base import Change, Evidence, Limits
-from intercode_sandbox.docker.container import Container
-from intercode_sandbox.docker.images import EngineImage
+from intercode_sandbox.base import Change, FailureEvidence, Limits
+from intercode_sandbox.docker.container import DockerContainer
+from intercode_sandbox.docker.images import DockerEngineImage
 from intercode_sandbox.errors import SandboxError
-from intercode_sandbox.host_files import Descriptor, cache_root, joint_digest
+from intercode_sandbox.host_files import FileDescriptor, cache_root, joint_digest
 from intercode_sandbox.images import Image
 from intercode_sandbox.native.process import SandboxSlot
 from intercode_sandbox.native.sandbox import NativeSandbox
@@ -30,20 +30,20 @@ _FILES_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
-class Origin:
+class SandboxOrigin:
     """The image or snapshot from which a sandbox started."""
 
-    image: EngineImage
+    image: DockerEngineImage
     layer: SnapshotFile | None
     """The sandbox's differences from the image at its start; None: no differences. The reference
     keeps the file as long as the sandbox exists."""
     baseline_layer: SnapshotFile | None
     """The snapshot with which `changes` compares the files; None: `changes` compares with the
     image."""
-    get_baseline: Callable[[SnapshotFile | None], Container]
+    get_baseline: Callable[[SnapshotFile | None], DockerContainer]
     """A function that returns a container for comparisons, which no sandbox uses. The container has
     the files of the image, or of a snapshot over the image."""
-    take: Callable[[SnapshotFile | None], Container]
+    take: Callable[[SnapshotFile | None], DockerContainer]
     """A function that returns a container for the sandbox alone, with the changes of a snapshot."""
     count_end: Callable[[], None]
     """A function that is called when the sandbox no longer needs its container."""
@@ -62,10 +62,10 @@ class DockerSandbox(NativeSandbox):
 
     def __init__(
         self,
-        container: Container,
+        container: DockerContainer,
         image: Image,
         limits: Limits,
-        origin: Origin,
+        origin: SandboxOrigin,
         on_close: Callable[[NativeSandbox], None],
     ) -> None:
         super().__init__(_make_slot(container), image, limits, on_close)
@@ -135,11 +135,11 @@ class DockerSandbox(NativeSandbox):
         """
         if self._end is not None:
             raise self._end_error()
-        with Descriptor(self.origin.get_baseline(baseline_layer).root()) as baseline_root_fd:
+        with FileDescriptor(self.origin.get_baseline(baseline_layer).root()) as baseline_root_fd:
             reply, _ = self._request(request, [baseline_root_fd, *fds], seconds=2 * _FILES_SECONDS)
         return reply
 
-    def _keeper_evidence(self, is_timeout: bool) -> Evidence:
+    def _keeper_evidence(self, is_timeout: bool) -> FailureEvidence:
         return self.container.evidence(is_timeout)
 
     def close(self) -> None:
@@ -152,7 +152,7 @@ class DockerSandbox(NativeSandbox):
         self.origin = replace(self.origin, layer=None, baseline_layer=None)
 
 
-def _make_slot(container: Container) -> SandboxSlot:
+def _make_slot(container: DockerContainer) -> SandboxSlot:
     return SandboxSlot(
         container.control,
         container.process,
@@ -187,21 +187,21 @@ class SnapshotFile:
         open_flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         self._path = self.folder / "layer"
         self._lock = threading.Lock()
-        self._baseline: Container | None = None
+        self._baseline: DockerContainer | None = None
         try:
-            with Descriptor(os.open(self._path, open_flags, 0o600)) as fd:
+            with FileDescriptor(os.open(self._path, open_flags, 0o600)) as fd:
                 write(fd)
         except SandboxError:
             raise
         except OSError as error:
             raise SandboxError(f"the snapshot could not be saved: {error}") from error
 
-    def apply(self, container: Container) -> None:
+    def apply(self, container: DockerContainer) -> None:
         """Apply the snapshot's changes to the files of an unused container."""
-        with Descriptor(os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)) as fd:
+        with FileDescriptor(os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)) as fd:
             container.ask({"op": "apply"}, [fd])
 
-    def get_baseline(self, start: Callable[[], Container]) -> Container:
+    def get_baseline(self, start: Callable[[], DockerContainer]) -> DockerContainer:
         """Return the container with the snapshot's files for comparisons.
 
         The first call starts the container.
@@ -235,7 +235,10 @@ class DockerSnapshot:
     """
 
     def __init__(
-        self, base_image: EngineImage, layer: SnapshotFile, baseline_layer: SnapshotFile | None
+        self,
+        base_image: DockerEngineImage,
+        layer: SnapshotFile,
+        baseline_layer: SnapshotFile | None,
     ) -> None:
         image = base_image.image
         self.base = base_image
@@ -246,7 +249,7 @@ class DockerSnapshot:
         self.digest = joint_digest(image.digest, layer.name)
 
     @property
-    def engine_image(self) -> EngineImage:
+    def engine_image(self) -> DockerEngineImage:
         """The image below the snapshot, but with the name and digest of the snapshot."""
         image = replace(self.base.image, name=self.name, digest=self.digest)
         return replace(self.base, image=image)

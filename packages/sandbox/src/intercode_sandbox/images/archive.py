@@ -27,10 +27,10 @@ from intercode_sandbox.host_files import (
     open_regular,
     sha256,
 )
-from intercode_sandbox.images.base import Addition, Context, Image
+from intercode_sandbox.images.base import Context, Image, ImageAddition
 from intercode_sandbox.images.cache import keep_tarball
 from intercode_sandbox.images.host import host_mounts
-from intercode_sandbox.images.tree import Parts, Tree, TreeEntry, find_entry
+from intercode_sandbox.images.tree import MergedTree, MergedTreeEntry, Parts, find_entry
 from intercode_sandbox.privileges import is_root
 
 VERSION = "1"
@@ -50,7 +50,7 @@ DAMAGE = (
 """The errors that a damaged archive may raise."""
 
 
-def add_archive(base: Image, addition: Addition, spec: str, context: Context) -> Image:
+def add_archive(base: Image, addition: ImageAddition, spec: str, context: Context) -> Image:
     """Return an image with a further layer: the files of a tarball.
 
     The digest covers the base and the tarball.
@@ -100,7 +100,7 @@ def unpack(file: BinaryIO, tarball_path: Path, layer: Path, base: Image) -> int:
         ImageError: The archive is damaged, or has members that no image may have.
     """
     mounts = host_mounts() if base.host else ()
-    unpacker = Unpacker(layer, base.layers, tuple(mount.strip("/") for mount in mounts))
+    unpacker = LayerUnpacker(layer, base.layers, tuple(mount.strip("/") for mount in mounts))
     member_count = 0
     try:
         with tarfile.open(
@@ -125,7 +125,7 @@ _MAX_ID = 65535
 """The highest user or group id that sandboxes have."""
 
 
-class Archive(Protocol):
+class MemberSource(Protocol):
     """A source of the content of members: a `tarfile.TarFile`, or a substitute."""
 
     def extractfile(self, member: tarfile.TarInfo) -> IO[bytes] | None:
@@ -133,14 +133,14 @@ class Archive(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Metadata:
+class _FileMetadata:
     mode: int
     uid: int
     gid: int
     mtime: float
 
 
-class Unpacker:
+class LayerUnpacker:
     """A writer of one layer, from the members of untrusted archives."""
 
     def __init__(self, layer: Path, lower_layers: Sequence[Path], mounts: Sequence[str]) -> None:
@@ -153,19 +153,19 @@ class Unpacker:
         """
         self._layer = layer
         self._lower_layers = lower_layers
-        self._tree = Tree((*lower_layers, layer))
+        self._tree = MergedTree((*lower_layers, layer))
         self._budget = DiskBudget(layer)
         self._mounts = frozenset(mounts)
         self._can_set_owner = is_root()  # other users may lack the ids of a member's owner
         # These directories get their owners, modes and times at the end. Until then they must be
         # writable, and each write into them changes their times.
-        self._folders: dict[Parts, _Metadata] = {}
+        self._folders: dict[Parts, _FileMetadata] = {}
         # Path of a directory in an archive → its real path, with links resolved.
         self._resolved_folders: dict[Parts, Parts] = {}
         # These directories exist in the layers below, too.
         self._shared_folders: set[Parts] = {()}
 
-    def add(self, archive: Archive, member: tarfile.TarInfo) -> None:
+    def add(self, archive: MemberSource, member: tarfile.TarInfo) -> None:
         """Write one member into the layer.
 
         Args:
@@ -178,7 +178,7 @@ class Unpacker:
         parts = split_name(member.name)
         if not parts:
             return  # the member is "./", the root directory, which stays unchanged
-        metadata = _Metadata(
+        metadata = _FileMetadata(
             member.mode & 0o7777,
             _valid_owner_id(member.uid),
             _valid_owner_id(member.gid),
@@ -241,7 +241,7 @@ class Unpacker:
         self._resolved_folders[parts] = real_parts
         return real_parts
 
-    def _make_folder(self, parts: Parts, lower_entry: TreeEntry | None, mtime: float) -> None:
+    def _make_folder(self, parts: Parts, lower_entry: MergedTreeEntry | None, mtime: float) -> None:
         """Create a directory in the layer, unless the layer has it already.
 
         Args:
@@ -255,12 +255,12 @@ class Unpacker:
         self._budget.take(0, file_count=1)
         self._layer.joinpath(*parts).mkdir(mode=0o700)
         if lower_entry is None:
-            self._folders[parts] = _Metadata(0o755, 0, 0, mtime)
+            self._folders[parts] = _FileMetadata(0o755, 0, 0, mtime)
         else:
             self._shared_folders.add(parts)
             info = lower_entry.info
             mode = stat.S_IMODE(info.st_mode)
-            self._folders[parts] = _Metadata(mode, info.st_uid, info.st_gid, info.st_mtime)
+            self._folders[parts] = _FileMetadata(mode, info.st_uid, info.st_gid, info.st_mtime)
 
     def _hide_below(self, parts: Parts) -> None:
         """Make a directory of the layer hide the directories of lower layers at its path."""
@@ -300,7 +300,7 @@ class Unpacker:
             )
         os.link(target, path, follow_symlinks=False)
 
-    def _write(self, archive: Archive, member: tarfile.TarInfo, path: Path) -> None:
+    def _write(self, archive: MemberSource, member: tarfile.TarInfo, path: Path) -> None:
         source = archive.extractfile(member)
         assert source is not None  # true for regular files
         written_bytes = 0
@@ -312,7 +312,7 @@ class Unpacker:
         if written_bytes != member.size:
             raise tarfile.ReadError(f"{member.name!r} ends early")
 
-    def _set_metadata(self, path: Path, metadata: _Metadata) -> None:
+    def _set_metadata(self, path: Path, metadata: _FileMetadata) -> None:
         if self._can_set_owner:
             os.chown(path, metadata.uid, metadata.gid, follow_symlinks=False)
         if not path.is_symlink():

@@ -95,7 +95,7 @@ build then counts as running until they have ended.
 """
 
 
-class Cache(Protocol):
+class BuiltImageStore(Protocol):
     """The store of built images, as its users see it: see `cache.ImageCache`."""
 
     root: Path
@@ -122,7 +122,7 @@ class Cache(Protocol):
 class Context:
     """Objects and options that each builder of an image gets."""
 
-    cache: Cache
+    cache: BuiltImageStore
     progress: Progress
     build_script: BuildScript
     inputs: set[Path] = field(default_factory=set)
@@ -171,7 +171,7 @@ _PATH = re.compile(r"/|~|\.{1,2}(?:/|$)")
 
 
 @dataclass(frozen=True, slots=True)
-class Addition:
+class ImageAddition:
     """A tarball or a script that a name adds to an image. Each addition makes one layer."""
 
     text: str
@@ -186,7 +186,7 @@ class Addition:
 
 
 @dataclass(frozen=True, slots=True)
-class Spec:
+class ParsedImageName:
     """A parsed name of an image.
 
     `str()` returns the canonical name, which is valid in any working directory.
@@ -196,7 +196,7 @@ class Spec:
     """The kind of the base: ``host``, ``debian``, … or ``folder``."""
     argument: str = ""
     """The text after the scheme's colon, or the absolute path of a folder."""
-    additions: tuple[Addition, ...] = ()
+    additions: tuple[ImageAddition, ...] = ()
 
     @property
     def paths(self) -> tuple[Path, ...]:
@@ -218,7 +218,7 @@ def is_path(text: str) -> bool:
     return _PATH.match(text) is not None
 
 
-def parse(text: str, folder: Path | None = None) -> Spec:
+def parse(text: str, folder: Path | None = None) -> ParsedImageName:
     """Parse the name of an image.
 
     Args:
@@ -237,10 +237,10 @@ def parse(text: str, folder: Path | None = None) -> Spec:
         base_text
     ):  # the base is a function in a user's file
         scheme, argument = split(absolute(base_text), ":")
-        return Spec(scheme, argument, additions)
+        return ParsedImageName(scheme, argument, additions)
     if is_path(base_text):
         scheme = "dockerfile" if _DOCKERFILE.fullmatch(base_text) else FOLDER
-        return Spec(scheme, str(_absolute(base_text, folder)), additions)
+        return ParsedImageName(scheme, str(_absolute(base_text, folder)), additions)
     match = _NAME.fullmatch(base_text)
     if match is None or match["argument"] == "":
         raise ImageError(f"cannot understand {base_text!r} in the image {text!r}.\n{GRAMMAR}")
@@ -249,23 +249,23 @@ def parse(text: str, folder: Path | None = None) -> Spec:
     argument = match["argument"] or ""
     if match["scheme"] in _PATH_SCHEMES and argument:
         argument = str(_absolute(argument, folder))
-    return Spec(match["scheme"], argument, additions)
+    return ParsedImageName(match["scheme"], argument, additions)
 
 
-def _addition(addition_text: str, image_text: str, folder: Path | None) -> Addition:
+def _addition(addition_text: str, image_text: str, folder: Path | None) -> ImageAddition:
     if not addition_text.endswith(ARCHIVES + SCRIPTS):
         endings = ", ".join(ARCHIVES + SCRIPTS)
         raise ImageError(f"a layer over an image must end in one of {endings}: {addition_text!r}")
     prefix = next((prefix for prefix in FOLDERS if addition_text.startswith(prefix)), None)
     if prefix is None:
         path = _absolute(addition_text, folder)
-        return Addition(str(path), path)
+        return ImageAddition(str(path), path)
     relative_path = Path(addition_text.removeprefix(prefix))
     if relative_path.is_absolute() or ".." in relative_path.parts:
         raise ImageError(
             f"{addition_text!r} in the image {image_text!r} is not a bundled file of InterCode"
         )
-    return Addition(f"{prefix}{relative_path}", FOLDERS[prefix] / relative_path)
+    return ImageAddition(f"{prefix}{relative_path}", FOLDERS[prefix] / relative_path)
 
 
 def _absolute(text: str, folder: Path | None) -> Path:

@@ -448,7 +448,7 @@ _TEMPORARY_LIFETIME = 86400.0
 
 
 @dataclass(frozen=True, slots=True)
-class SourceInfo:
+class SourceTarballInfo:
     """Facts on a tarball in the cache, which was packed for images."""
 
     path: Path
@@ -507,7 +507,7 @@ def prune_sources(
     include_recent: bool = False,
     dry_run: bool = False,
     excluded_digests: Collection[str] = (),
-) -> list[SourceInfo]:
+) -> list[SourceTarballInfo]:
     """Remove the tarballs that were not used for some time; return facts on them.
 
     Tarballs that a running process uses, and tarballs that the name of an image contains, are never
@@ -533,7 +533,7 @@ def prune_sources(
                 and path.name not in used_names
                 and not any(path.name in image_spec for image_spec in image_specs)
             ):
-                victims.append(SourceInfo(path, info.st_blocks * 512, info.st_atime))
+                victims.append(SourceTarballInfo(path, info.st_blocks * 512, info.st_atime))
         if not dry_run:
             for victim in victims:
                 victim.path.unlink()

@@ -46,7 +46,7 @@ _TEXTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class System:
+class DebianSystem:
     """A description of a Debian system: its packages, and changes after their installation."""
 
     suite: str
@@ -85,12 +85,12 @@ def make(argument: str, context: Context) -> Image:
     for package in packages:
         if not _PACKAGE.fullmatch(package):
             raise ImageError(f"{package!r} is not the name of a Debian package")
-    system = System(match["suite"], packages=tuple(packages))
+    system = DebianSystem(match["suite"], packages=tuple(packages))
     package_suffix = f"[{','.join(packages)}]" if packages else ""
     return make_system(f"debian:{system.suite}{package_suffix}", system, context)
 
 
-def make_system(name: str, system: System, context: Context) -> Image:
+def make_system(name: str, system: DebianSystem, context: Context) -> Image:
     """Return the image of a system, built if necessary.
 
     Args:
@@ -117,7 +117,7 @@ def make_system(name: str, system: System, context: Context) -> Image:
     return context.cache.build(template, name, fill, context.progress)
 
 
-def _check_machine(image_name: str, system: System) -> None:
+def _check_machine(image_name: str, system: DebianSystem) -> None:
     if os.geteuid():
         packages_text = ",".join((*system.packages, *system.with_recommended))
         include_option = f" --include={packages_text}" if packages_text else ""
@@ -143,7 +143,7 @@ def _check_machine(image_name: str, system: System) -> None:
         )
 
 
-def _install(system: System, chroot: BuildChroot) -> Mapping[str, object]:
+def _install(system: DebianSystem, chroot: BuildChroot) -> Mapping[str, object]:
     mirror = os.environ.get("INTERCODE_DEBIAN_MIRROR") or MIRROR
     root = chroot.root
     argv = ["debootstrap", "--variant=minbase", f"--keyring={KEYRING}"]
@@ -172,7 +172,7 @@ def _install(system: System, chroot: BuildChroot) -> Mapping[str, object]:
     }
 
 
-def _clean_root(root: Path, system: System) -> None:
+def _clean_root(root: Path, system: DebianSystem) -> None:
     for relative_path in _EMPTIED_FOLDERS:
         _empty_folder(root / relative_path)
     for relative_path, mode in (("run/lock", 0o1777), ("var/cache/apt/archives/partial", 0o700)):
@@ -264,8 +264,8 @@ md5deep xxd sudo bc rsync parallel wget python file vi vim nano gcc c++ make unz
 compress ip gawk
 """
 
-RECIPES: dict[str, System] = {
-    "nl2bash": System(
+RECIPES: dict[str, DebianSystem] = {
+    "nl2bash": DebianSystem(
         suite="bullseye",
         # Debian's package cron recommends a mail server, which Ubuntu's package does not. So cron
         # is installed without recommended packages.

@@ -19,7 +19,7 @@ from pathlib import Path
 from intercode_sandbox.errors import ImageError
 from intercode_sandbox.extensions import PACKAGES
 from intercode_sandbox.host_files import cache_root, joint_digest, write_atomically
-from intercode_sandbox.images.base import HOSTNAME, SEARCH_PATH, Cache, Context, Image
+from intercode_sandbox.images.base import HOSTNAME, SEARCH_PATH, BuiltImageStore, Context, Image
 
 VERSION = "2"
 SPEC = "host"
@@ -433,7 +433,7 @@ def _installed_versions() -> dict[str, str]:
     return package_versions | dict(program_stamps)
 
 
-def changes(previous_digest: str, current_digest: str, cache: Cache) -> list[str]:
+def changes(previous_digest: str, current_digest: str, cache: BuiltImageStore) -> list[str]:
     """List the packages installed, removed or upgraded between two images based on ``host``.
 
     Args:
@@ -462,7 +462,7 @@ def changes(previous_digest: str, current_digest: str, cache: Cache) -> list[str
     ]
 
 
-def _read_installed(digest: str, cache: Cache) -> dict[str, str]:
+def _read_installed(digest: str, cache: BuiltImageStore) -> dict[str, str]:
     """Return the machine's packages and programs when an image's lowest layer was built.
 
     `_installed_versions` describes the result, which is empty if the cache lacks the image.

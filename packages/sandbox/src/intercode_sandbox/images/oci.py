@@ -29,7 +29,7 @@ from typing import IO, Any, Protocol, cast
 
 from intercode_sandbox.errors import ImageError
 from intercode_sandbox.host_files import joint_digest, remove_tree, sha256
-from intercode_sandbox.images.archive import DAMAGE, Archive, Unpacker, split_name
+from intercode_sandbox.images.archive import DAMAGE, LayerUnpacker, MemberSource, split_name
 from intercode_sandbox.images.base import Context, Image, clean_environment
 from intercode_sandbox.images.tree import Parts, resolve_image_account
 from intercode_sandbox.privileges import has_single_user
@@ -42,7 +42,7 @@ _NAMES = ("org.opencontainers.image.ref.name", "io.containerd.image.name")
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class OciManifest:
     """The description of one image in a store, which is an archive or a folder."""
 
     config: Mapping[str, Any]
@@ -131,7 +131,7 @@ def apply_settings(image: Image, settings: Mapping[str, Any]) -> Image:
     )
 
 
-def find(store: Store, name: str) -> Manifest:
+def find(store: OciStore, name: str) -> OciManifest:
     """Return the description of the image in a store.
 
     Args:
@@ -150,7 +150,7 @@ def find(store: Store, name: str) -> Manifest:
     return manifest
 
 
-def _find_in_store(store: Store, name: str) -> Manifest:
+def _find_in_store(store: OciStore, name: str) -> OciManifest:
     if store.has_file("oci-layout"):
         return _find_in_layout(store, name)
     if store.has_file("manifest.json"):
@@ -169,7 +169,7 @@ def _check(settings: Mapping[str, Any]) -> None:
         raise ImageError(f"its WorkingDir {settings_texts[-1]!r} is not absolute")
 
 
-def _find_in_layout(store: Store, name: str) -> Manifest:
+def _find_in_layout(store: OciStore, name: str) -> OciManifest:
     entries = store.json("index.json").get("manifests") or []
     entries_by_name = {
         tag: index_entry for index_entry in entries for tag in _image_names(index_entry)
@@ -191,7 +191,7 @@ def _find_in_layout(store: Store, name: str) -> Manifest:
     )
 
 
-def _platform_manifests(store: Store, entry: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _platform_manifests(store: OciStore, entry: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the manifests for this machine's platform to which an entry of an index leads."""
     required_platform = entry.get("platform") or {}
     machine = _MACHINES.get(platform.machine(), platform.machine())
@@ -215,7 +215,7 @@ def _image_names(entry: Mapping[str, Any]) -> list[str]:
     return [image_annotations[key] for key in _NAMES if key in image_annotations]
 
 
-def _find_in_docker_archive(store: Store, name: str) -> Manifest:
+def _find_in_docker_archive(store: OciStore, name: str) -> OciManifest:
     entries = store.json("manifest.json")
     image_names = [tag for entry in entries for tag in entry.get("RepoTags") or ()]
     matches = [
@@ -232,11 +232,11 @@ def _find_in_docker_archive(store: Store, name: str) -> Manifest:
 
 def _make_manifest(
     config: Mapping[str, Any], config_digest: str, layer_paths: list[str]
-) -> Manifest:
+) -> OciManifest:
     layer_digests = (config.get("rootfs") or {}).get("diff_ids") or []
     if len(layer_digests) != len(layer_paths):
         raise ImageError(f"it has {len(layer_paths)} layers and digests of {len(layer_digests)}")
-    return Manifest(config, config_digest, tuple(zip(layer_paths, layer_digests, strict=True)))
+    return OciManifest(config, config_digest, tuple(zip(layer_paths, layer_digests, strict=True)))
 
 
 def _selection_problem(name: str, names: list[str], match_count: int) -> str:
@@ -405,7 +405,7 @@ _OPAQUE = ".wh..wh..opq"
 _ZSTD = (("compression.zstd", "ZstdFile"), ("pyzstd", "ZstdFile"), ("zstandard", "open"))
 
 
-def unpack_layers(store: Store, layers: Sequence[tuple[str, str]], folder: Path) -> None:
+def unpack_layers(store: OciStore, layers: Sequence[tuple[str, str]], folder: Path) -> None:
     """Unpack the layers of an image, one over the other, into one empty folder.
 
     Args:
@@ -416,7 +416,7 @@ def unpack_layers(store: Store, layers: Sequence[tuple[str, str]], folder: Path)
     Raises:
         ImageError: A layer does not match its digest, or has content that no image may have.
     """
-    unpacker = _LayerUnpacker(folder)
+    unpacker = _OciLayerUnpacker(folder)
     for layer_path, digest in layers:
         with store.open(layer_path) as layer_file, _decompress(layer_file) as decompressed_file:
             layer_reader = _HashingReader(decompressed_file)
@@ -436,7 +436,7 @@ def unpack_layers(store: Store, layers: Sequence[tuple[str, str]], folder: Path)
     unpacker.finish()
 
 
-class _LayerUnpacker(Unpacker):
+class _OciLayerUnpacker(LayerUnpacker):
     """An unpacker of several layers into one folder, which applies the deletions of each layer."""
 
     def __init__(self, folder: Path) -> None:
@@ -447,7 +447,7 @@ class _LayerUnpacker(Unpacker):
         """Note that the following members belong to the next layer."""
         self._new_paths.clear()
 
-    def add(self, archive: Archive, member: tarfile.TarInfo) -> None:
+    def add(self, archive: MemberSource, member: tarfile.TarInfo) -> None:
         """Write one member of a layer, or apply the deletion that the member means."""
         parts = split_name(member.name)
         if not parts:
@@ -548,19 +548,19 @@ _MAX_JSON_BYTES = 64 << 20
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
-class _Files(Protocol):
+class _OciFiles(Protocol):
     def open(self, name: str) -> IO[bytes] | None:
         """Return an open file by its name; None if no such file exists."""
 
 
-class Store:
+class OciStore:
     """The files of one or more images, in a folder or an archive.
 
     Args:
         files: The folder or archive.
     """
 
-    def __init__(self, files: _Files) -> None:
+    def __init__(self, files: _OciFiles) -> None:
         self._files = files
 
     def has_file(self, name: str) -> bool:
@@ -613,20 +613,20 @@ class Store:
 
 
 @contextlib.contextmanager
-def open_store(path: Path) -> Iterator[Store]:
+def open_store(path: Path) -> Iterator[OciStore]:
     """Open the archive or folder at a path, and yield its store while the block runs.
 
     Raises:
         OSError, tarfile.TarError, …: The archive cannot be read; see `archive.DAMAGE`.
     """
     if path.is_dir():
-        yield Store(_Folder(path))
+        yield OciStore(_OciFolder(path))
         return
     with tarfile.open(path, "r:*") as archive:
-        yield Store(_Archive(archive))
+        yield OciStore(_OciArchive(archive))
 
 
-class _Folder:
+class _OciFolder:
     def __init__(self, path: Path) -> None:
         self._path = path
 
@@ -635,7 +635,7 @@ class _Folder:
         return path.open("rb") if path.is_file() else None
 
 
-class _Archive:
+class _OciArchive:
     def __init__(self, archive: tarfile.TarFile) -> None:
         self._archive = archive
         self._names: dict[str, str] | None = None

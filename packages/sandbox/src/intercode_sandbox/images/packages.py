@@ -34,7 +34,7 @@ _PROGRESS_INTERVAL = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Package:
+class DebianPackage:
     """A Debian package that is pinned to one file by its hash."""
 
     name: str
@@ -47,7 +47,7 @@ class Package:
 
 
 def fetch(
-    packages: Sequence[Package], snapshot_time: str, folder: Path, progress: Progress
+    packages: Sequence[DebianPackage], snapshot_time: str, folder: Path, progress: Progress
 ) -> None:
     """Download packages into a folder. The name of each file is the package's SHA-256.
 
@@ -74,7 +74,7 @@ def fetch(
         pool.shutdown(cancel_futures=True)
 
 
-def _fetch(package: Package, source_urls: Sequence[str], folder: Path) -> None:
+def _fetch(package: DebianPackage, source_urls: Sequence[str], folder: Path) -> None:
     urls = [f"{source_url}/{quote(package.path)}" for source_url in source_urls]
     failures = {}
     for url in urls * _TRIES:
@@ -90,7 +90,7 @@ def _fetch(package: Package, source_urls: Sequence[str], folder: Path) -> None:
     )
 
 
-def _failure(url: str, package: Package, target_path: Path) -> str:
+def _failure(url: str, package: DebianPackage, target_path: Path) -> str:
     """Download a package to a path; return the reason of a failure, or an empty text."""
     hasher, received_size = hashlib.sha256(), 0
     try:

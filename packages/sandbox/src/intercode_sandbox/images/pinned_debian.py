@@ -21,9 +21,9 @@ from pathlib import Path
 
 from intercode_sandbox.errors import ImageError
 from intercode_sandbox.host_files import joint_digest, remove_tree
-from intercode_sandbox.images.archive import DAMAGE, Unpacker
+from intercode_sandbox.images.archive import DAMAGE, LayerUnpacker
 from intercode_sandbox.images.base import HOSTNAME, Context, Image, Progress
-from intercode_sandbox.images.packages import Package, fetch, open_package
+from intercode_sandbox.images.packages import DebianPackage, fetch, open_package
 from intercode_sandbox.images.tree import content_digest, set_times
 
 VERSION = "1"
@@ -98,7 +98,7 @@ containers lack the same files. Licences are unpacked."""
 
 
 @dataclass(frozen=True, slots=True)
-class Lock:
+class PackageLockFile:
     """The content of a lock file: the packages of the image for one architecture."""
 
     release: str
@@ -108,7 +108,7 @@ class Lock:
     that no package contains get this time."""
     tree: str
     """The digest of the finished tree: see `content_digest`. Empty: unknown."""
-    packages: tuple[Package, ...]
+    packages: tuple[DebianPackage, ...]
 
 
 def lock_file(architecture: str) -> Path:
@@ -116,7 +116,7 @@ def lock_file(architecture: str) -> Path:
     return _FOLDER / f"base-{architecture}.lock"
 
 
-def parse_lock(text: str) -> Lock:
+def parse_lock(text: str) -> PackageLockFile:
     """Parse the text of a lock file.
 
     The text has a head of ``NAME VALUE`` lines, an empty line, and a line for each package.
@@ -124,12 +124,12 @@ def parse_lock(text: str) -> Lock:
     head, _, package_lines = text.partition("\n\n")
     head_fields = dict(line.split(" ", 1) for line in head.splitlines() if not line.startswith("#"))
     package_rows = [line.split() for line in package_lines.splitlines()]
-    return Lock(
+    return PackageLockFile(
         release=head_fields["release"],
         snapshot=head_fields["snapshot"],
         tree=head_fields.get("tree", ""),
         packages=tuple(
-            Package(name, version, path, int(size), sha256)
+            DebianPackage(name, version, path, int(size), sha256)
             for name, version, path, size, sha256 in package_rows
         ),
     )
@@ -168,7 +168,7 @@ def make(argument: str, context: Context) -> Image:
     return make_locked(parse_lock(lock_path.read_text(encoding="ascii")), context)
 
 
-def make_locked(lock: Lock, context: Context) -> Image:
+def make_locked(lock: PackageLockFile, context: Context) -> Image:
     """Return the image that a lock describes, built if necessary.
 
     Raises:
@@ -207,7 +207,7 @@ def make_locked(lock: Lock, context: Context) -> Image:
     return context.cache.build(template, SPEC, finish, context.progress)
 
 
-def _unpack(lock: Lock, layer: Path, progress: Progress) -> Mapping[str, object]:
+def _unpack(lock: PackageLockFile, layer: Path, progress: Progress) -> Mapping[str, object]:
     """Download the packages, and unpack them into a layer, in the lock's order.
 
     Args:
@@ -247,7 +247,9 @@ def _unpack(lock: Lock, layer: Path, progress: Progress) -> Mapping[str, object]
     return {"release": lock.release, "packages": package_count}
 
 
-def _unpack_packages(lock: Lock, download_folder: Path, layer: Path) -> dict[str, tuple[str, str]]:
+def _unpack_packages(
+    lock: PackageLockFile, download_folder: Path, layer: Path
+) -> dict[str, tuple[str, str]]:
     """Unpack the downloaded packages into a layer.
 
     Args:
@@ -258,7 +260,7 @@ def _unpack_packages(lock: Lock, download_folder: Path, layer: Path) -> dict[str
     Returns:
         The package's name in dpkg's database → the package's paragraph and its list of files there.
     """
-    unpacker, package_entries = Unpacker(layer, (), ()), {}
+    unpacker, package_entries = LayerUnpacker(layer, (), ()), {}
     with tarfile.open(fileobj=io.BytesIO(), mode="w") as empty_archive:
         for name, target in _LINKS.items():
             unpacker.add(empty_archive, _link(name, target, _seconds(lock.snapshot)))

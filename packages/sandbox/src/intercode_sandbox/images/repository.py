@@ -4,7 +4,7 @@ The tarball's repository has that commit only. With `FULL_HISTORY` it also has a
 in which an agent may find an answer. The commits are fetched into a new repository, which gets no
 other commit, tag, remote, reflog, stash, note, hook or setting of the source. If the image has a
 repository at the same path, the new one hides it. The preparation executes no code of the
-repository: see `Git`.
+repository: see `GitRunner`.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _prepare(
     image_path: str,
     history: str,
 ) -> tuple[str, Path]:
-    git = Git(scratch)
+    git = GitRunner(scratch)
     source_path = Path(source)
     if source_path.is_dir() and not _is_repository(
         source_path
@@ -142,7 +142,7 @@ def _prepare(
 
 
 def _build(
-    git: Git,
+    git: GitRunner,
     scratch: Path,
     source: str,
     commit: str | None,
@@ -188,7 +188,7 @@ _COMMIT_FIELDS = (b"tree ", b"author ", b"committer ", b"encoding ")
 The signature is dropped, too, because it would not match the new commit."""
 
 
-def _forget_parents(git: Git, work_tree: Path, scratch: Path) -> None:
+def _forget_parents(git: GitRunner, work_tree: Path, scratch: Path) -> None:
     """Replace a repository's commit by an equal commit without parents; remove other objects.
 
     Args:
@@ -213,7 +213,7 @@ def _forget_parents(git: Git, work_tree: Path, scratch: Path) -> None:
 
 @contextmanager
 def _repository(
-    git: Git, scratch: Path, source: str, commit: str | None, history: str
+    git: GitRunner, scratch: Path, source: str, commit: str | None, history: str
 ) -> Iterator[tuple[Path, str | None]]:
     """Make the source available as a local folder, while the block runs.
 
@@ -256,7 +256,7 @@ def _repository(
     yield repository_folder, _resolve(git, str(repository_folder), commit, source_path)
 
 
-def _fetch_commit(git: Git, scratch: Path, url: str, commit: str | None, history: str) -> str:
+def _fetch_commit(git: GitRunner, scratch: Path, url: str, commit: str | None, history: str) -> str:
     """Fetch a commit from a URL into the repository ``scratch/source``; return its full name."""
     if commit is None:
         raise ImageError(f"the commit of {url} is missing: name it in 'base_commit'")
@@ -289,7 +289,7 @@ def _git_folder(folder: Path) -> Path:
     return git_folder if git_folder.exists() else folder
 
 
-def _resolve(git: Git, git_folder: str, commit: str | None, source_path: Path) -> str:
+def _resolve(git: GitRunner, git_folder: str, commit: str | None, source_path: Path) -> str:
     if commit is None:
         raise ImageError(f"the commit of {source_path} is missing: name it in 'base_commit'")
     try:
@@ -299,7 +299,7 @@ def _resolve(git: Git, git_folder: str, commit: str | None, source_path: Path) -
         raise ImageError(f"{source_path} has no commit {commit!r}: {error}") from None
 
 
-def _shallow_digest(git: Git, git_folder: str) -> str:
+def _shallow_digest(git: GitRunner, git_folder: str) -> str:
     """Return a digest of the commits at which a shallow repository ends.
 
     The text is empty for a repository with its whole history, the usual case.
@@ -354,14 +354,14 @@ def _refuse_links(git_folder: Path, repository_folder: Path) -> None:
             )
 
 
-def _commit_files(git: Git, source_folder: Path, work_tree: Path) -> None:
+def _commit_files(git: GitRunner, source_folder: Path, work_tree: Path) -> None:
     for entry in source_folder.iterdir():
         shutil.move(entry, work_tree)
     git("-C", work_tree, "add", "--all", "--force")
     git("-C", work_tree, "commit", "--quiet", "--allow-empty", "--no-gpg-sign", "--message=Begin")
 
 
-def _finish(git: Git, work_tree: Path, commit_time: int) -> None:
+def _finish(git: GitRunner, work_tree: Path, commit_time: int) -> None:
     """Remove the preparation's traces from .git, write its config, and set the time of all files.
 
     Args:
@@ -428,7 +428,7 @@ _GIT_CONFIG = """\
 _DATE = "2000-01-01T00:00:00Z"
 
 
-class Git:
+class GitRunner:
     """A runner of git commands with an isolated configuration.
 
     With this configuration git executes no code of a repository, such as hooks.

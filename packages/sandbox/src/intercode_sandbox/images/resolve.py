@@ -21,18 +21,18 @@ from intercode_sandbox.host_files import joint_digest, open_regular
 from intercode_sandbox.images.archive import add_archive
 from intercode_sandbox.images.base import (
     GRAMMAR,
-    Addition,
     BuildScript,
     Context,
     Image,
+    ImageAddition,
+    ParsedImageName,
     Progress,
-    Spec,
     parse,
 )
 from intercode_sandbox.images.cache import ImageCache, sweep
 from intercode_sandbox.images.debian import RECIPES, make_system
 from intercode_sandbox.images.tree import set_times
-from intercode_sandbox.lazy_imports import Registry
+from intercode_sandbox.lazy_imports import LazyRegistry
 from intercode_sandbox.privileges import sandboxes_user
 from intercode_sandbox.spelling_suggestions import hint_text
 from intercode_sandbox.user_code import is_reference
@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 MakeBase = Callable[[str, Context], Image]
 """A function that returns an image, built if necessary. The first argument is the text after the
 scheme's colon."""
-SCHEMES = Registry(
+SCHEMES = LazyRegistry(
     "kind of image",
     {
         scheme: f"{__package__}.{target}"
@@ -140,7 +140,7 @@ def register_digest(spec: str, digest: str) -> None:
 
 
 @lru_cache(maxsize=64)
-def _check_plain_name(spec: str) -> Spec:
+def _check_plain_name(spec: str) -> ParsedImageName:
     """Check a name that contains no path, as `check` does.
 
     The result is remembered, because every start of a sandbox needs it.
@@ -148,7 +148,7 @@ def _check_plain_name(spec: str) -> Spec:
     return check(spec)
 
 
-def check(spec: str) -> Spec:
+def check(spec: str) -> ParsedImageName:
     """Parse the name of an image, and check the name as far as possible without a build.
 
     Raises:
@@ -169,7 +169,7 @@ def check(spec: str) -> Spec:
     return parsed_spec
 
 
-def build(spec: Spec, context: Context) -> Image:
+def build(spec: ParsedImageName, context: Context) -> Image:
     """Return the image of a parsed name.
 
     The base is built first, then a layer for each addition. Layers in the cache are not built.
@@ -187,7 +187,7 @@ def build(spec: Spec, context: Context) -> Image:
     return make_system(spec.scheme, RECIPES[spec.scheme], context)
 
 
-def _key(spec: Spec, cache: ImageCache) -> Hashable:
+def _key(spec: ParsedImageName, cache: ImageCache) -> Hashable:
     """Return a key for the image of a name, which changes with the image's inputs.
 
     The key covers the modification times of input files and folders. Files inside an image's folder
@@ -328,7 +328,7 @@ _SCRIPT_TIME = 1767225600  # 2026-01-01 00:00 UTC
 builds of the same script would always differ."""
 
 
-def add_script(base: Image, addition: Addition, spec: str, context: Context) -> Image:
+def add_script(base: Image, addition: ImageAddition, spec: str, context: Context) -> Image:
     """Return the image with a further layer: the changes of a set-up script.
 
     The digest covers the base and the script's text.

@@ -25,14 +25,14 @@ from intercode_sandbox.host_files import atomic_file
 from intercode_sandbox.images.archive import DAMAGE, unpack
 from intercode_sandbox.images.base import ARCHIVES, Image, Progress
 from intercode_sandbox.images.cache import ImageCache
-from intercode_sandbox.images.tree import Tree, TreeEntry, content_digest
+from intercode_sandbox.images.tree import MergedTree, MergedTreeEntry, content_digest
 from intercode_sandbox.privileges import has_single_user
 
 _HEADER = "INTERCODE.image"
 _Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
 
 
-class _ArchiveHeader(msgspec.Struct, frozen=True):
+class _ImageArchiveHeader(msgspec.Struct, frozen=True):
     """The content of an exported image's header: its fields, and facts that the import checks.
 
     The facts are the architecture of the machine, and the digest of the tree.
@@ -84,7 +84,7 @@ def export_image(image: Image, spec: str, file: Path) -> None:
             f"the image {spec!r} contains this machine's own /usr, which cannot be exported: use "
             "an image that is based on base, debian:SUITE or a tarball"
         )
-    archive_header = _ArchiveHeader(
+    archive_header = _ImageArchiveHeader(
         spec=spec,
         machine=platform.machine(),
         tree=content_digest(image.layers),
@@ -146,11 +146,11 @@ def import_image(
     return archive_header.spec, cache.build(template, archive_header.spec, fill, progress)
 
 
-def _read_facts(file: Path) -> _ArchiveHeader:
+def _read_facts(file: Path) -> _ImageArchiveHeader:
     try:
         with tarfile.open(file, "r:*") as archive:
             archive.next()
-            return msgspec.json.decode(archive.pax_headers[_HEADER], type=_ArchiveHeader)
+            return msgspec.json.decode(archive.pax_headers[_HEADER], type=_ImageArchiveHeader)
     except (*DAMAGE, KeyError, msgspec.MsgspecError) as error:
         raise ImageError(
             f"cannot read {file} as an image: {error}. It must be a file of 'intercode images "
@@ -183,12 +183,12 @@ def write_tree(
         errors="surrogateescape",
         pax_headers=headers,
     ) as tar:
-        writer = _TreeWriter(tar)
-        for parts, entry in Tree(layers).walk(()):
+        writer = _TreeTarWriter(tar)
+        for parts, entry in MergedTree(layers).walk(()):
             writer.add("/".join(parts), entry)
 
 
-class _TreeWriter:
+class _TreeTarWriter:
     def __init__(self, tar: tarfile.TarFile) -> None:
         self.tar = tar
         self.names: dict[tuple[int, int], str] = {}
@@ -196,7 +196,7 @@ class _TreeWriter:
         # the tarball the same files belong to root.
         self.user_id = os.geteuid()
 
-    def add(self, member_name: str, entry: TreeEntry) -> None:
+    def add(self, member_name: str, entry: MergedTreeEntry) -> None:
         status = entry.info
         tar_info = tarfile.TarInfo(member_name)
         seconds, nanoseconds = divmod(status.st_mtime_ns, 10**9)

@@ -61,11 +61,11 @@ On the machine's disk the file lacks these bits, which would take effect for the
 """
 
 
-class StreamError(ValueError):
+class ChangeStreamError(ValueError):
     """A malformed stream."""
 
 
-class Entry(NamedTuple):
+class ChangeStreamEntry(NamedTuple):
     """One file of a stream."""
 
     path: str
@@ -84,7 +84,7 @@ class Entry(NamedTuple):
     size: int = 0
 
 
-class Reader:
+class ChangeStreamReader:
     """A reader of a stream. Iteration yields the entries.
 
     After an entry of kind ``file`` the caller must read its `pieces` before the next entry.
@@ -93,20 +93,22 @@ class Reader:
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[ChangeStreamEntry]:
         while (head := HEAD.unpack(self._read_exactly(HEAD.size)))[0] != END_MARK:
             mark, mode, uid, gid, seconds, size, nanoseconds, path_size, target_size = head
             if mark > END_MARK or path_size > MAX_PATH_BYTES or target_size > _MAX_TARGET_BYTES:
-                raise StreamError(f"the stream is broken at {head}")
+                raise ChangeStreamError(f"the stream is broken at {head}")
             path = os.fsdecode(self._read_exactly(path_size)) or "."
             target = os.fsdecode(self._read_exactly(target_size))
             mark_kind = {LINK_MARK: "link", DELETED_MARK: "deleted"}.get(mark)
             kind = mark_kind or _TYPES.get(stat.S_IFMT(mode), "device")
             mtime = seconds * 10**9 + nanoseconds
             opaque = mark == OPAQUE_MARK
-            yield Entry(path, kind, stat.S_IMODE(mode), uid, gid, mtime, target, opaque, size)
+            yield ChangeStreamEntry(
+                path, kind, stat.S_IMODE(mode), uid, gid, mtime, target, opaque, size
+            )
 
-    def pieces(self, entry: Entry) -> Iterator[tuple[int, bytes]]:
+    def pieces(self, entry: ChangeStreamEntry) -> Iterator[tuple[int, bytes]]:
         """Yield the offset and the bytes of each piece of a regular file, in order."""
         previous_end = 0
         while True:
@@ -114,18 +116,18 @@ class Reader:
             if byte_count == 0:
                 return
             if offset < previous_end or byte_count > BLOCK or offset + byte_count > entry.size:
-                raise StreamError(f"{entry.path!r} has a data block at an invalid position")
+                raise ChangeStreamError(f"{entry.path!r} has a data block at an invalid position")
             previous_end = offset + byte_count
             yield offset, self._read_exactly(byte_count)
 
     def _read_exactly(self, count: int) -> bytes:
         content = self._file.read(count)
         if len(content) < count:
-            raise StreamError("the stream is cut off")
+            raise ChangeStreamError("the stream is cut off")
         return content
 
 
-def make(reader: Reader, entry: Entry, path: Path) -> None:
+def make(reader: ChangeStreamReader, entry: ChangeStreamEntry, path: Path) -> None:
     """Create the file of an entry, without setting its owner, mode and times.
 
     Args:
@@ -134,7 +136,7 @@ def make(reader: Reader, entry: Entry, path: Path) -> None:
         path: The path of the new file, which must not exist.
 
     Raises:
-        StreamError: No sandbox creates files of this kind, or the stream is malformed.
+        ChangeStreamError: No sandbox creates files of this kind, or the stream is malformed.
         OSError: The file cannot be created.
     """
     if entry.kind == "dir":
@@ -150,7 +152,9 @@ def make(reader: Reader, entry: Entry, path: Path) -> None:
                 os.pwrite(file.fileno(), block, offset)
             file.truncate(entry.size)
     else:
-        raise StreamError(f"{entry.path!r} has a type that no sandbox creates: {entry.kind!r}")
+        raise ChangeStreamError(
+            f"{entry.path!r} has a type that no sandbox creates: {entry.kind!r}"
+        )
 
 
 def extract(stream_fd: int, folder: Path, opaque_attribute: str) -> list[Special]:
@@ -172,7 +176,7 @@ def extract(stream_fd: int, folder: Path, opaque_attribute: str) -> list[Special
         StreamError, OSError: The stream is malformed, or the folder cannot be written.
     """
     with open(stream_fd, "rb", closefd=False, buffering=BLOCK) as stream:
-        extractor = _LayerExtractor(Reader(stream), folder, opaque_attribute)
+        extractor = _LayerExtractor(ChangeStreamReader(stream), folder, opaque_attribute)
         for entry in extractor.reader:
             extractor.take(entry)
     # Modes and times of folders are set last, because writing into a folder changes its times, and
@@ -183,31 +187,31 @@ def extract(stream_fd: int, folder: Path, opaque_attribute: str) -> list[Special
 
 
 class _LayerExtractor:
-    def __init__(self, reader: Reader, folder: Path, opaque_attribute: str) -> None:
+    def __init__(self, reader: ChangeStreamReader, folder: Path, opaque_attribute: str) -> None:
         self.reader = reader
         self.folder = folder
         self.opaque_attribute = opaque_attribute
         self.owner = os.geteuid() == 0
         self.now = time.time_ns()
-        self.folders: dict[str, Entry] = {}
+        self.folders: dict[str, ChangeStreamEntry] = {}
         self.files: set[str] = set()
         self.special: list[Special] = []
 
-    def take(self, entry: Entry) -> None:
+    def take(self, entry: ChangeStreamEntry) -> None:
         """Create the file of an entry, the next of the stream.
 
         Raises:
-            StreamError: The entry is malformed, or leads out of the layer.
+            ChangeStreamError: The entry is malformed, or leads out of the layer.
         """
         file_path = self.folder / entry.path
         parent, _, name = entry.path.rpartition("/")
         if entry.kind == "dir" and entry.path == "." and not self.folders:
             pass
         elif (parent or ".") not in self.folders or name in ("", ".", ".."):
-            raise StreamError(f"{entry.path!r} is in no folder of the stream")
+            raise ChangeStreamError(f"{entry.path!r} is in no folder of the stream")
         elif entry.kind == "link":
             if entry.target not in self.files:
-                raise StreamError(f"{entry.path!r} is a link to no file of the stream")
+                raise ChangeStreamError(f"{entry.path!r} is a link to no file of the stream")
             os.link(self.folder / entry.target, file_path, follow_symlinks=False)
             return
         elif entry.kind == "deleted":
@@ -222,16 +226,16 @@ class _LayerExtractor:
             self.files.add(entry.path)
             self.set(file_path, entry)
 
-    def set(self, file_path: Path, entry: Entry) -> None:
+    def set(self, file_path: Path, entry: ChangeStreamEntry) -> None:
         """Set a file's owner (only as root), mode and times.
 
         The setuid and setgid bits of a regular file are only recorded in `special`.
 
         Raises:
-            StreamError: The owner has an id that no sandbox has.
+            ChangeStreamError: The owner has an id that no sandbox has.
         """
         if not 0 <= entry.uid < ID_COUNT or not 0 <= entry.gid < ID_COUNT:
-            raise StreamError(f"{entry.path!r} has an owner id that no sandbox has")
+            raise ChangeStreamError(f"{entry.path!r} has an owner id that no sandbox has")
         if self.owner:
             os.chown(file_path, entry.uid, entry.gid, follow_symlinks=False)
         if entry.kind not in ("symlink", "deleted"):

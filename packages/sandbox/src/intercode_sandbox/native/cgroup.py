@@ -51,7 +51,7 @@ process, and the maximal weight."""
 
 
 @dataclass(frozen=True)
-class Hierarchy:
+class SpawnerCgroup:
     """A cgroup in which a spawner can create its folder, or the spawner's folder itself."""
 
     version: int
@@ -60,7 +60,7 @@ class Hierarchy:
     """The members of `CONTROLLERS` that can limit, or do limit, the children of the cgroup."""
 
 
-def hierarchies() -> list[Hierarchy]:
+def hierarchies() -> list[SpawnerCgroup]:
     """Return the cgroups in which a spawner could create its folder, in the order of preference.
 
     Whether this process may write to their folders is not checked.
@@ -70,7 +70,7 @@ def hierarchies() -> list[Hierarchy]:
         if folder := _folder("cgroup", controller):
             controllers_by_folder.setdefault(folder, []).append(controller)
     candidates = [
-        Hierarchy(1, folder, tuple(controllers))
+        SpawnerCgroup(1, folder, tuple(controllers))
         for folder, controllers in controllers_by_folder.items()
     ]
     if mount := _mount_point("cgroup2", ""):
@@ -83,7 +83,7 @@ def hierarchies() -> list[Hierarchy]:
             with contextlib.suppress(OSError):
                 available_controllers = _read(folder + "/cgroup.controllers").split()
                 candidates.append(
-                    Hierarchy(
+                    SpawnerCgroup(
                         2,
                         folder,
                         tuple(
@@ -133,7 +133,7 @@ def own_process_limit() -> int | None:
     return None
 
 
-class Cgroups:
+class SandboxCgroups:
     """The cgroups of one spawner's sandboxes.
 
     Args:
@@ -143,7 +143,7 @@ class Cgroups:
     """
 
     def __init__(self, lease: str, caller_pid: int) -> None:
-        self.hierarchies: list[Hierarchy] = []
+        self.hierarchies: list[SpawnerCgroup] = []
         """The spawner's folders, with the controllers that limit sandboxes in each."""
         self.sandboxes = 0
         """The number of sandboxes that have cgroups, including those started in advance."""
@@ -179,7 +179,7 @@ class Cgroups:
                 _try_remove(spawner_folder)
                 continue
             self.hierarchies.append(
-                Hierarchy(hierarchy.version, spawner_folder, tuple(new_controllers))
+                SpawnerCgroup(hierarchy.version, spawner_folder, tuple(new_controllers))
             )
 
     @property

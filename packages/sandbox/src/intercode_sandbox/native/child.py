@@ -1,4 +1,4 @@
-"""`Child`: the spawner's object for a process that the spawner has forked.
+"""`SandboxInitChild`: the spawner's object for a process that the spawner has forked.
 
 The object owns the spawner's descriptors for this process, such as a socket and a pidfd.
 """
@@ -13,11 +13,11 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from intercode_sandbox.native import wire
-from intercode_sandbox.native.identity import Identity
+from intercode_sandbox.native.identity import SandboxUserIds
 from intercode_sandbox.native.pipes import close_all, exit_pipe, open_channels
 
 
-class Child:
+class SandboxInitChild:
     """A forked process that is, or waits to become, a sandbox's process 1.
 
     The kernel reports the events of a child in any order: the end may arrive before the last
@@ -49,7 +49,7 @@ class Child:
         """The caller's ends of the prepared program's channels and of its exit pipe."""
         self.files: int | None = None
         """A descriptor of a detached mount of the sandbox's files, if the files can be frozen."""
-        self.identity: Identity | None = None
+        self.identity: SandboxUserIds | None = None
         """The identity of the sandbox, as soon as the child has received a request."""
         self.oom_kills = 0
         """The value of `Cgroups.oom_kills` at the fork of the child. Cgroups are reused, so the

@@ -22,7 +22,7 @@ _MAX_LEDGER_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class EndingSandbox:
     """A closed sandbox that the kernel is still ending."""
 
     lease: str
@@ -70,7 +70,7 @@ def write_ledger(ledger: int, sandbox_pids: Mapping[str, int]) -> None:
         os.pwrite(ledger, content, 0)
 
 
-def read_ledgers(folder: Path) -> list[Ending]:
+def read_ledgers(folder: Path) -> list[EndingSandbox]:
     """Return the sandboxes that are still ending; remove the ledgers of ended spawners."""
     with suppress(OSError):  # the folder does not exist yet, or belongs to another user
         paths = sorted(folder.iterdir())
@@ -78,7 +78,7 @@ def read_ledgers(folder: Path) -> list[Ending]:
     return []
 
 
-def _read(path: Path) -> Iterable[Ending]:
+def _read(path: Path) -> Iterable[EndingSandbox]:
     try:
         ledger = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:  # another process has just removed the ledger
@@ -91,6 +91,6 @@ def _read(path: Path) -> Iterable[Ending]:
         rows = [
             line.split() for line in os.pread(ledger, _MAX_LEDGER_BYTES, 0).decode().splitlines()
         ]
-        return [Ending(path.name, row[0], int(row[1])) for row in rows if len(row) == 2]
+        return [EndingSandbox(path.name, row[0], int(row[1])) for row in rows if len(row) == 2]
     finally:
         os.close(ledger)

@@ -51,7 +51,7 @@ _MAX_IDLE_IDENTITIES = 32
 
 
 @dataclass(frozen=True)
-class Identity:
+class SandboxUserIds:
     """The identity of one sandbox. Its descriptors stay open as long as the sandbox uses it."""
 
     namespace: int
@@ -77,7 +77,7 @@ class Identity:
             os.close(fd)
 
 
-class Identities:
+class SandboxUserIdPool:
     """The identities of one spawner's sandboxes. They are created on demand, and reused.
 
     Args:
@@ -87,9 +87,9 @@ class Identities:
 
     def __init__(self, root: bool) -> None:
         self.root = root
-        self.idle_identities: deque[Identity] = deque()
+        self.idle_identities: deque[SandboxUserIds] = deque()
 
-    def take(self, max_processes: int) -> Identity:
+    def take(self, max_processes: int) -> SandboxUserIds:
         """Return an idle identity, or a new one.
 
         With root's privileges, its ids belong to no other sandbox and to no account of this
@@ -115,7 +115,7 @@ class Identities:
                 os.close(lock_fd)
             raise
 
-    def give_back(self, identity: Identity) -> None:
+    def give_back(self, identity: SandboxUserIds) -> None:
         """Retain the identity of a sandbox for another one.
 
         The caller ensures that all processes of the sandbox have ended.
@@ -183,7 +183,7 @@ def _taken_ranges() -> Iterator[int]:
                 yield from range(first_range, min(_RANGES, (high_id - _FIRST_ID) // ID_COUNT))
 
 
-def _make(lock_fd: int, range_index: int, max_processes: int) -> Identity:
+def _make(lock_fd: int, range_index: int, max_processes: int) -> SandboxUserIds:
     """Create an identity: a helper process enters a new user namespace, which this process opens.
 
     Args:
@@ -208,7 +208,7 @@ def _make(lock_fd: int, range_index: int, max_processes: int) -> Identity:
         finally:
             link.shutdown(socket.SHUT_RDWR)  # the helper notices the shutdown, and exits
             os.waitpid(pid, 0)
-    return Identity(namespace_fd, lock_fd, first_id, init_id, max_processes)
+    return SandboxUserIds(namespace_fd, lock_fd, first_id, init_id, max_processes)
 
 
 def _await_helper(link: socket.socket) -> None:

@@ -17,7 +17,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from intercode_sandbox.base import Completed, Evidence, OutputBuffer, Process
+from intercode_sandbox.base import Completed, FailureEvidence, HeadTailBuffer, Process
 from intercode_sandbox.errors import SandboxError
 from intercode_sandbox.native import wire
 from intercode_sandbox.native.frozen_layers import FrozenLayer
@@ -243,7 +243,9 @@ class InitProcess:
     def __init__(
         self,
         pidfd: int,
-        request_evidence: Callable[[], Evidence] = lambda: Evidence(is_keeper_alive=False),
+        request_evidence: Callable[[], FailureEvidence] = lambda: FailureEvidence(
+            is_keeper_alive=False
+        ),
     ) -> None:
         self._file = FileIO(pidfd)
         register_release(self, self._file.close)
@@ -350,7 +352,7 @@ def run_to_end(
         stop_fd: A descriptor; the program is killed as soon as the descriptor is readable.
     """
     buffers = {
-        fd: OutputBuffer(output_limit)
+        fd: HeadTailBuffer(output_limit)
         for fd_number, fd in process.fds.items()
         if fd_number in (1, 2)
     }
@@ -396,7 +398,7 @@ def run_to_end(
     )
 
 
-def _read_into(buffer: OutputBuffer, fd: int) -> bool:
+def _read_into(buffer: HeadTailBuffer, fd: int) -> bool:
     """Read from a descriptor into a buffer, once; return whether any bytes were read."""
     try:
         data = os.read(fd, _CHUNK)

@@ -41,7 +41,7 @@ os._exit(0)  # without the last words that a library may have
 """
 
 
-class Workers(NamedTuple):
+class WorkerModules(NamedTuple):
     """The Python modules that can run as workers in sandboxes, and the search paths of imports.
 
     Attributes:

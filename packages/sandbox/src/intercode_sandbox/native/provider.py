@@ -20,7 +20,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from intercode_sandbox.base import Evidence, Limits, Snapshot
+from intercode_sandbox.base import FailureEvidence, Limits, Snapshot
 from intercode_sandbox.errors import ImageError, SandboxError, SandboxUnavailableError
 from intercode_sandbox.extensions import bare_packages
 from intercode_sandbox.host_files import cache_root
@@ -43,11 +43,11 @@ from intercode_sandbox.native.preflight import (
     unavailable_error,
 )
 from intercode_sandbox.native.process import END_SECONDS, InitProcess, PreparedProgram, SandboxSlot
-from intercode_sandbox.native.process_start import PROGRAM, Workers, command
+from intercode_sandbox.native.process_start import PROGRAM, WorkerModules, command
 from intercode_sandbox.native.sandbox import NativeSandbox
-from intercode_sandbox.native.snapshot import Files, NativeSnapshot, build_script, sweep
+from intercode_sandbox.native.snapshot import NativeSnapshot, SandboxStartFiles, build_script, sweep
 from intercode_sandbox.native.zygote import describe_failure
-from intercode_sandbox.network import Network, Policy
+from intercode_sandbox.network import Network, NetworkPolicy
 from intercode_sandbox.ownership import (
     close_at_exit,
     disown_in_forks,
@@ -76,7 +76,7 @@ class NativeProvider:
         path: Sequence[str] = (),
     ) -> None:
         self.progress = progress
-        self._workers = Workers([*preload], [*path], bare_packages(preload))
+        self._workers = WorkerModules([*preload], [*path], bare_packages(preload))
         self._lock = threading.Lock()
         self._spawner: SpawnerProcess | None = None
         self._live: weakref.WeakSet[NativeSandbox] = weakref.WeakSet()
@@ -91,11 +91,15 @@ class NativeProvider:
         network: Network = False,
     ) -> NativeSandbox:
         """Start a fresh sandbox: see `Provider.start`."""
-        limits, policy = limits or Limits(), Policy.parse(network)
+        limits, policy = limits or Limits(), NetworkPolicy.parse(network)
         # A missing permission raises an error here, before an image is built in vain.
         self._running_spawner()
         begin_slot = partial(self._begin, limits=limits, network=policy.shared)
-        files = image.files if isinstance(image, NativeSnapshot) else Files(self.image(image))
+        files = (
+            image.files
+            if isinstance(image, NativeSnapshot)
+            else SandboxStartFiles(self.image(image))
+        )
         sandbox = NativeSandbox(begin_slot(files, False), files.image, limits, self._forget)
         sandbox.files, sandbox.begin, sandbox.on_first_program = (
             files,
@@ -109,7 +113,7 @@ class NativeProvider:
         return sandbox
 
     def _begin(
-        self, files: Files, skip_program: bool, limits: Limits, network: bool
+        self, files: SandboxStartFiles, skip_program: bool, limits: Limits, network: bool
     ) -> SandboxSlot:
         """Start a sandbox slot: the namespaces of a sandbox.
 
@@ -268,7 +272,7 @@ class SpawnerProcess:
         SandboxError: The spawner does not start.
     """
 
-    def __init__(self, workers: Workers) -> None:
+    def __init__(self, workers: WorkerModules) -> None:
         _try_calls()
         _raise_open_files()
         _lingering_spawners[:] = [
@@ -412,7 +416,7 @@ class SpawnerProcess:
         with suppress(OSError):  # the spawner has ended, with all its sandboxes
             wire.send(self.socket, {"ending": sandbox_name})
 
-    def evidence(self, sandbox_name: str) -> Evidence:
+    def evidence(self, sandbox_name: str) -> FailureEvidence:
         """Request the spawner's evidence about a sandbox that has ended or does not answer.
 
         Args:
@@ -422,11 +426,11 @@ class SpawnerProcess:
             The evidence. If the spawner does not answer, `Evidence.is_keeper_alive` is False.
         """
         try:
-            return Evidence(
+            return FailureEvidence(
                 is_keeper_alive=True, **self._ask({"end_of": sandbox_name}, _EVIDENCE_SECONDS)
             )
         except (EOFError, OSError):
-            return Evidence(is_keeper_alive=False)
+            return FailureEvidence(is_keeper_alive=False)
 
     def freeze(self, sandbox_name: str) -> FrozenLayer | None:
         """Retain the files of a sandbox, in memory, as a layer for other sandboxes.

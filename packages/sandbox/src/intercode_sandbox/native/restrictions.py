@@ -35,7 +35,7 @@ _POD = (
 
 
 @dataclass(frozen=True)
-class Restriction:
+class HostRestriction:
     """A rule of the machine that may prevent sandboxes."""
 
     reason: str
@@ -118,7 +118,7 @@ def apparmor_remedy(setting_command: str) -> str:
     return f"intercode doctor --apparmor | {save_command} && {load_command}"
 
 
-def find_restriction(call: str, error_number: int, setting_command: str) -> Restriction | None:
+def find_restriction(call: str, error_number: int, setting_command: str) -> HostRestriction | None:
     """Return the active rule that has probably refused a system call; None: no rule is known.
 
     Args:
@@ -129,15 +129,17 @@ def find_restriction(call: str, error_number: int, setting_command: str) -> Rest
     if error_number not in REFUSALS:
         return None
     if error_number != errno.ENOSYS and is_restricted_by_apparmor():
-        return Restriction("AppArmor restricts user namespaces", apparmor_remedy(setting_command))
+        return HostRestriction(
+            "AppArmor restricts user namespaces", apparmor_remedy(setting_command)
+        )
     if error_number == errno.EACCES and (profile := apparmor_profile()):
         fix = container_remedy("--security-opt apparmor=unconfined", _POD) or _profile_remedy()
-        return Restriction(f"the AppArmor profile {profile!r} forbids {call}", fix)
+        return HostRestriction(f"the AppArmor profile {profile!r} forbids {call}", fix)
     if has_filter():
-        return Restriction(f"a seccomp profile forbids {call}", filter_remedy())
+        return HostRestriction(f"a seccomp profile forbids {call}", filter_remedy())
     if error_number == errno.ENOSYS:
         reason = f"this kernel, Linux {os.uname().release}, has no {call}"
-        return Restriction(reason, "use a newer kernel, or one that has it built in")
+        return HostRestriction(reason, "use a newer kernel, or one that has it built in")
     return None
 
 
@@ -166,24 +168,24 @@ def _unit() -> str:
     return ""
 
 
-def active_restrictions() -> Iterator[Restriction]:
+def active_restrictions() -> Iterator[HostRestriction]:
     """Yield the rules that may prevent a sandbox from working, the most likely first."""
     process_limit = cgroup.own_process_limit()
     if process_limit is not None and process_limit < _MIN_PROCESSES:
         fix = container_remedy("--pids-limit -1", "a higher podPidsLimit of the kubelet")
-        yield Restriction(f"a cgroup permits {process_limit} processes and threads", fix)
+        yield HostRestriction(f"a cgroup permits {process_limit} processes and threads", fix)
     memory_limit = cgroup.own_memory_limit()
     if memory_limit is not None and memory_limit < _MIN_BYTES:
         fix = container_remedy("--memory 8g", "resources: {limits: {memory: 8Gi}} of the container")
-        yield Restriction(f"a cgroup permits {memory_limit >> 20} MiB of memory", fix)
+        yield HostRestriction(f"a cgroup permits {memory_limit >> 20} MiB of memory", fix)
     if has_filter():
-        yield Restriction("a seccomp filter is in force", filter_remedy())
+        yield HostRestriction("a seccomp filter is in force", filter_remedy())
     if profile := apparmor_profile():
         fix = container_remedy("--security-opt apparmor=unconfined", _POD) or _profile_remedy()
-        yield Restriction(f"the AppArmor profile {profile!r} is in force", fix)
+        yield HostRestriction(f"the AppArmor profile {profile!r} is in force", fix)
     if is_masked():
-        yield Restriction("parts of /proc are masked", masking_remedy())
+        yield HostRestriction("parts of /proc are masked", masking_remedy())
     if os.statvfs("/").f_flag & os.ST_RDONLY:
-        yield Restriction(
+        yield HostRestriction(
             "the root is read-only", container_remedy("--tmpfs /tmp --tmpfs /run", "")
         )

@@ -21,7 +21,7 @@ from intercode_sandbox.accounts import look_up_user
 from intercode_sandbox.base import (
     Change,
     Completed,
-    Evidence,
+    FailureEvidence,
     FreeSpace,
     Limits,
     Program,
@@ -64,10 +64,10 @@ from intercode_sandbox.native.process import (
     memory_file,
     run_to_end,
 )
-from intercode_sandbox.native.snapshot import Files, NativeSnapshot, SnapshotLayer
+from intercode_sandbox.native.snapshot import NativeSnapshot, SandboxStartFiles, SnapshotLayer
 from intercode_sandbox.network import (
     NetworkGate,
-    Policy,
+    NetworkPolicy,
     Resolve,
     free_port,
     handlers,
@@ -105,9 +105,9 @@ class NativeSandbox:
         on_close: A function that is called with this object when it is closed.
     """
 
-    files: Files
+    files: SandboxStartFiles
     """The files at the start of the present slot."""
-    begin: Callable[[Files, bool], SandboxSlot]
+    begin: Callable[[SandboxStartFiles, bool], SandboxSlot]
     """A function that starts another slot with some files. If its second argument is True, the slot
     has no prepared program."""
     start_sibling: Callable[[str | Snapshot], SandboxBackend]
@@ -407,7 +407,7 @@ class NativeSandbox:
         self._forwards.append(forward)
         return forward
 
-    def admit(self, policy: Policy, resolve: Resolve = socket.getaddrinfo) -> None:
+    def admit(self, policy: NetworkPolicy, resolve: Resolve = socket.getaddrinfo) -> None:
         """Let the sandbox's programs reach the hosts and endpoints of a policy.
 
         Access that the sandbox already has is not taken away.
@@ -496,7 +496,7 @@ class NativeSandbox:
         """Save the present files by a copy: see `SupportsFork.save_copy`."""
         return NativeSnapshot(self.files.with_copy(self._copy_layer()))
 
-    def _save_files(self) -> Files:
+    def _save_files(self) -> SandboxStartFiles:
         """Save the current files; return the saved files, from which any sandbox can start.
 
         The caller has killed all processes but process 1. The files are frozen if the kernel
@@ -604,12 +604,12 @@ class NativeSandbox:
     def _wait_until_still(self, look: Callable[[], ResultT]) -> ResultT:
         """Return the result of `look`, and repeat the call if programs cannot be stopped meanwhile.
 
-        In that case `look` raises `_RestlessError`, and process 1 has killed these programs. After
-        the second such error all programs are killed.
+        In that case `look` raises `_UnstoppedProcessesError`, and process 1 has killed these
+        programs. After the second such error all programs are killed.
         """
-        with suppress(_RestlessError):
+        with suppress(_UnstoppedProcessesError):
             return look()
-        with suppress(_RestlessError):
+        with suppress(_UnstoppedProcessesError):
             return look()
         self.kill()
         return look()
@@ -691,7 +691,7 @@ class NativeSandbox:
         assert self._end is not None
         return type(self._end)(*self._end.args)
 
-    def _evidence(self, is_timeout: bool) -> Evidence:
+    def _evidence(self, is_timeout: bool) -> FailureEvidence:
         """Return evidence about the sandbox's end, or about its failure to answer.
 
         Args:
@@ -699,20 +699,22 @@ class NativeSandbox:
         """
         if (process := self._process) is not None:
             if is_timeout and process.stopped:
-                return Evidence(is_keeper_alive=True, was_killed_outside=True)
+                return FailureEvidence(is_keeper_alive=True, was_killed_outside=True)
             if not is_timeout and not process.wait(_ENDED_SECONDS):
                 # Process 1 still runs, and only its socket was lost. The cause counts as outside.
-                return Evidence(is_keeper_alive=False)
+                return FailureEvidence(is_keeper_alive=False)
         return self._keeper_evidence(is_timeout)
 
-    def _keeper_evidence(self, is_timeout: bool) -> Evidence:
+    def _keeper_evidence(self, is_timeout: bool) -> FailureEvidence:
         """Return the evidence of the process that runs this sandbox: the spawner, or the engine.
 
         Args:
             is_timeout: See `_evidence`.
         """
         return (
-            Evidence(is_keeper_alive=False) if self._process is None else self._process.evidence()
+            FailureEvidence(is_keeper_alive=False)
+            if self._process is None
+            else self._process.evidence()
         )
 
     def kill_all(self) -> None:
@@ -740,7 +742,7 @@ class NativeSandbox:
             self._control.shutdown(socket.SHUT_RDWR)
         with self._lock:
             self._slot.end()
-        self.files = Files(self.image)
+        self.files = SandboxStartFiles(self.image)
 
     def disown(self) -> None:
         """Close the inherited descriptors in a fork of this process: see `SupportsDisown`."""
@@ -770,7 +772,7 @@ def _descriptors() -> Iterator[None]:
         raise SandboxError(f"no descriptors are left for a program's streams: {error}") from error
 
 
-class _RestlessError(CausedInsideError):
+class _UnstoppedProcessesError(CausedInsideError):
     """Programs that continued to run, or ended, while process 1 stopped them; they were killed."""
 
 
@@ -798,7 +800,7 @@ def _error(reply: dict[str, Any], op: str) -> Exception:
     """
     error_number, message = reply["errno"], reply["error"] or os.strerror(reply["errno"])
     if reply.get("kind") == "RestlessError":
-        return _RestlessError(message)
+        return _UnstoppedProcessesError(message)
     if error_number in (errno.ETIMEDOUT, errno.EOVERFLOW):
         return OutputLimitError(message)
     if reply.get("kind") == "ExecError":

@@ -24,7 +24,7 @@ from intercode_sandbox.linux_capabilities import CAPABILITIES
 from intercode_sandbox.native import archive
 from intercode_sandbox.native.archive import SHARED_MEMORY
 from intercode_sandbox.native.cgroup import PREFIX, parents, remove_all
-from intercode_sandbox.native.exit_ledger import LEDGERS, Ending, read_ledgers
+from intercode_sandbox.native.exit_ledger import LEDGERS, EndingSandbox, read_ledgers
 from intercode_sandbox.native.frozen_layers import FrozenLayer
 from intercode_sandbox.ownership import is_gone, new_lease, register_finalizer
 from intercode_sandbox.privileges import is_root, make_private, transfer_ownership
@@ -95,7 +95,7 @@ class SnapshotLayer:
 
 
 @dataclass(frozen=True)
-class Files:
+class SandboxStartFiles:
     """The files at a sandbox's start: an image, and changes over the image.
 
     The storage of the changes exists for as long as this object.
@@ -155,7 +155,7 @@ class Files:
         layers = [*self.saved_layers, self.copy]
         return [(str(layer.path), layer.special) for layer in layers if layer and layer.special]
 
-    def with_image(self, layer: SnapshotLayer) -> Files:
+    def with_image(self, layer: SnapshotLayer) -> SandboxStartFiles:
         """Return the same files as a new image, with `layer` as its topmost layer.
 
         Args:
@@ -166,17 +166,17 @@ class Files:
             (*self.image.layers, layer.path),
         )
         image = replace(self.image, name=_name(self.image), digest=digest, layers=layer_paths)
-        return Files(image, (*self.saved_layers, layer))
+        return SandboxStartFiles(image, (*self.saved_layers, layer))
 
-    def with_copy(self, layer: SnapshotLayer) -> Files:
+    def with_copy(self, layer: SnapshotLayer) -> SandboxStartFiles:
         """Return the same files as the present image and a copy of the changes.
 
         Args:
             layer: A layer with all changes over the present image.
         """
-        return Files(self.image, self.saved_layers, layer)
+        return SandboxStartFiles(self.image, self.saved_layers, layer)
 
-    def with_frozen_layer(self, layer: FrozenLayer) -> Files:
+    def with_frozen_layer(self, layer: FrozenLayer) -> SandboxStartFiles:
         """Return these files with one further frozen layer, of the latest changes."""
         return replace(self, frozen_layers=(*self.frozen_layers, layer))
 
@@ -194,12 +194,12 @@ class NativeSnapshot:
         files: The files of sandboxes that start from the snapshot.
     """
 
-    def __init__(self, files: Files) -> None:
-        self._files: Files | None = files
+    def __init__(self, files: SandboxStartFiles) -> None:
+        self._files: SandboxStartFiles | None = files
         self.name = _name(files.image)
 
     @property
-    def files(self) -> Files:
+    def files(self) -> SandboxStartFiles:
         """The files of sandboxes that start from the snapshot.
 
         Raises:
@@ -311,7 +311,7 @@ _LIMITS = Limits(memory=4 << 30, disk=4 << 30, processes=1024)
 """Limits of the sandbox that runs a script or a command. They suffice to install packages."""
 
 
-class SupportsArchive(SandboxBackend, Protocol):
+class SupportsChangeStream(SandboxBackend, Protocol):
     """A sandbox that can stream its changes, in the format of the module `archive`."""
 
     def archive(self, descriptor: int) -> None:
@@ -319,7 +319,7 @@ class SupportsArchive(SandboxBackend, Protocol):
 
 
 def build_script(
-    start: Callable[[Image, Limits, bool], SupportsArchive],
+    start: Callable[[Image, Limits, bool], SupportsChangeStream],
     base: Image,
     script: bytes | Command,
     layer: Path,
@@ -363,7 +363,7 @@ def build_script(
         sandbox.close()
 
 
-def endings() -> list[Ending]:
+def endings() -> list[EndingSandbox]:
     """Return the closed sandboxes, of all processes, that the kernel has not ended yet."""
     return read_ledgers(cache_root() / LEDGERS)
 

@@ -23,13 +23,13 @@ from functools import partial
 from typing import Any
 
 from intercode_sandbox.native import cgroup, syscalls as sc, wire
-from intercode_sandbox.native.child import Child
+from intercode_sandbox.native.child import SandboxInitChild
 from intercode_sandbox.native.exit_ledger import write_ledger
 from intercode_sandbox.native.frozen_mounts import FrozenMounts
-from intercode_sandbox.native.identity import OWN_THREADS, Identities, write_maps
-from intercode_sandbox.native.process_start import Workers
+from intercode_sandbox.native.identity import OWN_THREADS, SandboxUserIdPool, write_maps
+from intercode_sandbox.native.process_start import WorkerModules
 from intercode_sandbox.native.syscalls import hide_arguments
-from intercode_sandbox.native.zygote import NotLoadedError, Zygote, plan, probe_machine
+from intercode_sandbox.native.zygote import WorkerModuleImportError, Zygote, plan, probe_machine
 from intercode_sandbox.privileges import STAND_IN_ID, has_machines_id, missing_capabilities
 
 MOUNT_FOLDER = "/dev/pts"
@@ -50,7 +50,7 @@ _MAX_ENDS = 4096
 """Maximum number of ended children whose ends the spawner remembers."""
 
 
-class Spawner:
+class SpawnerLoop:
     """The event loop of the spawner.
 
     After the start of a sandbox, a spare child is forked in advance. So the next start usually does
@@ -77,7 +77,7 @@ class Spawner:
         ledger_fd: int,
         lease: str,
         root: bool,
-        workers: Workers,
+        workers: WorkerModules,
     ) -> None:
         self.caller = caller
         self.owner = owner_fd
@@ -86,15 +86,15 @@ class Spawner:
         self.ledger = ledger_fd
         """The descriptor of the list of sandboxes that the kernel is still ending."""
         self.poll = select.epoll()
-        self.children: dict[str, Child] = {}
+        self.children: dict[str, SandboxInitChild] = {}
         """The child's name → the child, from its fork until `collect` releases it."""
-        self.processes: dict[int, Child] = {}
+        self.processes: dict[int, SandboxInitChild] = {}
         """Descriptor of the child's process → the child."""
-        self.starting_children: dict[int, Child] = {}
+        self.starting_children: dict[int, SandboxInitChild] = {}
         """Descriptor of the child's socket → the child, while its sandbox is starting."""
-        self.spare_child: Child | None = None
+        self.spare_child: SandboxInitChild | None = None
         """The child that was forked in advance."""
-        self.prepared_child: Child | None = None
+        self.prepared_child: SandboxInitChild | None = None
         """The child with the prepared sandbox."""
         self.last_request: dict[str, Any] = {}
         """The last request for a sandbox."""
@@ -106,12 +106,12 @@ class Spawner:
         self.processors = len(os.sched_getaffinity(0))
         prepare_namespaces(root)
         # The cgroups are created with the privileges that remain after the line above.
-        self.cgroups = cgroup.Cgroups(lease, os.getppid())
+        self.cgroups = cgroup.SandboxCgroups(lease, os.getppid())
         self.machine = probe_machine(root)
         self.zygote = Zygote(self.machine, workers)
-        self.layers = Layers(root)
+        self.layers = MountedLayers(root)
         self.frozen_mounts = FrozenMounts(MOUNT_FOLDER)
-        self.pool = Identities(root)
+        self.pool = SandboxUserIdPool(root)
 
     def run(self) -> None:
         """Serve requests until the caller ends; then end all sandboxes and clean up."""
@@ -255,7 +255,9 @@ class Spawner:
         self.announce_process(child, control)
         self.send_plan(child, spec, [control.fileno()])
 
-    def send_plan(self, child: Child, spec: dict[str, Any], extra_fds: list[int]) -> None:
+    def send_plan(
+        self, child: SandboxInitChild, spec: dict[str, Any], extra_fds: list[int]
+    ) -> None:
         """Send a child the description of its sandbox, which the child then builds.
 
         Args:
@@ -338,7 +340,7 @@ class Spawner:
             with child.first_program() as child_ends:
                 self.send_plan(child, self.last_request, child_ends)
 
-    def take_child(self, network: bool) -> Child:
+    def take_child(self, network: bool) -> SandboxInitChild:
         """Return the spare child if it suits the next sandbox, or otherwise a new child.
 
         A spare child does not suit a sandbox that shares the machine's network. Nor does a child
@@ -355,7 +357,7 @@ class Spawner:
             child.link.close()  # the child notices the closed socket, and ends
         return self.fork(network)
 
-    def fork(self, network: bool) -> Child:
+    def fork(self, network: bool) -> SandboxInitChild:
         """Fork and return a new child, which enters a cgroup for its sandbox.
 
         Args:
@@ -366,7 +368,7 @@ class Spawner:
         cgroup_name = self.cgroups.take(child_name)
         try:
             clone = partial(self.zygote.fork, network, self.cgroups.folders(cgroup_name))
-            child = Child(child_name, cgroup_name, self.layers.mount_count, clone)
+            child = SandboxInitChild(child_name, cgroup_name, self.layers.mount_count, clone)
         except OSError:
             self.cgroups.give_back(cgroup_name, reuse=False)
             raise
@@ -375,7 +377,7 @@ class Spawner:
         child.oom_kills = self.cgroups.oom_kills(cgroup_name)
         return child
 
-    def announce_process(self, child: Child, control: socket.socket) -> None:
+    def announce_process(self, child: SandboxInitChild, control: socket.socket) -> None:
         """Send the caller a descriptor of a child's process, the sandbox's process 1.
 
         The caller's ends of the prepared program's channels follow, if the child has a program.
@@ -412,7 +414,7 @@ class Spawner:
                 self.collect(self.processes[fd])
         self.cgroups.remove_unused()
 
-    def collect(self, child: Child) -> None:
+    def collect(self, child: SandboxInitChild) -> None:
         """Release the resources of a child, if the child has ended."""
         exit_code = child.exit_code()
         if exit_code is None:
@@ -436,7 +438,7 @@ class Spawner:
         if child.ending:
             self.count_endings()
 
-    def record_end(self, child: Child, exit_code: int) -> None:
+    def record_end(self, child: SandboxInitChild, exit_code: int) -> None:
         """Record facts on the end of a child; its cgroup, which has the counts, still exists."""
         starved = self.cgroups.oom_kills(child.cgroup) > child.oom_kills
         self.ends[child.name] = {"exit_code": exit_code, "starved": starved}
@@ -487,8 +489,8 @@ def main(
             hide_arguments(b"init")
             for fd in (caller, owner, ledger):
                 os.set_inheritable(fd, False)
-            spawner = Spawner(caller_socket, owner, ledger, name, root, Workers(*workers))
-        except NotLoadedError as error:
+            spawner = SpawnerLoop(caller_socket, owner, ledger, name, root, WorkerModules(*workers))
+        except WorkerModuleImportError as error:
             wire.send(caller_socket, error.report)
             return
         except (EOFError, OSError) as error:
@@ -553,7 +555,7 @@ def _stand_in() -> None:
     sc.prctl(sc.PR_SET_DUMPABLE, 1)  # otherwise root owns the files of its id maps
 
 
-class Layers:
+class MountedLayers:
     """The layers of images, mounted on the stage. The name of a layer is its folder on the stage.
 
     Args:

@@ -20,8 +20,8 @@ from typing import Any
 
 from intercode_sandbox.linux_capabilities import mask
 from intercode_sandbox.native import seccomp, wire
-from intercode_sandbox.native.identity import Identity
-from intercode_sandbox.native.process_start import PROGRAM, SOCKET, Workers, command
+from intercode_sandbox.native.identity import SandboxUserIds
+from intercode_sandbox.native.process_start import PROGRAM, SOCKET, WorkerModules, command
 from intercode_sandbox.privileges import read_permitted_capabilities
 
 MASKED_FILES = (
@@ -35,7 +35,7 @@ _SHARED_PART = 2
 
 
 @dataclass(frozen=True)
-class Machine:
+class SpawnerHostFacts:
     """Facts of this machine, determined once by the spawner."""
 
     root: bool
@@ -50,7 +50,7 @@ class Machine:
     whether ``chroot`` is allowed."""
 
 
-def probe_machine(root: bool) -> Machine:
+def probe_machine(root: bool) -> SpawnerHostFacts:
     """Determine the facts of this machine.
 
     Args:
@@ -66,10 +66,10 @@ def probe_machine(root: bool) -> Machine:
         for debugger in truth_values
         for chroot in truth_values
     }
-    return Machine(root, masks, read_permitted_capabilities(), filters)
+    return SpawnerHostFacts(root, masks, read_permitted_capabilities(), filters)
 
 
-class NotLoadedError(ImportError):
+class WorkerModuleImportError(ImportError):
     """A module for workers that could not be imported.
 
     Args:
@@ -90,11 +90,11 @@ class Zygote:
             imported the modules, and that runs the C program as a library.
 
     Raises:
-        NotLoadedError: A module cannot be imported.
+        WorkerModuleImportError: A module cannot be imported.
         OSError: The zygote does not start.
     """
 
-    def __init__(self, machine: Machine, workers: Workers) -> None:
+    def __init__(self, machine: SpawnerHostFacts, workers: WorkerModules) -> None:
         self._machine = machine
         self._has_workers = bool(workers.modules)
         # The arguments of the zygote are visible in sandboxes. Without workers they are only
@@ -117,7 +117,7 @@ class Zygote:
         if self._has_workers:
             reply, _ = wire.receive(self._link)
             if "unloaded" in reply:
-                raise NotLoadedError(reply)
+                raise WorkerModuleImportError(reply)
             if "failed" in reply:
                 raise OSError(reply["errno"], reply["failed"])
             self.flaw = str(reply["flaw"])
@@ -166,7 +166,7 @@ class Zygote:
             self._begin()
             return self._ask(request, child_socket)
         # A module of the workers may have been removed since the first start.
-        except (EOFError, NotLoadedError) as error:
+        except (EOFError, WorkerModuleImportError) as error:
             raise OSError(errno.EIO, f"the sandboxes' zygote has ended: {error}") from error
 
     def _ask(self, request: dict[str, Any], child_socket: socket.socket) -> dict[str, Any]:
@@ -175,7 +175,7 @@ class Zygote:
 
 
 def plan(
-    spec: dict[str, Any], identity: Identity, machine: Machine, is_prepared: bool
+    spec: dict[str, Any], identity: SandboxUserIds, machine: SpawnerHostFacts, is_prepared: bool
 ) -> dict[str, Any]:
     """Return the message that describes a sandbox to the child that becomes its process 1.
 

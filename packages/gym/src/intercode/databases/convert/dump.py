@@ -177,7 +177,7 @@ def _delimiter_pattern(delimiter: str) -> re.Pattern[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Insert:
+class InsertStatement:
     """The rows that one INSERT or REPLACE statement writes."""
 
     table: str
@@ -186,7 +186,7 @@ class Insert:
     rows: list[tuple[Value, ...]]
 
 
-def parse(statement: str) -> Insert:
+def parse(statement: str) -> InsertStatement:
     """Parse the rows of ``INSERT INTO table VALUES (…), (…)``.
 
     Args:
@@ -202,7 +202,7 @@ def parse(statement: str) -> Insert:
     columns = tuple(
         match[2] or match[1].replace("``", "`") for match in _COLUMN.finditer(head["columns"] or "")
     )
-    return Insert(table, columns, _rows(statement, head.end()))
+    return InsertStatement(table, columns, _rows(statement, head.end()))
 
 
 def _rows(statement: str, position: int) -> list[tuple[Value, ...]]:

@@ -126,7 +126,7 @@ def convert(text: str, name: str, connection: sqlite3.Connection, progress: Prog
         progress(f"{name}: view {key} is left out: {problem}")
 
 
-def _insert(connection: sqlite3.Connection, insert: dump.Insert) -> None:
+def _insert(connection: sqlite3.Connection, insert: dump.InsertStatement) -> None:
     table = quote_identifier(insert.table)
     kinds = {row[1]: row[2].lower() for row in connection.execute(f"PRAGMA table_info({table})")}
     converters = [
@@ -213,10 +213,10 @@ def convert_table(statement: str) -> list[str]:
     if head is None:
         raise TaskError(f"not a table's definition: {statement[:80]}")
     definitions, options = _split_definitions(statement, head.end())
-    return _Table(_unquote_name(head[1]), definitions, options).statements()
+    return _TableDefinition(_unquote_name(head[1]), definitions, options).statements()
 
 
-class _Table:
+class _TableDefinition:
     """The definition of a table for SQLite, collected from the parts of MySQL's definition."""
 
     def __init__(self, name: str, definitions: Sequence[str], options: str) -> None:

@@ -23,7 +23,7 @@ from typing import Any
 import duckdb
 
 from intercode.databases.inside import worker
-from intercode.databases.inside.worker import Collector, Message
+from intercode.databases.inside.worker import Message, ResultRowCollector
 
 _AGAIN_SECONDS = 0.05
 """Seconds between two interrupts of the same statement."""
@@ -113,7 +113,7 @@ def _stand_in_for_pytz() -> None:
     sys.modules["pytz"] = pytz
 
 
-class DuckDBDatabase(worker.WorkerDatabase):
+class DuckDBDatabase(worker.EmbeddedDatabase):
     """A database of DuckDB."""
 
     suffix = "duckdb"
@@ -125,7 +125,7 @@ class DuckDBDatabase(worker.WorkerDatabase):
 
     def __init__(self) -> None:
         super().__init__()
-        self.watchdog = _Watchdog()
+        self.watchdog = _DuckDBWatchdog()
 
     # -- sessions --------------------------------------------------------------------------------
 
@@ -159,7 +159,7 @@ class DuckDBDatabase(worker.WorkerDatabase):
 
     # -- actions ---------------------------------------------------------------------------------
 
-    def execute(self, sql: str, collector: Collector) -> Message:
+    def execute(self, sql: str, collector: ResultRowCollector) -> Message:
         """Run the statements of an action, up to the first failure."""
         results: list[Message] = []
         failure, has_timed_out = None, False
@@ -178,7 +178,7 @@ class DuckDBDatabase(worker.WorkerDatabase):
             self.writable,
         ]
 
-    def run(self, statement: duckdb.Statement, collector: Collector) -> Message:
+    def run(self, statement: duckdb.Statement, collector: ResultRowCollector) -> Message:
         """Run one statement; if it is not a query, or if it writes, run it on a copy."""
         if not self.writable:
             if statement.type == duckdb.StatementType.SELECT:
@@ -190,7 +190,7 @@ class DuckDBDatabase(worker.WorkerDatabase):
             self.make_writable()
         return self.result(statement, collector)
 
-    def result(self, statement: duckdb.Statement, collector: Collector) -> Message:
+    def result(self, statement: duckdb.Statement, collector: ResultRowCollector) -> Message:
         """Run one statement on the current connection."""
         result_types = statement.expected_result_type
         with self.watchdog.guard(self.connection, collector):
@@ -218,7 +218,7 @@ class DuckDBDatabase(worker.WorkerDatabase):
 
     # -- state -----------------------------------------------------------------------------------
 
-    def state(self, collector: Collector) -> Message:
+    def state(self, collector: ResultRowCollector) -> Message:
         """Return all tables and views, with their rows.
 
         The name of a table or view includes its schema, unless the schema is ``main``.
@@ -246,7 +246,7 @@ class DuckDBDatabase(worker.WorkerDatabase):
     def read_relation(
         self,
         state_connection: duckdb.DuckDBPyConnection,
-        collector: Collector,
+        collector: ResultRowCollector,
         schema: str,
         name: str,
         kind: str,
@@ -277,7 +277,7 @@ class DuckDBDatabase(worker.WorkerDatabase):
         return [*self.table(display_name, kind, collector, read), constraints, definition, []]
 
 
-class _Watchdog:
+class _DuckDBWatchdog:
     """The thread that interrupts statements at their time limits.
 
     A single thread serves all statements, because a statement must not start a thread. After a
@@ -287,13 +287,15 @@ class _Watchdog:
 
     def __init__(self) -> None:
         self.condition = threading.Condition()
-        self.guarded_connection: tuple[duckdb.DuckDBPyConnection, Collector] | None = None
+        self.guarded_connection: tuple[duckdb.DuckDBPyConnection, ResultRowCollector] | None = None
         self.alarm = math.inf
         """The time of the thread's next check. Only an earlier time limit must wake the thread."""
         threading.Thread(target=self.strike, daemon=True).start()
 
     @contextmanager
-    def guard(self, connection: duckdb.DuckDBPyConnection, collector: Collector) -> Iterator[None]:
+    def guard(
+        self, connection: duckdb.DuckDBPyConnection, collector: ResultRowCollector
+    ) -> Iterator[None]:
         """Interrupt a connection at the time limit during the block, but not after the block."""
         with self.condition:
             self.guarded_connection = connection, collector

@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import quote
 
 from intercode.databases.inside import worker
-from intercode.databases.inside.worker import Collector, Message
+from intercode.databases.inside.worker import Message, ResultRowCollector
 
 _STEPS = 10_000
 """Steps of SQLite's virtual machine between two checks of the clock: well under 1 ms."""
@@ -115,7 +115,7 @@ _VFS_FIELDS = (
 )
 
 
-class SQLiteDatabase(worker.WorkerDatabase):
+class SQLiteDatabase(worker.EmbeddedDatabase):
     """A database of SQLite."""
 
     suffix = "sqlite"
@@ -125,8 +125,8 @@ class SQLiteDatabase(worker.WorkerDatabase):
 
     def __init__(self) -> None:
         super().__init__()
-        self.redirection = Redirection()
-        self.authorizer = Authorizer()
+        self.redirection = SqliteOpenHook()
+        self.authorizer = SqliteAuthorizer()
 
     # -- sessions --------------------------------------------------------------------------------
 
@@ -158,7 +158,7 @@ class SQLiteDatabase(worker.WorkerDatabase):
 
     # -- actions ---------------------------------------------------------------------------------
 
-    def execute(self, sql: str, collector: Collector) -> Message:
+    def execute(self, sql: str, collector: ResultRowCollector) -> Message:
         """Run the statements of an action, up to the first failure."""
         self.collector = collector
         results: list[Message] = []
@@ -201,7 +201,7 @@ class SQLiteDatabase(worker.WorkerDatabase):
 
     # -- state -----------------------------------------------------------------------------------
 
-    def state(self, collector: Collector) -> Message:
+    def state(self, collector: ResultRowCollector) -> Message:
         """Return all tables and views of the main schema.
 
         A virtual table's module keeps its rows in other tables. These tables are left out: even for
@@ -235,7 +235,9 @@ class SQLiteDatabase(worker.WorkerDatabase):
         except (sqlite3.Error, MemoryError) as error:
             raise OSError(str(error) or "out of memory") from error
 
-    def rows(self, name: str, kind: str, is_virtual: bool, collector: Collector) -> Message:
+    def rows(
+        self, name: str, kind: str, is_virtual: bool, collector: ResultRowCollector
+    ) -> Message:
         """Return a table or view with its rows; a virtual table that cannot be read has none."""
         read_kind = "view" if is_virtual else kind
         name, _, columns, rows = self.table(name, read_kind, collector, partial(self.read, name))
@@ -378,7 +380,7 @@ def _failure(error: Exception, statement: str, start: int) -> Message:
     return [message, code, position(message, statement, start)]
 
 
-class Authorizer:
+class SqliteAuthorizer:
     """The authorizer that SQLite's compiler consults for each operation of a statement.
 
     While `writable` is False, the authorizer permits only statements that read.
@@ -506,7 +508,7 @@ def position(message: str, statement: str, start: int) -> int | None:
     return start + statement.index(match[1])
 
 
-class _Vfs(ctypes.Structure):
+class _SqliteVfs(ctypes.Structure):
     _fields_ = (
         *(("iVersion", _INT), ("szOsFile", _INT), ("mxPathname", _INT)),
         *((name, ctypes.c_void_p) for name in _VFS_FIELDS.split()),
@@ -514,7 +516,7 @@ class _Vfs(ctypes.Structure):
     )
 
 
-class Redirection:
+class SqliteOpenHook:
     """A replacement of SQLite's system call ``open`` that opens a descriptor under a chosen path.
 
     SQLite opens the target of a symlink. For the symlink ``/proc/self/fd/N`` of a file in memory,
@@ -537,7 +539,7 @@ class Redirection:
             library = ctypes.CDLL(getattr(_sqlite3, "__file__", None))
             library.sqlite3_vfs_find.restype = ctypes.c_void_p
             address = library.sqlite3_vfs_find(None)
-            vfs = _Vfs.from_address(address)
+            vfs = _SqliteVfs.from_address(address)
             callback_address = ctypes.cast(self._open, ctypes.c_void_p)
             return vfs.iVersion >= 3 and not _SetSystemCall(vfs.xSetSystemCall)(
                 address, b"open", callback_address

@@ -53,7 +53,7 @@ a fifth value: whether the action failed and has used up the memory (`is_exhaust
 """
 
 
-class WorkerDatabase(ABC):
+class EmbeddedDatabase(ABC):
     """A database in a worker: the code that SQLite and DuckDB share."""
 
     suffix: ClassVar[str]
@@ -64,7 +64,7 @@ class WorkerDatabase(ABC):
 
     def __init__(self) -> None:
         self.connection: Any = None
-        self.collector = Collector(0, 0, 0)
+        self.collector = ResultRowCollector(0, 0, 0)
         self.pristine_descriptor = -1
         self.path = Path()
         self.memory = 0
@@ -130,7 +130,7 @@ class WorkerDatabase(ABC):
         Raises:
             OSError: The session cannot be saved; the message has the reason.
         """
-        self.collector = Collector(SAVE_SECONDS, 0, 0)
+        self.collector = ResultRowCollector(SAVE_SECONDS, 0, 0)
         try:
             has_copy, statements, omissions = self.prepare_save()
         except self.error as error:
@@ -160,11 +160,11 @@ class WorkerDatabase(ABC):
         """
 
     @abstractmethod
-    def execute(self, sql: str, collector: Collector) -> Message:
+    def execute(self, sql: str, collector: ResultRowCollector) -> Message:
         """Run an action's statements, up to the first failure; return the outcome (`Message`)."""
 
     @abstractmethod
-    def state(self, collector: Collector) -> Message:
+    def state(self, collector: ResultRowCollector) -> Message:
         """Return ``[name, kind, [[column, type], …], rows, *schema]`` for each table and view.
 
         A schema is ``[[kind, columns, text], …], definition, [[trigger, definition], …]``.
@@ -177,7 +177,7 @@ class WorkerDatabase(ABC):
         self,
         name: str,
         kind: str,
-        collector: Collector,
+        collector: ResultRowCollector,
         read: Callable[[], tuple[Message, Iterable[Any]]],
     ) -> Message:
         """Return one table or view; a view that cannot be read has neither columns nor rows.
@@ -205,7 +205,7 @@ class WorkerDatabase(ABC):
         return [name, kind, columns, rows]
 
 
-def serve(channel: socket.socket, database: WorkerDatabase) -> None:
+def serve(channel: socket.socket, database: EmbeddedDatabase) -> None:
     """Answer requests until the host closes the channel."""
     os.umask(0o077)
     FOLDER.mkdir(exist_ok=True)
@@ -223,7 +223,7 @@ def serve(channel: socket.socket, database: WorkerDatabase) -> None:
 
 
 def _answer(
-    database: WorkerDatabase, operation: str, arguments: list[Any], fds: list[int]
+    database: EmbeddedDatabase, operation: str, arguments: list[Any], fds: list[int]
 ) -> Message:
     """Perform a request; return ``[True, value]``, or ``[False, reason]`` if it is refused."""
     try:
@@ -231,14 +231,14 @@ def _answer(
             return [True, database.open(fds[0], *arguments)]
         if operation == "execute":
             sql, *limits = arguments
-            outcome = database.execute(sql, Collector(*limits))
+            outcome = database.execute(sql, ResultRowCollector(*limits))
             return [True, [*outcome, outcome[1] is not None and is_exhausted()]]
         if operation == "close":
             database.close()
             return [True, None]
         if operation == "save":
             return [True, database.save(fds[0])]
-        return [True, database.state(Collector(*arguments))]
+        return [True, database.state(ResultRowCollector(*arguments))]
     except OSError as error:
         return [False, str(error)]
     finally:
@@ -264,7 +264,7 @@ def _too_large(operation: str, limit: int) -> Message:
     return [False, reason]
 
 
-class Collector:
+class ResultRowCollector:
     """Collector of the rows of one action's results. Rows beyond the limits are only counted.
 
     Args:

@@ -32,7 +32,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from intercode.databases.base import ActionOutcome, Row, StatementResult, TableState
+from intercode.databases.base import Row, SqlActionOutcome, StatementResult, TableState
 from intercode_sandbox.ownership import has_ended, start_time
 
 _NAME = re.compile(r"ic([0-9a-f]{8})p([0-9a-f]+)t([0-9a-f]+)n[0-9a-f]+\Z")
@@ -206,13 +206,13 @@ def _is_table(preceding_words: Sequence[str]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class NameMapping:
+class DatabaseNameMapping:
     """The name of a clone on the server, and the agent's name that replaces it in results."""
 
     clone: str
     name: str
 
-    def outcome(self, outcome: ActionOutcome, edits: Sequence[Edit]) -> ActionOutcome:
+    def outcome(self, outcome: SqlActionOutcome, edits: Sequence[Edit]) -> SqlActionOutcome:
         """Return an outcome with the agent's names, and positions in the agent's text.
 
         Args:

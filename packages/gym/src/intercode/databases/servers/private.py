@@ -103,7 +103,7 @@ _POSTGRESQL_SETTINGS = {
 
 
 @dataclass(frozen=True, slots=True)
-class ServerRecipe:
+class DatabaseServerRecipe:
     """The commands and settings by which the server of one product is started."""
 
     product: str
@@ -126,7 +126,7 @@ class ServerRecipe:
     """Connects and disconnects; raises `ConnectionError` if the server does not respond."""
 
 
-class PrivateServer:
+class PrivateDatabaseServer:
     """A running private server.
 
     Args:
@@ -141,7 +141,7 @@ class PrivateServer:
         connect_args: The arguments of the driver's ``connect``, for the administrator's account.
     """
 
-    def __init__(self, recipe: ServerRecipe) -> None:
+    def __init__(self, recipe: DatabaseServerRecipe) -> None:
         _sweep()
         self.product = recipe.product
         self.folder = _new_folder()
@@ -257,7 +257,7 @@ class PrivateServer:
             time.sleep(0.01)
 
 
-def start_mariadb() -> PrivateServer:
+def start_mariadb() -> PrivateDatabaseServer:
     """Start a private MariaDB, or MySQL if only MySQL is installed; the caller closes it.
 
     The attribute ``connect_args`` holds arguments of ``pymysql.connect``. The configuration is that
@@ -268,10 +268,10 @@ def start_mariadb() -> PrivateServer:
         UsageError: Neither MariaDB nor MySQL is installed, or the driver is not.
         DatabaseError: The server did not start.
     """
-    return PrivateServer(mysql_recipe())
+    return PrivateDatabaseServer(mysql_recipe())
 
 
-def start_postgresql() -> PrivateServer:
+def start_postgresql() -> PrivateDatabaseServer:
     """Start a private PostgreSQL; the caller closes it.
 
     The attribute ``connect_args`` holds arguments of ``psycopg.connect``.
@@ -280,10 +280,10 @@ def start_postgresql() -> PrivateServer:
         UsageError: PostgreSQL or its driver is not installed.
         DatabaseError: The server did not start.
     """
-    return PrivateServer(postgresql_recipe())
+    return PrivateDatabaseServer(postgresql_recipe())
 
 
-def _user(recipe: ServerRecipe) -> tuple[int, int]:
+def _user(recipe: DatabaseServerRecipe) -> tuple[int, int]:
     if os.geteuid() != 0:
         return os.geteuid(), os.getegid()
     for name in (*recipe.users, "nobody"):
@@ -311,7 +311,7 @@ def _sweep() -> None:
                     remove_tree(folder)
 
 
-def _version(recipe: ServerRecipe) -> str:
+def _version(recipe: DatabaseServerRecipe) -> str:
     """Return a name for the cached data folder of a server.
 
     The name depends on the server's version and on the command that creates the folder.
@@ -356,7 +356,7 @@ def find_binary(names: Sequence[str], folders: Sequence[str], package: str) -> P
     )
 
 
-def mysql_recipe() -> ServerRecipe:
+def mysql_recipe() -> DatabaseServerRecipe:
     """Return the recipe of MariaDB, or of MySQL if only MySQL is installed.
 
     Raises:
@@ -364,7 +364,7 @@ def mysql_recipe() -> ServerRecipe:
     """
     binary = find_binary(("mariadbd", "mysqld"), _MYSQL_FOLDERS, "mariadb-server")
     is_mariadb = "mariadb" in binary.resolve().name
-    return ServerRecipe(
+    return DatabaseServerRecipe(
         product="mariadb" if is_mariadb else "mysql",
         binary=binary,
         users=("mysql",),
@@ -428,15 +428,15 @@ def _mysql_connect_args(folder: Path, password: str) -> dict[str, Any]:
 
 def _probe_mysql(connect_args: Mapping[str, Any]) -> None:
     from intercode.databases.servers.mysql_client import MySQLConnection
-    from intercode.databases.servers.session import UnreachableServer
+    from intercode.databases.servers.session import UnreachableDatabaseServer
 
     try:
         MySQLConnection(connect_args).close()
-    except UnreachableServer as error:
+    except UnreachableDatabaseServer as error:
         raise ConnectionError(str(error)) from None
 
 
-def postgresql_recipe() -> ServerRecipe:
+def postgresql_recipe() -> DatabaseServerRecipe:
     """Return the recipe of the newest installed PostgreSQL.
 
     Raises:
@@ -447,7 +447,7 @@ def postgresql_recipe() -> ServerRecipe:
     ]
     binary = find_binary(("postgres",), folders, "postgresql")
     driver("PostgreSQL")
-    return ServerRecipe(
+    return DatabaseServerRecipe(
         product="postgresql",
         binary=binary,
         users=("postgres",),
@@ -503,7 +503,7 @@ def _probe_postgresql(connect_args: Mapping[str, Any]) -> None:
         raise ConnectionError(str(error)) from None
 
 
-RECIPES: dict[str, Callable[[], ServerRecipe]] = {
+RECIPES: dict[str, Callable[[], DatabaseServerRecipe]] = {
     "mysql": mysql_recipe,
     "postgresql": postgresql_recipe,
 }

@@ -80,7 +80,7 @@ class SeededRandom(random.Random):
 
 
 @dataclass(frozen=True)
-class Puzzle:
+class CtfPuzzle:
     """The part of a CTF task that is specific to a puzzle. `task` adds the rest."""
 
     query: str

@@ -58,7 +58,7 @@ def write_all(fd: int, content: bytes) -> None:
             set_blocking(fd, True)
 
 
-class Frames:
+class MessageStreamParser:
     """Parser of a stream of messages.
 
     Args:
@@ -89,14 +89,14 @@ class Frames:
         return frames
 
 
-class Channel:
+class HostChannel:
     """The worker's end of the channel to the host."""
 
     def __init__(self, read_fd: int, write_fd: int) -> None:
         self._read, self._write = keep(read_fd), keep(write_fd)
         for fd in {read_fd, write_fd}:
             close(fd)
-        self._frames = Frames(_MAX_LENGTH)
+        self._frames = MessageStreamParser(_MAX_LENGTH)
         self._waiting_frames: list[Frame] = []
 
     def send(self, kind: int, number: int = 0, payload: bytes = b"") -> None:

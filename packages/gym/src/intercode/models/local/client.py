@@ -14,7 +14,7 @@ from intercode.errors import UsageError
 from intercode.models.base import Answer, AttemptError, Request
 from intercode.models.local import server
 from intercode.models.local.store import find_weights
-from intercode.models.openai import ChatClient
+from intercode.models.openai import ChatCompletionsClient
 
 SILENCE = 3600.0
 """Maximum seconds for which a server may send nothing. The value is large: a slow reply is not a
@@ -25,7 +25,7 @@ _HOSTS = ("127.0.0.1", "localhost")
 @contextmanager
 def run_server(
     name: str, base_url: str | None = None, calls: int = 1
-) -> Iterator[server.LocalServer]:
+) -> Iterator[server.LocalModelServer]:
     """Run a model's server for the duration of the block.
 
     Args:
@@ -73,7 +73,7 @@ def parse_port(name: str, base_url: str | None) -> int:
     return url_parts.port
 
 
-class LocalClient:
+class LocalModelClient:
     """The client of a local model.
 
     Args:
@@ -97,7 +97,7 @@ class LocalClient:
         """The SHA-256 of the model's file, in hexadecimal."""
         self.endpoint = f"llama.cpp/{self.weights}"
         self._lock = threading.Lock()
-        self._connection: tuple[server.LocalServer, ChatClient] | None = None
+        self._connection: tuple[server.LocalModelServer, ChatCompletionsClient] | None = None
         self._release: Callable[[], None] = lambda: None
 
     def __repr__(self) -> str:
@@ -129,13 +129,15 @@ class LocalClient:
             local_server.check()
             raise
 
-    def _connect(self, calls: int) -> tuple[server.LocalServer, ChatClient]:
+    def _connect(self, calls: int) -> tuple[server.LocalModelServer, ChatCompletionsClient]:
         with self._lock:
             if self._connection is None:
                 local_server, self._release = server.acquire_server(
                     self._name, self._weights, calls, self._port
                 )
-                chat = ChatClient(self._name, f"{local_server.url}/v1", local_server.key, SILENCE)
+                chat = ChatCompletionsClient(
+                    self._name, f"{local_server.url}/v1", local_server.key, SILENCE
+                )
                 self._connection = local_server, chat
             return self._connection
 
@@ -148,7 +150,7 @@ class LocalClient:
             self._release()
 
 
-def local(model: str, *, base_url: str | None, timeout: float) -> LocalClient:
+def local(model: str, *, base_url: str | None, timeout: float) -> LocalModelClient:
     """Return the client of a local model.
 
     Args:
@@ -157,6 +159,6 @@ def local(model: str, *, base_url: str | None, timeout: float) -> LocalClient:
         timeout: Ignored, because `SILENCE` is the timeout of local models.
 
     Raises:
-        UsageError: See `LocalClient`.
+        UsageError: See `LocalModelClient`.
     """
-    return LocalClient(model, base_url)
+    return LocalModelClient(model, base_url)

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from intercode.errors import ModelAccessError, UsageError
-from intercode.models.local.store import Weights, folder
+from intercode.models.local.store import ModelWeightsFile, folder
 from intercode_sandbox.units import MIB
 
 MOST_SLOTS = 16
@@ -67,7 +67,7 @@ that configure the process, Python, llama.cpp and its drivers."""
 
 
 @dataclass(frozen=True, slots=True)
-class ServerOptions:
+class ModelServerOptions:
     """The resources of a server."""
 
     slots: int
@@ -99,7 +99,7 @@ def available_memory() -> int:
     return free_bytes
 
 
-def plan_server(name: str, weights: Weights, calls: int) -> ServerOptions:
+def plan_server(name: str, weights: ModelWeightsFile, calls: int) -> ModelServerOptions:
     """Return a server's resources for this machine's cores and free memory.
 
     Args:
@@ -128,7 +128,9 @@ def plan_server(name: str, weights: Weights, calls: int) -> ServerOptions:
             "choose a smaller model ('intercode models list')"
         )
     spare_memory = min(MOST_PROMPT_CACHE, (memory - required_memory) // 4)
-    return ServerOptions(slot_count, context, len(os.sched_getaffinity(0)), spare_memory // MIB)
+    return ModelServerOptions(
+        slot_count, context, len(os.sched_getaffinity(0)), spare_memory // MIB
+    )
 
 
 def check_package() -> None:
@@ -144,7 +146,7 @@ def check_package() -> None:
         )
 
 
-class LocalServer:
+class LocalModelServer:
     """A running model server, started by the constructor.
 
     Args:
@@ -158,7 +160,9 @@ class LocalServer:
             or the port if another process uses the port.
     """
 
-    def __init__(self, name: str, weights: Weights, options: ServerOptions, port: int = 0) -> None:
+    def __init__(
+        self, name: str, weights: ModelWeightsFile, options: ModelServerOptions, port: int = 0
+    ) -> None:
         self.name = name
         self.key = secrets.token_urlsafe(32)
         """The key that each request must contain, because every user of this machine can reach the
@@ -276,7 +280,7 @@ def _environment() -> dict[str, str]:
     }
 
 
-_servers: weakref.WeakSet[LocalServer] = weakref.WeakSet()
+_servers: weakref.WeakSet[LocalModelServer] = weakref.WeakSet()
 
 
 def _disown_all() -> None:
@@ -292,23 +296,23 @@ os.register_at_fork(after_in_child=_disown_all)
 
 
 @dataclass(slots=True)
-class _SharedServer:
-    server: LocalServer
+class _SharedModelServer:
+    server: LocalModelServer
     callers: int = 0
 
 
-_shared_servers: dict[tuple[Path, int], _SharedServer] = {}
+_shared_servers: dict[tuple[Path, int], _SharedModelServer] = {}
 _lock = threading.Lock()
 
 
-def is_running(weights: Weights, port: int = 0) -> bool:
+def is_running(weights: ModelWeightsFile, port: int = 0) -> bool:
     """Return whether this process has a shared server for a model file and a requested port."""
     return (weights.path, port) in _shared_servers
 
 
 def acquire_server(
-    name: str, weights: Weights, calls: int, port: int = 0
-) -> tuple[LocalServer, Callable[[], None]]:
+    name: str, weights: ModelWeightsFile, calls: int, port: int = 0
+) -> tuple[LocalModelServer, Callable[[], None]]:
     """Return the server of a model file, which callers in this process share.
 
     The first call for a file and a port starts the server, and the last release ends the server.
@@ -332,8 +336,8 @@ def acquire_server(
         shared_server = _shared_servers.get(key)
         if shared_server is None:
             options = plan_server(name, weights, calls)
-            shared_server = _shared_servers[key] = _SharedServer(
-                LocalServer(name, weights, options, port)
+            shared_server = _shared_servers[key] = _SharedModelServer(
+                LocalModelServer(name, weights, options, port)
             )
         shared_server.callers += 1
     release_event = threading.Event()

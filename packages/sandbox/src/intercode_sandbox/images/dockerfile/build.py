@@ -24,17 +24,23 @@ from intercode_sandbox.images.debian import RECIPES
 from intercode_sandbox.images.dockerfile.copy_files import find_ignore
 from intercode_sandbox.images.dockerfile.evaluate import (
     PROXIES,
-    Arguments,
+    BuildArguments,
     BuildStep,
-    State,
+    StageSettings,
     expand_base_name,
     facts,
 )
-from intercode_sandbox.images.dockerfile.instructions import Instruction
-from intercode_sandbox.images.dockerfile.parse import Plan, Stage, expand, plan, read
+from intercode_sandbox.images.dockerfile.instructions import DockerfileInstruction
+from intercode_sandbox.images.dockerfile.parse import (
+    DockerfileStage,
+    DockerfileStages,
+    expand,
+    plan,
+    read,
+)
 from intercode_sandbox.images.oci import is_layout
 from intercode_sandbox.images.resolve import SCHEMES, build
-from intercode_sandbox.images.tree import Tree, resolve_image_account
+from intercode_sandbox.images.tree import MergedTree, resolve_image_account
 from intercode_sandbox.path_containment import resolve_data_path
 
 VERSION = "1"
@@ -46,7 +52,7 @@ _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class DockerfileOptions:
     """The options in an image's name ``dockerfile:PATH[NAME=VALUE,--target=STAGE,…]``."""
 
     path: Path
@@ -59,7 +65,7 @@ class Options:
     """Whether commands may use the network by default."""
 
     @classmethod
-    def read(cls, argument: str) -> Options:
+    def read(cls, argument: str) -> DockerfileOptions:
         """Parse the text after ``dockerfile:``. If PATH is a folder, its Dockerfile is meant.
 
         Raises:
@@ -91,30 +97,30 @@ def make(argument: str, context: Context) -> Image:
     """Return the image of a Dockerfile's last stage, or of the target stage, built if necessary.
 
     Args:
-        argument: The text after ``dockerfile:``: see `Options`.
+        argument: The text after ``dockerfile:``: see `DockerfileOptions`.
         context: See `Context`.
 
     Raises:
         ImageError: The Dockerfile cannot be read, is malformed or not supported, or a step failed.
     """
-    options = Options.read(argument)
-    return _Build(options, context, f"dockerfile:{argument}").image()
+    options = DockerfileOptions.read(argument)
+    return _DockerfileBuild(options, context, f"dockerfile:{argument}").image()
 
 
-class _Build:
-    def __init__(self, options: Options, context: Context, spec: str) -> None:
+class _DockerfileBuild:
+    def __init__(self, options: DockerfileOptions, context: Context, spec: str) -> None:
         self._options = options
         self._context = context
         self._spec = spec
         # The path is resolved, because the layer of a tree must be a folder, not a link to one.
         self._folder = options.path.parent.resolve()
         self._source = read(options.path)
-        self._plan: Plan = plan(self._source)
+        self._plan: DockerfileStages = plan(self._source)
         ignore_rules, ignore_file = find_ignore(options.path, self._folder)
-        self._files = Tree(
+        self._files = MergedTree(
             (self._folder,), ignore_rules, ignore_rules.has_exceptions, name=str(self._folder)
         )
-        self._arguments = Arguments(options.arguments, _platform())
+        self._arguments = BuildArguments(options.arguments, _platform())
         self._images_by_stage: dict[int, Image] = {}
         self._args: dict[int, dict[str, str]] = {}
         context.inputs.update(filter(None, (options.path, ignore_file, self._folder)))
@@ -167,14 +173,14 @@ class _Build:
                     f"{listing}"
                 )
 
-    def _stage(self, stage: Stage) -> Image:
+    def _stage(self, stage: DockerfileStage) -> Image:
         if stage.index not in self._images_by_stage:
             self._images_by_stage[stage.index] = self._build(stage)
         return self._images_by_stage[stage.index]
 
-    def _build(self, stage: Stage) -> Image:
+    def _build(self, stage: DockerfileStage) -> Image:
         base, inherited_args = self._base(stage)
-        stage_state = State.begin(
+        stage_state = StageSettings.begin(
             base,
             source=self._source,
             context=self._files,
@@ -211,7 +217,7 @@ class _Build:
             env={**finished_image.env, **(home_variables if stage_state.user else {})},
         )
 
-    def _base(self, stage: Stage) -> tuple[Image, dict[str, str]]:
+    def _base(self, stage: DockerfileStage) -> tuple[Image, dict[str, str]]:
         """Return the base image of a stage, and the build arguments that the stage inherits.
 
         A stage inherits build arguments only if its base is another stage.
@@ -228,7 +234,7 @@ class _Build:
         except (ImageError, ValueError) as error:
             raise self._source.locate_error(from_instruction.line, error) from error
 
-    def _check_platform(self, from_instruction: Instruction) -> None:
+    def _check_platform(self, from_instruction: DockerfileInstruction) -> None:
         requested_platform = self._expand_word(from_instruction.flag("platform"))
         machine_platform = self._arguments.common["TARGETPLATFORM"]
         if requested_platform and requested_platform != machine_platform:
@@ -236,12 +242,14 @@ class _Build:
                 f"the platform {requested_platform} is not this machine's: {machine_platform}"
             )
 
-    def _find_source_image(self, stage: Stage, instruction: Instruction, name: str) -> Image:
+    def _find_source_image(
+        self, stage: DockerfileStage, instruction: DockerfileInstruction, name: str
+    ) -> Image:
         if source_stage := self._plan.stage(name, stage.index):
             return self._stage(source_stage)
         return find_base(name, self._folder, self._context)
 
-    def _layer(self, base: Image, instruction: Instruction, step: BuildStep) -> Image:
+    def _layer(self, base: Image, instruction: DockerfileInstruction, step: BuildStep) -> Image:
         if not step.is_needed(base):
             return base
         template = replace(

@@ -19,11 +19,11 @@ from typing import IO
 
 from intercode_sandbox.errors import ImageError
 from intercode_sandbox.host_files import file_digest, joint_digest
-from intercode_sandbox.images.archive import Unpacker, split_name
+from intercode_sandbox.images.archive import LayerUnpacker, split_name
 from intercode_sandbox.images.base import Image
-from intercode_sandbox.images.dockerfile.instructions import Instruction
+from intercode_sandbox.images.dockerfile.instructions import DockerfileInstruction
 from intercode_sandbox.images.host import host_mounts
-from intercode_sandbox.images.tree import Tree, TreeEntry
+from intercode_sandbox.images.tree import MergedTree, MergedTreeEntry
 
 _MAX_DOUBLE_STARS = 8
 """Maximum number of ``**`` in a pattern: each multiplies the time of a match."""
@@ -31,7 +31,7 @@ _WILD = re.compile(r"[*?\[]")
 _HEREDOC = re.compile(r"\d*<<(?P<tabs>-?)(?P<quote>[\"']?)(?P<name>[^\"']+)(?P=quote)")
 
 
-def find(tree: Tree, source: str) -> list[CopySource]:
+def find(tree: MergedTree, source: str) -> list[CopySource]:
     """Return the files and folders that a source of ``COPY`` names.
 
     Args:
@@ -61,7 +61,9 @@ def find(tree: Tree, source: str) -> list[CopySource]:
     return items
 
 
-def documents(instruction: Instruction, expand_word: Callable[[str], str]) -> list[CopySource]:
+def documents(
+    instruction: DockerfileInstruction, expand_word: Callable[[str], str]
+) -> list[CopySource]:
     """Return the files whose content is a heredoc of the instruction.
 
     Args:
@@ -84,7 +86,10 @@ def documents(instruction: Instruction, expand_word: Callable[[str], str]) -> li
 
 
 def digest(
-    tree: Tree, items: Sequence[CopySource], documents: Sequence[CopySource], image_digest: str
+    tree: MergedTree,
+    items: Sequence[CopySource],
+    documents: Sequence[CopySource],
+    image_digest: str,
 ) -> str:
     """Return a digest of all sources of an instruction.
 
@@ -114,11 +119,11 @@ def digest(
     return joint_digest(*digest_inputs)
 
 
-def _location_text(tree: Tree) -> str:
+def _location_text(tree: MergedTree) -> str:
     return f" in {tree.name}" if tree.name else ""
 
 
-def _match_paths(tree: Tree, pattern: str) -> list[str]:
+def _match_paths(tree: MergedTree, pattern: str) -> list[str]:
     """Return all paths of a tree that match a pattern. A star does not match a slash."""
     paths = [""]
     for component in pattern.split("/"):
@@ -132,7 +137,7 @@ def _match_paths(tree: Tree, pattern: str) -> list[str]:
     return paths
 
 
-def _list_names(tree: Tree, path: str) -> list[str]:
+def _list_names(tree: MergedTree, path: str) -> list[str]:
     parts = tree.resolve(path)
     entry = None if parts is None else tree.look(parts)
     if parts is None or entry is None or not entry.is_dir:
@@ -140,7 +145,7 @@ def _list_names(tree: Tree, path: str) -> list[str]:
     return tree.names(parts)
 
 
-def _entry_facts(path: str, entry: TreeEntry) -> list[str | bytes]:
+def _entry_facts(path: str, entry: MergedTreeEntry) -> list[str | bytes]:
     mode = entry.info.st_mode
     if entry.is_link:
         return [path, "link", str(entry.path.readlink())]
@@ -158,12 +163,12 @@ def _expand_document(content: str, expand_word: Callable[[str], str]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Rule:
+class _IgnoreRule:
     pattern: re.Pattern[str]
     exception: bool
 
 
-class Ignore:
+class DockerIgnore:
     """The rules of a ``.dockerignore`` file. For each path the last matching rule decides.
 
     Args:
@@ -189,7 +194,7 @@ class Ignore:
         return False
 
 
-def find_ignore(dockerfile: Path, context: Path) -> tuple[Ignore, Path | None]:
+def find_ignore(dockerfile: Path, context: Path) -> tuple[DockerIgnore, Path | None]:
     """Return the rules for ignored files of a Dockerfile, and the path of their file or None.
 
     A file ``NAME.dockerignore`` beside the Dockerfile ``NAME`` takes precedence over the file
@@ -208,9 +213,9 @@ def find_ignore(dockerfile: Path, context: Path) -> tuple[Ignore, Path | None]:
         None,
     )
     if ignore_path is None:
-        return Ignore(), None
+        return DockerIgnore(), None
     try:
-        return Ignore(ignore_path.read_text(encoding="utf-8-sig")), ignore_path
+        return DockerIgnore(ignore_path.read_text(encoding="utf-8-sig")), ignore_path
     except (OSError, ValueError, re.error) as error:
         raise ImageError(f"cannot read {ignore_path}: {error}") from error
 
@@ -273,7 +278,7 @@ def _character_class(text: str) -> str:
     return f"(?!/)[{'^' if is_negated else ''}{members}]"
 
 
-def _parse_rule(line: str) -> _Rule | None:
+def _parse_rule(line: str) -> _IgnoreRule | None:
     if line.startswith("#"):
         return None
     line = line.strip()
@@ -283,7 +288,7 @@ def _parse_rule(line: str) -> _Rule | None:
     pattern = posixpath.normpath(line).lstrip("/")
     if pattern == ".":
         return None
-    return _Rule(glob(pattern), is_exception)
+    return _IgnoreRule(glob(pattern), is_exception)
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +297,7 @@ class CopySource:
 
     name: str
     """The name that the item gets in a destination folder."""
-    tree: Tree | None = None
+    tree: MergedTree | None = None
     """The tree that has the item; None: the item is a heredoc."""
     parts: tuple[str, ...] = ()
     """The path of the item in the tree."""
@@ -300,7 +305,7 @@ class CopySource:
     """The content of a heredoc."""
 
 
-class LayerWriter:
+class CopyLayerWriter:
     """A writer of copied files into a layer.
 
     Args:
@@ -322,8 +327,8 @@ class LayerWriter:
     ) -> None:
         mounts = host_mounts() if base.host else ()
         mounted_names = tuple(mount.strip("/") for mount in mounts)
-        self._tree = Tree((*base.layers, layer))
-        self._unpacker = Unpacker(layer, base.layers, mounted_names)
+        self._tree = MergedTree((*base.layers, layer))
+        self._unpacker = LayerUnpacker(layer, base.layers, mounted_names)
         self._owner, self._mode, self._keep_owner = owner, mode, keep_owner
         self._now = time.time()
 
@@ -361,7 +366,7 @@ class LayerWriter:
         self.folders(os.path.dirname(destination))  # noqa: PTH120 - it is the image's
         self._add_entry(source, source.lstat(), destination)
 
-    def tree(self, tree: Tree, parts: tuple[str, ...], destination: str) -> None:
+    def tree(self, tree: MergedTree, parts: tuple[str, ...], destination: str) -> None:
         """Copy the content of a directory, with the owners and modes of nested directories.
 
         The destination itself keeps its owner and mode, if the image has it. A nested directory
@@ -427,10 +432,10 @@ class LayerWriter:
             header.uid, header.gid = self._owner
         if self._mode is not None and not keep_mode:
             header.mode = self._mode
-        self._unpacker.add(_Content(content), header)
+        self._unpacker.add(_FileContent(content), header)
 
 
-class _Content:
+class _FileContent:
     """The content of one file, in a form that `Unpacker.add` takes in place of an archive."""
 
     def __init__(self, content: bytes | Path) -> None:

@@ -19,16 +19,16 @@ from typing import Any, Protocol
 from intercode_sandbox.errors import ImageError
 from intercode_sandbox.images.base import SCRIPT, Command, Context, Image, clean_environment
 from intercode_sandbox.images.dockerfile.copy_files import (
+    CopyLayerWriter,
     CopySource,
-    LayerWriter,
     digest as copy_digest,
     documents,
     find,
     is_archive,
 )
-from intercode_sandbox.images.dockerfile.instructions import Instruction
-from intercode_sandbox.images.dockerfile.parse import Source, empty_mounts, expand
-from intercode_sandbox.images.tree import Tree, resolve_image_account, resolve_image_owner
+from intercode_sandbox.images.dockerfile.instructions import DockerfileInstruction
+from intercode_sandbox.images.dockerfile.parse import ParsedDockerfile, empty_mounts, expand
+from intercode_sandbox.images.tree import MergedTree, resolve_image_account, resolve_image_owner
 from intercode_sandbox.privileges import has_single_user
 
 ORDINARY_USER = (
@@ -39,7 +39,7 @@ PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY")
 
 
 @dataclass
-class Arguments:
+class BuildArguments:
     """The build arguments of a whole Dockerfile."""
 
     user_values: Mapping[str, str]
@@ -66,30 +66,30 @@ class Arguments:
 
 
 @dataclass
-class State:
+class StageSettings:
     """The settings of a stage after the instructions that were evaluated so far.
 
     The method ``_name`` evaluates the instruction ``NAME``, and yields its steps, if any.
     """
 
-    source: Source
+    source: ParsedDockerfile
     env: dict[str, str]
     cwd: str
     user: str
     config: dict[str, Any]
-    context: Tree
-    resolve_source_image: Callable[[Instruction, str], Image]
+    context: MergedTree
+    resolve_source_image: Callable[[DockerfileInstruction, str], Image]
     """A function that returns the image that ``--from`` of an instruction names."""
     network: bool
     """Whether commands may use the network by default."""
-    arguments: Arguments
+    arguments: BuildArguments
     args: dict[str, str] = field(default_factory=dict)
     """The build arguments of the stage, with their values."""
     shell: tuple[str, ...] = ("/bin/sh", "-c")
     """The shell that runs commands, unless they are JSON arrays."""
 
     @classmethod
-    def begin(cls, base: Image, **state_fields: Any) -> State:
+    def begin(cls, base: Image, **state_fields: Any) -> StageSettings:
         """Return the state of a stage before its first instruction.
 
         Args:
@@ -113,18 +113,20 @@ class State:
         state.arguments.declared_names |= state.args.keys()
         return state
 
-    def steps(self, instructions: tuple[Instruction, ...]) -> list[tuple[Instruction, BuildStep]]:
+    def steps(
+        self, instructions: tuple[DockerfileInstruction, ...]
+    ) -> list[tuple[DockerfileInstruction, BuildStep]]:
         """Evaluate instructions; return their steps in order, each with its instruction.
 
         Raises:
             ImageError: A word is malformed, or a source of a copy does not exist.
         """
-        steps: list[tuple[Instruction, BuildStep]] = []
+        steps: list[tuple[DockerfileInstruction, BuildStep]] = []
         for instruction in instructions:
             steps += [(instruction, step) for step in self._instruction_steps(instruction)]
         return steps
 
-    def _instruction_steps(self, instruction: Instruction) -> list[BuildStep]:
+    def _instruction_steps(self, instruction: DockerfileInstruction) -> list[BuildStep]:
         try:
             return list(getattr(self, f"_{instruction.name.lower()}")(instruction) or ())
         except (ImageError, ValueError, LookupError) as error:
@@ -149,7 +151,7 @@ class State:
 
     # --- instructions that create layers -----------------------------------------------------
 
-    def _run(self, instruction: Instruction) -> Iterator[BuildStep]:
+    def _run(self, instruction: DockerfileInstruction) -> Iterator[BuildStep]:
         script = None
         argv = instruction.values
         if not instruction.is_json:
@@ -171,20 +173,20 @@ class State:
         command = Command(tuple(argv), script, has_network)
         # The mounts are empty folders. Docker leaves such folders in the image, too.
         for mount_target in empty_mounts(instruction):
-            yield Folder(self._absolute(self._word(mount_target)), "")
+            yield FolderStep(self._absolute(self._word(mount_target)), "")
         env = {**self.args, **self.env}
-        yield Run(command, env, self.cwd, self.user, instruction.display_text)
+        yield RunStep(command, env, self.cwd, self.user, instruction.display_text)
 
-    def _workdir(self, instruction: Instruction) -> Iterator[BuildStep]:
+    def _workdir(self, instruction: DockerfileInstruction) -> Iterator[BuildStep]:
         self.cwd = self._absolute(self._word(instruction.values[0]))
-        yield Folder(self.cwd, self.user)
+        yield FolderStep(self.cwd, self.user)
 
-    def _copy(self, instruction: Instruction) -> Iterator[BuildStep]:
+    def _copy(self, instruction: DockerfileInstruction) -> Iterator[BuildStep]:
         words = [self._word(value) for value in instruction.values]
         from_name = self._word(instruction.flag("from"))
         source_image = self.resolve_source_image(instruction, from_name) if from_name else None
         tree = (
-            Tree(source_image.layers, name=_display_name(source_image))
+            MergedTree(source_image.layers, name=_display_name(source_image))
             if source_image
             else self.context
         )
@@ -202,7 +204,7 @@ class State:
             raise ValueError(f"several files need a folder as destination: write {words[-1]}/")
         digest = copy_digest(tree, items, inline_items, source_image.digest if source_image else "")
         mode_text = self._word(instruction.flag("chmod"))
-        yield Copy(
+        yield CopyStep(
             items=(*items, *inline_items),
             digest=digest,
             destination=destination,
@@ -216,47 +218,47 @@ class State:
 
     # --- instructions that set how programs start --------------------------------------------
 
-    def _env(self, instruction: Instruction) -> None:
+    def _env(self, instruction: DockerfileInstruction) -> None:
         values = instruction.values
         # All words are expanded before the first variable of the instruction is set.
         words = [self._word(raw_word) for raw_word in values]
         self.env |= zip(words[::2], words[1::2], strict=True)
 
-    def _arg(self, instruction: Instruction) -> None:
+    def _arg(self, instruction: DockerfileInstruction) -> None:
         for argument_text in instruction.values:
             argument_name, argument_value = self.arguments.declare(argument_text, self._word)
             if argument_value is not None:
                 self.args[argument_name] = argument_value
 
-    def _user(self, instruction: Instruction) -> None:
+    def _user(self, instruction: DockerfileInstruction) -> None:
         self.user = self._word(instruction.values[0])
         if has_single_user() and self.user.partition(":")[0] not in ("", "root", "0"):
             raise ValueError(f"USER {self.user}: {ORDINARY_USER}")
 
-    def _shell(self, instruction: Instruction) -> None:
+    def _shell(self, instruction: DockerfileInstruction) -> None:
         self.shell = instruction.values
         self.config["Shell"] = list(instruction.values)
 
-    def _label(self, instruction: Instruction) -> None:
+    def _label(self, instruction: DockerfileInstruction) -> None:
         words = [self._word(value) for value in instruction.values]
         labels = dict(zip(words[::2], words[1::2], strict=True))
         self.config["Labels"] = {**(self.config.get("Labels") or {}), **labels}
 
-    def _expose(self, instruction: Instruction) -> None:
+    def _expose(self, instruction: DockerfileInstruction) -> None:
         ports = dict(self.config.get("ExposedPorts") or {})
         for value in instruction.values:
             for port in shlex.split(self._word(value)):
                 ports[port if "/" in port else f"{port}/tcp"] = {}
         self.config["ExposedPorts"] = ports
 
-    def _cmd(self, instruction: Instruction) -> None:
+    def _cmd(self, instruction: DockerfileInstruction) -> None:
         self.config["Cmd"] = self._command(instruction)
 
-    def _entrypoint(self, instruction: Instruction) -> None:
+    def _entrypoint(self, instruction: DockerfileInstruction) -> None:
         self.config["Entrypoint"] = self._command(instruction)
         self.config.pop("Cmd", None)  # the command belongs to the previous entry point
 
-    def _command(self, instruction: Instruction) -> list[str]:
+    def _command(self, instruction: DockerfileInstruction) -> list[str]:
         values = list(instruction.values)
         return values if instruction.is_json else [*self.shell, *values]
 
@@ -280,7 +282,7 @@ def facts(image: Image) -> str:
     return json.dumps([dict(image.env), image.cwd, image.user, dict(image.config)], sort_keys=True)
 
 
-def expand_base_name(text: str, arguments: Arguments, escape: str) -> str:
+def expand_base_name(text: str, arguments: BuildArguments, escape: str) -> str:
     """Return the name of an image in an instruction ``FROM``, with variables expanded.
 
     Args:
@@ -358,7 +360,7 @@ class BuildStep(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Run(BuildStep):
+class RunStep(BuildStep):
     """The step that runs the command of an instruction ``RUN``."""
 
     command: Command
@@ -385,7 +387,7 @@ class Run(BuildStep):
             **(proxy_variables if self.command.network else {}),
             **self.env,
         }
-        real_cwd = "/".join(Tree(base.layers).resolve(self.cwd) or ())
+        real_cwd = "/".join(MergedTree(base.layers).resolve(self.cwd) or ())
         image = replace(base, env=env, cwd=f"/{real_cwd}", user=str(account))
         try:
             context.build_script(image, self.command, layer)
@@ -395,12 +397,12 @@ class Run(BuildStep):
             if not self.command.network and _NETWORK_ERROR.search(str(error)):
                 raise ImageError(f"{self.display_text}: {error}\n{_NO_NETWORK}") from error
             raise ImageError(f"{self.display_text}: {error}") from error
-        if self.command.network and Tree(base.layers).resolve(_RESOLVER) is None:
+        if self.command.network and MergedTree(base.layers).resolve(_RESOLVER) is None:
             _remove_empty_file(layer, _RESOLVER)
 
 
 @dataclass(frozen=True, slots=True)
-class Folder(BuildStep):
+class FolderStep(BuildStep):
     """The step that creates a directory and its parents."""
 
     path: str
@@ -412,18 +414,18 @@ class Folder(BuildStep):
 
     def is_needed(self, base: Image) -> bool:
         """See `BuildStep.is_needed`."""
-        return not Tree(base.layers).is_dir(self.path)
+        return not MergedTree(base.layers).is_dir(self.path)
 
     def fill(self, base: Image, layer: Path, context: Context) -> None:
         """See `BuildStep.fill`."""
         account = resolve_image_account(base.layers, self.user)
-        writer = LayerWriter(base, layer, (account.uid, account.gid), None)
+        writer = CopyLayerWriter(base, layer, (account.uid, account.gid), None)
         writer.folders(self.path)
         writer.finish()
 
 
 @dataclass(frozen=True, slots=True)
-class Copy(BuildStep):
+class CopyStep(BuildStep):
     """The step that copies files from the context, another image or stage, or a heredoc."""
 
     items: tuple[CopySource, ...]
@@ -447,11 +449,11 @@ class Copy(BuildStep):
     def fill(self, base: Image, layer: Path, context: Context) -> None:
         """See `BuildStep.fill`."""
         owner = resolve_image_owner(base.layers, self.owner) if self.owner else None
-        writer = LayerWriter(base, layer, owner, self.mode, self.keep_owner)
+        writer = CopyLayerWriter(base, layer, owner, self.mode, self.keep_owner)
         is_destination_folder = (
             self.destination.endswith("/")
             or len(self.items) > 1
-            or Tree(base.layers).is_dir(self.destination)
+            or MergedTree(base.layers).is_dir(self.destination)
         )
         for item in self.items:
             entry = item.tree.look(item.parts) if item.tree else None
@@ -477,14 +479,14 @@ class Copy(BuildStep):
         """
         if is_destination_folder:
             return f"{self.destination.rstrip('/')}/{item.name}"
-        parts = Tree(base.layers).resolve(self.destination, allow_missing=True)
+        parts = MergedTree(base.layers).resolve(self.destination, allow_missing=True)
         if not parts:
             raise ImageError(f"{self.destination!r} is a link to itself")
         return "/".join(parts)
 
 
 def _remove_empty_file(layer: Path, path: str) -> None:
-    tree = Tree((layer,))
+    tree = MergedTree((layer,))
     parts = tree.resolve(path)
     entry = tree.look(parts) if parts else None
     if entry is not None and stat.S_ISREG(entry.info.st_mode) and not entry.info.st_size:

@@ -50,7 +50,7 @@ _HEREDOC_INSTRUCTIONS = {"ADD", "COPY", "RUN"}
 
 
 @dataclass(frozen=True, slots=True)
-class Instruction:
+class DockerfileInstruction:
     """One instruction as written, with variables and quotes not yet expanded."""
 
     line: int
@@ -111,7 +111,7 @@ def directives(text: str, file_name: str) -> dict[str, str]:
     return values
 
 
-def instructions(text: str, escape: str, file_name: str) -> list[Instruction]:
+def instructions(text: str, escape: str, file_name: str) -> list[DockerfileInstruction]:
     """Return the instructions of a Dockerfile.
 
     Args:
@@ -156,7 +156,7 @@ class _InstructionReader:
             re.DOTALL,
         )
 
-    def instructions(self) -> Iterator[Instruction]:
+    def instructions(self) -> Iterator[DockerfileInstruction]:
         """Yield the instructions.
 
         Raises:
@@ -190,7 +190,7 @@ class _InstructionReader:
         match = self._continuation.search(line)
         return (line, False) if match is None else (line[: match.end(1)], True)
 
-    def _parse_instruction(self, line: str) -> Instruction:
+    def _parse_instruction(self, line: str) -> DockerfileInstruction:
         keyword, *argument_texts = _BLANK.split(line.strip(_BLANKS), maxsplit=1)
         name = keyword.upper()
         flags, arguments = _flags("".join(argument_texts))
@@ -198,7 +198,7 @@ class _InstructionReader:
         takes_heredocs = name in _HEREDOC_INSTRUCTIONS and not is_json
         heredocs = tuple(self._heredocs(line)) if takes_heredocs else ()
         bodies = [f"\n{content}{delimiter}" for delimiter, content in heredocs]
-        return Instruction(
+        return DockerfileInstruction(
             line=self.start,
             name=name,
             flags=tuple(

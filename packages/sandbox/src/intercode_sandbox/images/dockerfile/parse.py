@@ -10,14 +10,14 @@ from pathlib import Path
 from intercode_sandbox.errors import DockerfileError, ImageError
 from intercode_sandbox.host_files import open_regular
 from intercode_sandbox.images.dockerfile.instructions import (
-    Instruction,
+    DockerfileInstruction,
     directives,
     instructions,
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ParsedDockerfile:
     """The parsed text of a Dockerfile."""
 
     name: str
@@ -25,7 +25,7 @@ class Source:
     path: Path
     escape: str
     """The escape character."""
-    instructions: tuple[Instruction, ...]
+    instructions: tuple[DockerfileInstruction, ...]
 
     def error(self, line: int, reason: str) -> ImageError:
         """Return an error whose message begins with the name of the file and the line."""
@@ -47,7 +47,7 @@ class Source:
         return error_class(f"{self.name}:{line}: {error}")
 
 
-def read(path: Path) -> Source:
+def read(path: Path) -> ParsedDockerfile:
     """Read and parse a Dockerfile.
 
     Raises:
@@ -62,7 +62,7 @@ def read(path: Path) -> Source:
     except UnicodeDecodeError:
         raise DockerfileError(f"the Dockerfile {path} is not UTF-8 text") from None
     escape = directives(text, name).get("escape", "\\")
-    return Source(name, path, escape, tuple(instructions(text, escape, name)))
+    return ParsedDockerfile(name, path, escape, tuple(instructions(text, escape, name)))
 
 
 _FLAGS = {
@@ -101,16 +101,16 @@ _OCTAL_MODE = re.compile(r"[0-7]{3,4}|.*\$.*")
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class DockerfileStage:
     """One stage of a Dockerfile: the instructions from one ``FROM`` to the next."""
 
     index: int
     """The number of the stage, from 0."""
     name: str
     """The name after ``AS``, in lower case; without ``AS``, empty."""
-    start: Instruction
+    start: DockerfileInstruction
     """The instruction ``FROM``."""
-    instructions: tuple[Instruction, ...]
+    instructions: tuple[DockerfileInstruction, ...]
     """The instructions after ``FROM``."""
 
     @property
@@ -120,17 +120,17 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class DockerfileStages:
     """The stages of a whole Dockerfile, with supported instructions only."""
 
-    source: Source
-    arguments: tuple[Instruction, ...]
+    source: ParsedDockerfile
+    arguments: tuple[DockerfileInstruction, ...]
     """The instructions ``ARG`` before the first stage."""
-    stages: tuple[Stage, ...]
+    stages: tuple[DockerfileStage, ...]
     warnings: tuple[str, ...]
     """A message for each ignored instruction, with its line and the reason."""
 
-    def stage(self, name: str, end_index: int | None = None) -> Stage | None:
+    def stage(self, name: str, end_index: int | None = None) -> DockerfileStage | None:
         """Return a stage by its name or number; None: no such stage.
 
         Args:
@@ -144,14 +144,14 @@ class Plan:
         return matches[-1] if matches else None
 
 
-def plan(source: Source) -> Plan:
+def plan(source: ParsedDockerfile) -> DockerfileStages:
     """Divide a Dockerfile into stages, and check all instructions.
 
     Raises:
         ImageError: An instruction is not supported; the message names the line and the reason.
     """
-    arg_instructions: list[Instruction] = []
-    instruction_groups: list[tuple[Instruction, list[Instruction]]] = []
+    arg_instructions: list[DockerfileInstruction] = []
+    instruction_groups: list[tuple[DockerfileInstruction, list[DockerfileInstruction]]] = []
     warnings = []
     for instruction in source.instructions:
         for ignored_name in _ignored_keys(instruction):
@@ -174,7 +174,7 @@ def plan(source: Source) -> Plan:
     if not instruction_groups:
         raise source.error(source.instructions[-1].line, "there is no FROM")
     plan_stages = tuple(
-        Stage(
+        DockerfileStage(
             index,
             from_instruction.values[2].lower() if len(from_instruction.values) == 3 else "",
             from_instruction,
@@ -183,10 +183,10 @@ def plan(source: Source) -> Plan:
         for index, (from_instruction, stage_instructions) in enumerate(instruction_groups)
     )
     _check_from(source, plan_stages)
-    return Plan(source, tuple(arg_instructions), plan_stages, tuple(warnings))
+    return DockerfileStages(source, tuple(arg_instructions), plan_stages, tuple(warnings))
 
 
-def _check_from(source: Source, stages: tuple[Stage, ...]) -> None:
+def _check_from(source: ParsedDockerfile, stages: tuple[DockerfileStage, ...]) -> None:
     for stage in stages:
         for instruction in stage.instructions:
             source_name = instruction.flag("from")
@@ -203,14 +203,14 @@ def _check_from(source: Source, stages: tuple[Stage, ...]) -> None:
                 raise source.error(instruction.line, f"the stage {source_name!r} comes later")
 
 
-def _ignored_keys(instruction: Instruction) -> list[str]:
+def _ignored_keys(instruction: DockerfileInstruction) -> list[str]:
     """Return the keys of `_IGNORED_REASONS` that apply to an instruction."""
     if instruction.name in _IGNORED_REASONS:
         return [instruction.name]
     return ["--mount"] if list(empty_mounts(instruction)) else []
 
 
-def empty_mounts(instruction: Instruction) -> Iterator[str]:
+def empty_mounts(instruction: DockerfileInstruction) -> Iterator[str]:
     """Yield the target folders of a ``RUN``'s mounts of the types cache and tmpfs.
 
     Such a mount is an empty folder for the command. A missing target is an empty text.
@@ -220,7 +220,7 @@ def empty_mounts(instruction: Instruction) -> Iterator[str]:
             yield options.get("target") or options.get("dst") or options.get("destination") or ""
 
 
-def _mounts(instruction: Instruction) -> Iterator[dict[str, str]]:
+def _mounts(instruction: DockerfileInstruction) -> Iterator[dict[str, str]]:
     for flag, value in instruction.flags:
         if flag == "mount":
             options = (option.partition("=") for option in value.split(","))
@@ -229,7 +229,7 @@ def _mounts(instruction: Instruction) -> Iterator[dict[str, str]]:
             }
 
 
-def _instruction_problem(instruction: Instruction) -> str:
+def _instruction_problem(instruction: DockerfileInstruction) -> str:
     """Return the reason why an instruction is not supported; empty: it is supported."""
     name = instruction.name
     if name in _REASONS:
@@ -247,7 +247,7 @@ def _instruction_problem(instruction: Instruction) -> str:
     return _CHECKS[name](instruction)
 
 
-def _from_problem(instruction: Instruction) -> str:
+def _from_problem(instruction: DockerfileInstruction) -> str:
     values = instruction.values
     if len(values) not in (1, 3) or (len(values) == 3 and values[1].upper() != "AS"):
         return "write FROM IMAGE or FROM IMAGE AS NAME"
@@ -256,7 +256,7 @@ def _from_problem(instruction: Instruction) -> str:
     return ""
 
 
-def _run_problem(instruction: Instruction) -> str:
+def _run_problem(instruction: DockerfileInstruction) -> str:
     network = instruction.flag("network")
     if dict(instruction.flags).keys() >= {"network"} and network not in ("none", "default"):
         return f"RUN --network={network} is not supported: write none or default"
@@ -269,7 +269,7 @@ def _run_problem(instruction: Instruction) -> str:
     return ""
 
 
-def _copy_problem(instruction: Instruction) -> str:
+def _copy_problem(instruction: DockerfileInstruction) -> str:
     if len(instruction.values) < 2:
         return f"{instruction.name} needs what to copy, and where to"
     if not _OCTAL_MODE.fullmatch(instruction.flag("chmod") or "644"):
@@ -281,30 +281,30 @@ def _copy_problem(instruction: Instruction) -> str:
     return ""
 
 
-def _pairs_problem(instruction: Instruction) -> str:
+def _pairs_problem(instruction: DockerfileInstruction) -> str:
     if len(instruction.values) % 2:
         return f"{instruction.name} needs NAME=VALUE"
     return ""
 
 
-def _arg_problem(instruction: Instruction) -> str:
+def _arg_problem(instruction: DockerfileInstruction) -> str:
     for value in instruction.values:
         if not _ARG_NAMES.fullmatch(value.partition("=")[0]):
             return f"{value!r} is not a name for a build argument"
     return ""
 
 
-def _single_value_problem(instruction: Instruction) -> str:
+def _single_value_problem(instruction: DockerfileInstruction) -> str:
     if len(instruction.values) != 1:
         return f"{instruction.name} takes one argument"
     return ""
 
 
-def _shell_problem(instruction: Instruction) -> str:
+def _shell_problem(instruction: DockerfileInstruction) -> str:
     return "" if instruction.is_json else 'write SHELL ["program", "argument"]'
 
 
-_CHECKS: dict[str, Callable[[Instruction], str]] = {
+_CHECKS: dict[str, Callable[[DockerfileInstruction], str]] = {
     "FROM": _from_problem,
     "RUN": _run_problem,
     "COPY": _copy_problem,
