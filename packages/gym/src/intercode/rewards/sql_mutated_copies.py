@@ -17,6 +17,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import astuple
 from decimal import Decimal
 from itertools import product
 
@@ -125,7 +126,9 @@ def mutated_copy(
     source: DatabaseSource, query_conditions: QueryConditions, seed: int, is_gentle: bool
 ) -> DatabaseSource:
     """Return the mutated copy for these arguments, from the cache if the copy exists already."""
-    text = f"mutated {VERSION}\0{source.digest}\0{query_conditions!r}\0{seed}\0{is_gentle}"
+    # A tuple of values, since a key with names of classes and fields would change with them.
+    conditions = astuple(query_conditions)
+    text = f"mutated {VERSION}\0{source.digest}\0{conditions!r}\0{seed}\0{is_gentle}"
     digest = hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
     path = get_cached_file(
         digest,
