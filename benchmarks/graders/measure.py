@@ -32,8 +32,8 @@ from intercode.evaluate.statistics import wilson
 from intercode.rewards.answer_types import last_output
 from intercode.task import CANNOT, Dataset, Task
 from intercode_paper.bash_reward import GoldOutcomeCache
-from intercode_paper.container import PaperImage
-from intercode_paper.results import find_task
+from intercode_paper.container_images import PaperImage
+from intercode_paper.results_files import find_task
 from intercode_sandbox import Provider, SandboxBackend, get_provider
 
 HERE = Path(__file__).parent

@@ -21,7 +21,7 @@ WALK = STATIC + "walk.c"
 SPAWNER = NATIVE + "spawner.py"
 CGROUP = NATIVE + "cgroup.py"
 PROCESS = NATIVE + "process.py"
-IDENTITY = NATIVE + "identity.py"
+IDENTITY = NATIVE + "user_ids.py"
 SECCOMP = NATIVE + "seccomp.py"
 PROVIDER = NATIVE + "provider.py"
 JUDGE = "intercode/rewards/judge.py"
@@ -36,21 +36,21 @@ FORWARD = "intercode_sandbox/forwarding.py"
 PROXY = "intercode_sandbox/proxy.py"
 GUARD = "intercode/request_guard.py"
 VIEWER = "intercode/report/server.py"
-EPISODES = "intercode/report/episodes.py"
+EPISODES = "intercode/report/viewer_episodes.py"
 SKILLS = "intercode/agents/skills.py"
-LAYERS = "intercode_integrations/external_agents/layers.py"
+LAYERS = "intercode_integrations/external_agents/agent_layers.py"
 PLAY = "intercode_integrations/external_agents/episode_runner.py"
-ARCHIVE = "intercode_sandbox/images/archive.py"
-REPOSITORY = "intercode_sandbox/images/repository.py"
+ARCHIVE = "intercode_sandbox/images/tarballs.py"
+REPOSITORY = "intercode_sandbox/images/git_repository.py"
 FIXES = "intercode/evaluate/leak_fixes.py"
 GATE = "intercode_integrations/gateway/gateway.py"
 FORWARDING = "intercode_integrations/gateway/forwarding.py"
 UPSTREAM = "intercode/models/upstream.py"
 RULES = "intercode_integrations/gateway/policy.py"
 DOOR = "intercode_integrations/gateway/http.py"
-INTAKE = "intercode_integrations/gateway/intake.py"
+INTAKE = "intercode_integrations/gateway/byte_quota.py"
 JSON = "intercode/json_limits.py"
-PLAIN = "intercode/plain_data.py"
+PLAIN = "intercode/json_checks.py"
 FILES = "intercode_sandbox/host_files.py"
 DOCKERFILE = "intercode_sandbox/images/dockerfile/parse.py"
 ADMISSION = "intercode/connection_admission.py"
@@ -523,27 +523,27 @@ DEFENCES = [
         "        if not _has_room(sandbox):", "        if False:",
     ),
     _one(
-        "links_that_lead_elsewhere", "cheating", "intercode/rewards/leftovers.py",
+        "links_that_lead_elsewhere", "cheating", "intercode/rewards/agent_leftovers.py",
         "if link.escapes or not link.has_end:", "if False:",
     ),
     _one(
-        "links_to_the_tasks_files", "cheating", "intercode/rewards/leftovers.py",
+        "links_to_the_tasks_files", "cheating", "intercode/rewards/agent_leftovers.py",
         "if to_own and not is_asked_for", "if False",
     ),
     _one(
-        "links_in_the_place_of_a_folder", "cheating", "intercode/rewards/leftovers.py",
+        "links_in_the_place_of_a_folder", "cheating", "intercode/rewards/agent_leftovers.py",
         " if _is_replacement(entry.path, agent_changes, setup_changes)", " if False",
     ),
     _one(
-        "what_is_in_the_way", "cheating", "intercode/rewards/leftovers.py",
+        "what_is_in_the_way", "cheating", "intercode/rewards/agent_leftovers.py",
         "if is_within_any(path, obstructed_paths))", "if False)",
     ),
     _one(
-        "files_that_are_closed", "cheating", "intercode/rewards/leftovers.py",
+        "files_that_are_closed", "cheating", "intercode/rewards/agent_leftovers.py",
         "    if instruction_words.mentions_modes(task):", "    if True:",
     ),
     _one(
-        "names_that_are_options", "cheating", "intercode/rewards/leftovers.py",
+        "names_that_are_options", "cheating", "intercode/rewards/agent_leftovers.py",
         "if is_new and _OPTION", "if False and _OPTION",
     ),
     _one(
@@ -556,14 +556,14 @@ DEFENCES = [
     ),
     _one(
         "temporary_files", "cheating", "intercode/rewards/verification.py",
-        "if not leftovers.empty_temporary_folders(sandbox, scratch):", "if False:",
+        "if not agent_leftovers.empty_temporary_folders(sandbox, scratch):", "if False:",
     ),
     _one(
-        "files_of_two_names", "cheating", "intercode/rewards/leftovers.py",
+        "files_of_two_names", "cheating", "intercode/rewards/agent_leftovers.py",
         "            if names & written_paths:", "            if False:",
     ),
     _one(
-        "files_of_unknown_names", "cheating", "intercode/rewards/aliases.py",
+        "files_of_unknown_names", "cheating", "intercode/rewards/file_links.py",
         "if changes[path].links != 1]", "if changes[path].links > 1]",
     ),
     _one(
@@ -576,7 +576,7 @@ DEFENCES = [
         "    return None",
     ),
     _one(
-        "variables_of_the_image", "cheating", "intercode/rewards/leftovers.py",
+        "variables_of_the_image", "cheating", "intercode/rewards/agent_leftovers.py",
         "    if not _steering_variables(sandbox):", "    if True:",
     ),
     _one(
@@ -688,7 +688,7 @@ DEFENCES = [
         "        set_times(layer, begin_time, _SCRIPT_TIME)\n", "",
     ),
     _one(
-        "moved_clock", "clock", "intercode/evaluate/checks.py",
+        "moved_clock", "clock", "intercode/evaluate/task_checks.py",
         "    _clock_effects,\n    _mislisted_tests", "    _mislisted_tests",
     ),
     _one(
@@ -779,7 +779,7 @@ DEFENCES = [
     ),
     _one("fixes_that_are_compiled", "cheating", FIXES, "in self._find_compiled_code():", "in ():"),
     _one(
-        "tests_that_pass_before", "cheating", "intercode/evaluate/checks.py",
+        "tests_that_pass_before", "cheating", "intercode/evaluate/task_checks.py",
         "    _mislisted_tests,\n", "",
     ),
     _one(
@@ -938,7 +938,7 @@ DEFENCES = [
         "    mode = 0o700 if stand_in_id is None else 0o710\n", "    mode = 0o755\n",
     ),
     _one(
-        "no_setuid_on_disk", "escape", NATIVE + "archive.py",
+        "no_setuid_on_disk", "escape", NATIVE + "change_stream.py",
         "entry.mode & ~_SPECIAL_BITS", "entry.mode",
     ),
     _one(
@@ -952,7 +952,7 @@ DEFENCES = [
         "    if (0)",
     ),
     _one(
-        "sockets_are_saved", "cheating", NATIVE + "archive.py",
+        "sockets_are_saved", "cheating", NATIVE + "change_stream.py",
         "else stat.S_IFSOCK)", "else stat.S_IFIFO)",
     ),
     _one(
@@ -1116,11 +1116,11 @@ DEFENCES = [
         "        _check_owner(folder, folder.stat())\n", "        pass\n", needs_root=True,
     ),
     _one(
-        "tokens_of_data", "cheating", "intercode_integrations/trl/tokens.py",
+        "tokens_of_data", "cheating", "intercode_integrations/trl/control_tokens.py",
         "            boundaries.add(position + 1)\n", "",
     ),
     _one(
-        "archive_of_zeros", "host DoS", "intercode_sandbox/images/archive.py",
+        "archive_of_zeros", "host DoS", "intercode_sandbox/images/tarballs.py",
         "                self._budget.take(len(block))\n", "",
     ),
     _one(
@@ -1146,7 +1146,7 @@ DEFENCES = [
         " and self._has_words(rows[row_number], line, words)", "",
     ),
     _one(
-        "view_end_of_an_element", "lateral", "intercode/report/page.py",
+        "view_end_of_an_element", "lateral", "intercode/report/viewer_page.py",
         're.sub("[<>&]"', 're.sub("[&]"',
     ),
     _one("serve_origin", "lateral", GUARD, "for origin in origins}", "for origin in ()}"),
@@ -1174,7 +1174,7 @@ DEFENCES = [
         "view_head", "host DoS", VIEWER, "        if self._remainder < 0:", "        if False:",
     ),
     _one(
-        "serve_wishes", "host leak", "intercode_integrations/serve/wire.py",
+        "serve_wishes", "host leak", "intercode_integrations/serve/messages.py",
         "class ResetMessage(msgspec.Struct, forbid_unknown_fields=True):",
         "class ResetMessage(msgspec.Struct):",
     ),
@@ -1387,7 +1387,7 @@ DEFENCES = [
         "return self._characters >= MAX_CHARACTERS", "return False",
     ),
     _one(
-        "gateway_record_limit", "host DoS", "intercode_integrations/gateway/record.py",
+        "gateway_record_limit", "host DoS", "intercode_integrations/gateway/call_log.py",
         "return self._size >= self._limit", "return False",
     ),
     _one(
@@ -1423,23 +1423,23 @@ DEFENCES = [
         "                if row not in retained_rows:", "                if False:",
     ),
     _one(
-        "constraints_are_compared", "cheating", REWARDS + "sql_states.py",
+        "constraints_are_compared", "cheating", REWARDS + "sql_state_compare.py",
         "    yield from _constraint_keys(table)\n", "",
     ),
     _one(
-        "checks_are_compared", "cheating", REWARDS + "sql_programs.py",
+        "checks_are_compared", "cheating", REWARDS + "sql_views_triggers.py",
         "if {*map(normalise_sql, texts[0])} != {\n            *map(normalise_sql, texts[1])\n    "
         "    } and not",
         "if False and not",
     ),
     _one(
-        "triggers_are_run", "cheating", REWARDS + "sql_programs.py",
+        "triggers_are_run", "cheating", REWARDS + "sql_views_triggers.py",
         "            for probe in chain(*map(probes.constants, read_tables), "
         "probes.all_statements(name)):",
         "            for probe in ():",
     ),
     _one(
-        "views_are_asked_on_copies", "cheating", REWARDS + "sql_programs.py",
+        "views_are_asked_on_copies", "cheating", REWARDS + "sql_views_triggers.py",
         "(source, *_mutated_copies(grader, task, gold, source))", "(source,)",
     ),
     _one(

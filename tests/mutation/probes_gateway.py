@@ -17,16 +17,16 @@ from intercode.models.base import Message
 from intercode.models.limits import Budget
 from intercode.models.scripted import Line, Rule, script
 from intercode_integrations.gateway import Gateway, GatewayPolicy, GatewaySession, Upstream
-from intercode_integrations.gateway.calls import Call
-from intercode_integrations.gateway.episode_calls import MAX_CHARACTERS, SessionMessages
-from intercode_integrations.gateway.gateway import FREE_COUNTS
-from intercode_integrations.gateway.intake import (
+from intercode_integrations.gateway.byte_quota import (
     SharedByteQuota,
     check_embedded_tokens,
     check_tokens,
 )
+from intercode_integrations.gateway.call_log import CallLog
+from intercode_integrations.gateway.calls import Call
+from intercode_integrations.gateway.episode_calls import MAX_CHARACTERS, SessionMessages
+from intercode_integrations.gateway.gateway import FREE_COUNTS
 from intercode_integrations.gateway.policy import GatewayRefusal, admit_body
-from intercode_integrations.gateway.record import CallLog
 from intercode_integrations.testing import ScriptedServer
 
 from .tools import one_of

@@ -19,7 +19,7 @@ from intercode.errors import DatabaseError, EnvironmentStateError, ModelUnavaila
 from intercode.evaluate import evaluate
 from intercode.interpreters.bash import BashInterpreter
 from intercode.models.base import Answer, AttemptError
-from intercode.models.drain import run_drain
+from intercode.models.interrupted_calls import run_drain
 from intercode.models.limits import Retry
 from intercode.models.remote import ModelCallContext, ModelCallLimiter
 from intercode.task import Dataset, Task

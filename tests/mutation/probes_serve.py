@@ -14,12 +14,12 @@ from websockets.exceptions import ConnectionClosed
 
 from intercode.connection_admission import ConnectionQueue
 from intercode.request_guard import RequestGuard
-from intercode_integrations.serve import wire
+from intercode_integrations.serve import messages
 from intercode_integrations.serve.catalog import ServedEnvironment
 from intercode_integrations.serve.metrics import ServerMetrics
 from intercode_integrations.serve.server import EnvironmentServer
+from intercode_integrations.serve.server_processes import listen
 from intercode_integrations.serve.session import SessionLimits
-from intercode_integrations.serve.workers import listen
 from waiting import new_marker
 
 from .tools import ends, wait_for
@@ -49,8 +49,8 @@ def serve_site() -> bool:
 
 def serve_wishes() -> bool:
     try:
-        wire.read('{"image": "debian"}', wire.ResetMessage)
-    except wire.MessageFault:
+        messages.read('{"image": "debian"}', messages.ResetMessage)
+    except messages.MessageFault:
         return True
     return False
 

@@ -14,11 +14,11 @@ from unittest import mock
 from intercode import records
 from intercode.cli import view
 from intercode.episode import Episode, Score, Turn
-from intercode.report.episodes import make_body
 from intercode.report.live_runs import ViewerRuns
-from intercode.report.page import page
 from intercode.report.server import RunViewerServer
 from intercode.report.text import escape_formula
+from intercode.report.viewer_episodes import make_body
+from intercode.report.viewer_page import page
 from waiting import eventually
 
 from .tools import one_of

@@ -25,8 +25,8 @@ from intercode_integrations.gateway import Gateway, Upstream
 from intercode_integrations.serve.catalog import ServedEnvironment
 from intercode_integrations.serve.metrics import ServerMetrics
 from intercode_integrations.serve.server import EnvironmentServer
+from intercode_integrations.serve.server_processes import listen
 from intercode_integrations.serve.session import SessionLimits
-from intercode_integrations.serve.workers import listen
 from intercode_integrations.testing import ScriptedServer
 from intercode_sandbox.forwarding import Forward
 from serve.served import say, serving

@@ -1,8 +1,8 @@
 """Recorded dialogues with models: the types of their fields, and a parser of an episode's record.
 
-`intercode.models.transcript` writes the dialogues into the metadata of an episode. A user's agent
-may record other data under the same names, and a file may be damaged. In both cases `parse_talk`
-returns None.
+`intercode.models.recording_model` writes the dialogues into the metadata of an episode. A user's
+agent may record other data under the same names, and a file may be damaged. In both cases
+`parse_talk` returns None.
 """
 
 from __future__ import annotations

@@ -156,7 +156,7 @@ REWARDS = LazyRegistry(
         "sql:bird-ex": "intercode.rewards.bird:ExReward",
         "sql:bird-soft-f1": "intercode.rewards.bird:SoftF1Reward",
         "sql:bird-r-ves": "intercode.rewards.bird:RVesReward",
-        "sql:spider-test-suite": "intercode.rewards.test_suite:SqlTestSuiteReward",
+        "sql:spider-test-suite": "intercode.rewards.spider_test_suite:SqlTestSuiteReward",
     },
     "intercode.rewards",
 )

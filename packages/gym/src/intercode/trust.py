@@ -203,7 +203,7 @@ def _key_for(option: str, options: Mapping[str, Any]) -> str:
 
     The result is empty if no key would be sent.
     """
-    from intercode.models.keys import find
+    from intercode.models.api_keys import find
 
     if option == "engine":
         return next((name for name in _PASSWORDS if find(name)), "")

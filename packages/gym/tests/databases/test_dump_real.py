@@ -14,7 +14,7 @@ import pytest
 
 from intercode.databases import find
 from intercode.databases.convert.build import as_sqlite
-from intercode.databases.servers.private import PrivateDatabaseServer, start_mariadb
+from intercode.databases.servers.private_server import PrivateDatabaseServer, start_mariadb
 from intercode.errors import TaskError
 
 from .conftest import there_is

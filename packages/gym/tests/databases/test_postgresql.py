@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from intercode.databases import DatabaseSource, get_engine
-from intercode.databases.servers.private import start_postgresql
+from intercode.databases.servers.private_server import start_postgresql
 
 from .conftest import there_is
 from .test_engines import rows, value

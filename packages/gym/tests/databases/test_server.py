@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from intercode.databases.servers import supervisor
-from intercode.databases.servers.private import (
+from intercode.databases.servers.private_server import (
     RECIPES,
     PrivateDatabaseServer,
     find_binary,
@@ -92,7 +92,8 @@ def test_nothing_is_left_after_a_kill(product: str) -> None:
     """Of the owner, of its supervisor, and of both."""
     script = (
         "import sys, time\n"
-        f"from intercode.databases.servers.private import {START[product].__name__} as start\n"
+        f"from intercode.databases.servers.private_server import {START[product].__name__} as "
+        "start\n"
         "server = start()\n"
         "print(server._process.pid, server.folder, flush=True)\n"
         "time.sleep(60)\n"

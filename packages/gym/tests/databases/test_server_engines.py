@@ -15,8 +15,8 @@ import pytest
 
 from intercode.databases import DatabaseEngine, DatabaseSession, DatabaseSource, get_engine
 from intercode.databases.base import SqlActionOutcome
-from intercode.databases.servers.names import is_leftover, new_name
-from intercode.databases.servers.private import start_mariadb, start_postgresql
+from intercode.databases.servers.database_names import is_leftover, new_name
+from intercode.databases.servers.private_server import start_mariadb, start_postgresql
 from intercode.errors import DatabaseError, SandboxClosedError, UsageError
 from waiting import eventually
 

@@ -18,7 +18,7 @@ import pytest
 from intercode.databases import DatabaseEngine, find, get_engine
 from intercode.databases.servers import supervisor
 from intercode.databases.servers.mysql_client import MySQLConnection
-from intercode.databases.servers.private import RECIPES, PrivateDatabaseServer, _user
+from intercode.databases.servers.private_server import RECIPES, PrivateDatabaseServer, _user
 from intercode.databases.servers.session import UnreachableDatabaseServer
 from intercode.errors import DatabaseError
 from intercode.evaluate import evaluate

@@ -15,8 +15,8 @@ import intercode
 from intercode import load_dataset
 from intercode.envs.traits import detect_environment
 from intercode.errors import RewardError, SandboxError, UsageError
-from intercode.evaluate import checks, evaluate
-from intercode.evaluate.checks import CHECKS, GARBAGE, GOLD, GOLD_REPEAT, NOOP, TrialResult
+from intercode.evaluate import evaluate, task_checks
+from intercode.evaluate.task_checks import CHECKS, GARBAGE, GOLD, GOLD_REPEAT, NOOP, TrialResult
 from intercode.evaluate.task_selection import ExcludedTasks, read_exclusion
 from intercode.evaluate.validate import GoldRepeatDelay, ValidationResult, validate
 from intercode.records import read_latest, read_manifest
@@ -114,7 +114,7 @@ def of_bash() -> ValidationResult:
     """A hundredth of its limit makes a task slow: for one 0.6 seconds, a minute for the others."""
     limits = Limits(timeout=6000.0)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(checks, "SLOW_SHARE", 0.01)
+        patch.setattr(task_checks, "SLOW_SHARE", 0.01)
         return validate(
             BASH,
             lambda: intercode.make("bash", data=BASH, limits=limits),
@@ -250,10 +250,10 @@ def test_tests_that_are_slow() -> None:
         number: TrialResult(reward, None, None, "", (), slowest, rest=rest, timed_out=False)
         for number, reward, rest in ((GOLD, 1.0, 40.0), (GOLD_REPEAT, 1.0, 37.0), (NOOP, 0.0, 3.0))
     }
-    used = checks.usage(TASKS[0], trials, None)
+    used = task_checks.usage(TASKS[0], trials, None)
     assert (used.seconds, used.suggested_timeout) == (34.0, 136.0)
-    assert [found.limit for found in checks.find_slow_tasks(TASKS[0], used, 100.0)] == [100.0]
-    assert list(checks.find_slow_tasks(TASKS[0], used, 136.0)) == []
+    assert [found.limit for found in task_checks.find_slow_tasks(TASKS[0], used, 100.0)] == [100.0]
+    assert list(task_checks.find_slow_tasks(TASKS[0], used, 136.0)) == []
 
 
 def test_what_tests_take_is_no_actions_time(tmp_path: Path) -> None:

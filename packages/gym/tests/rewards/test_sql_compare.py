@@ -19,7 +19,7 @@ from intercode.rewards.sql_compare import (
     compare,
     keys,
 )
-from intercode.rewards.sql_states import DatabaseStateComparison, compare_states, family
+from intercode.rewards.sql_state_compare import DatabaseStateComparison, compare_states, family
 
 NAN = float("nan")
 DAY = datetime.date(2024, 2, 29)

@@ -25,7 +25,7 @@ import pytest
 
 from intercode.cli.main import main
 from intercode.errors import ImageError
-from intercode_integrations.external_agents import layers, profile
+from intercode_integrations.external_agents import agent_layers, profile
 from intercode_sandbox import get_provider
 from intercode_sandbox.network import NetworkGate, NetworkPolicy, RefusedConnectionError
 
@@ -152,7 +152,7 @@ def _kept() -> list[str]:
     return sorted(path.name for path in Path(os.environ["INTERCODE_CACHE"], "agents").glob("*"))
 
 
-def _says(layer: layers.AgentLayer, *argv: str) -> str:
+def _says(layer: agent_layers.AgentLayer, *argv: str) -> str:
     provider = get_provider("native")
     try:
         sandbox = provider.start(f"host+{layer.path}")
@@ -164,9 +164,9 @@ def _says(layer: layers.AgentLayer, *argv: str) -> str:
 def test_an_agent_of_npm(index: Index, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["agents", "install", "tiny", "--json", "--quiet"]) == 0
     (told,) = json.loads(capsys.readouterr().out)["installed"]
-    layer = layers.installed_layer(layers.find_recipe("tiny"))
+    layer = agent_layers.installed_layer(agent_layers.find_recipe("tiny"))
     assert layer is not None and told["path"] == layer.path
-    assert layers.find_layer(profile.find_profile("tiny")) == Path(layer.path)
+    assert agent_layers.find_layer(profile.find_profile("tiny")) == Path(layer.path)
     assert set(layer.packages) == {"tiny@1.0.0", "tiny-linux@1.0.0"}
     assert all(checksum.startswith("sha512-") for checksum in layer.packages.values())
     assert _says(layer, "/opt/agents/tiny/bin/tiny") == "works as 0\n"
@@ -186,9 +186,9 @@ def test_a_second_build_is_compared_with_the_first(
     index: Index, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["agents", "install", "tiny"]) == 0
-    first = layers.installed_layer(layers.find_recipe("tiny"))
+    first = agent_layers.installed_layer(agent_layers.find_recipe("tiny"))
     assert main(["agents", "remove", "tiny"]) == 0
-    assert layers.installed_layer(layers.find_recipe("tiny")) is None
+    assert agent_layers.installed_layer(agent_layers.find_recipe("tiny")) is None
 
     index.fill(b"#!/bin/sh\necho stolen\nexit\n")  # of the same version
     capsys.readouterr()
@@ -198,7 +198,7 @@ def test_a_second_build_is_compared_with_the_first(
 
     index.fill(SAYS)
     assert main(["agents", "install", "tiny"]) == 0
-    again = layers.installed_layer(layers.find_recipe("tiny"))
+    again = agent_layers.installed_layer(agent_layers.find_recipe("tiny"))
     assert first is not None and again is not None and again.sha256 == first.sha256
 
 
@@ -208,7 +208,7 @@ def test_an_agent_of_pypi_and_a_password(
     url = f"{index.url}/simple".replace("://", "://reader:hunter2@")
     monkeypatch.setenv("PIP_INDEX_URL", url)
     assert main(["agents", "install", "pytiny"]) == 0
-    layer = layers.installed_layer(layers.find_recipe("pytiny"))
+    layer = agent_layers.installed_layer(agent_layers.find_recipe("pytiny"))
     assert layer is not None and set(layer.packages) == {"pytiny==1.0.0"}
     assert _says(layer, "/opt/agents/pytiny/bin/pytiny") == "works\n"
     assert f"Basic {base64.b64encode(b'reader:hunter2').decode()}" in index.keys
@@ -242,7 +242,7 @@ def test_an_agent_carries_its_python(
     monkeypatch.setenv("PYENV_ROOT", str(tmp_path / "pyenv"))
     monkeypatch.setenv("UV_PYTHON_INSTALL_DIR", str(tmp_path))
     _carrying(release)
-    layer = layers.install("pytiny", print)
+    layer = agent_layers.install("pytiny", print)
     first = layer.packages
     python = f"python=={platform.python_version()}"
     assert set(first) == {python, "pytiny==1.0.0"} and first[python].startswith("sha256:")
@@ -253,8 +253,8 @@ def test_an_agent_carries_its_python(
     mapped = {line.split()[-1] for line in maps.splitlines() if "libpython" in line}
     assert all(path.startswith(prefix) for path in mapped)
 
-    layers.remove("pytiny")
-    assert layers.install("pytiny", print).packages == first
+    agent_layers.remove("pytiny")
+    assert agent_layers.install("pytiny", print).packages == first
 
 
 def test_a_python_that_is_not_here(index: Index, capsys: pytest.CaptureFixture[str]) -> None:
@@ -275,7 +275,7 @@ def test_refused_before_any_work(
     assert main(["agents", "install", "tiny"]) == 1
     said = capsys.readouterr().err
     assert f"127.0.0.1:{port} cannot be reached" in said and "npm_config_registry" in said
-    monkeypatch.setattr(layers, "SEARCH_PATH", "/nowhere")
+    monkeypatch.setattr(agent_layers, "SEARCH_PATH", "/nowhere")
     assert main(["agents", "install", "tiny"]) == 2
     assert "installed by npm" in capsys.readouterr().err
     assert not index.asked and not _kept()
@@ -294,7 +294,7 @@ def test_a_killed_build_leaves_nothing(index: Index) -> None:
     finally:
         builder.send_signal(signal.SIGKILL)
         builder.wait()
-    assert layers.installed_layer(layers.find_recipe("tiny")) is None
+    assert agent_layers.installed_layer(agent_layers.find_recipe("tiny")) is None
     assert [name for name in _kept() if not name.startswith(".")] == []
     index.stop = ""
     assert main(["agents", "install", "tiny"]) == 0
@@ -307,7 +307,7 @@ def test_a_layer_has_files_of_its_agent_only(tmp_path: Path, name: str) -> None:
         archive.addfile(tarfile.TarInfo("opt/agents/tiny/x"))
         archive.addfile(tarfile.TarInfo(name))
     with pytest.raises(ImageError, match="a file outside of its folder"):
-        layers._check_members(tmp_path / "layer.tar", "tiny")
+        agent_layers._check_members(tmp_path / "layer.tar", "tiny")
 
 
 def test_only_an_operators_names_may_be_private() -> None:
@@ -325,6 +325,6 @@ def test_only_an_operators_names_may_be_private() -> None:
 
 
 def test_every_profile_that_installs_is_pinned() -> None:
-    found = layers.recipes()
+    found = agent_layers.recipes()
     assert {"claude-code", "codex", "openhands", "terminus"} <= set(found)
     assert all(recipe.version and recipe.licence for recipe in found.values())

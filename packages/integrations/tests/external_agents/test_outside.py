@@ -27,7 +27,7 @@ from intercode_integrations.external_agents.profile import (
     TurnExtractionRules,
     find_profile,
 )
-from intercode_integrations.external_agents.turns import read_action, rebuild_turns
+from intercode_integrations.external_agents.rebuilt_turns import read_action, rebuild_turns
 from intercode_integrations.gateway import Call
 from intercode_integrations.testing import ScriptedServer, shell
 from intercode_integrations.testing.server import Fault, status

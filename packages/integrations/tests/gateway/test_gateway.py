@@ -24,7 +24,7 @@ from intercode_integrations.gateway.gateway import FREE_COUNTS
 from intercode_integrations.gateway.policy import GatewayRefusal, admit_body
 from intercode_integrations.gateway.streams import StreamedAnswer
 from intercode_integrations.testing import Fault, ScriptedServer, first, status
-from intercode_integrations.testing.requests import shell
+from intercode_integrations.testing.request_conversion import shell
 
 PATHS = tuple(BODIES)
 QUICK = Retry(retries=3, first_wait=0.0)

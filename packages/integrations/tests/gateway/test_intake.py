@@ -14,16 +14,16 @@ from intercode.models.limits import Budget, Retry
 from intercode.models.remote import ModelCallContext
 from intercode.models.scripted import Line, Rule, script
 from intercode_integrations.gateway import Gateway, GatewayPolicy, GatewaySession, Upstream
+from intercode_integrations.gateway.byte_quota import (
+    FREE_BODY_BYTES,
+    SharedByteQuota,
+    check_embedded_tokens,
+)
 from intercode_integrations.gateway.calls import Call
 from intercode_integrations.gateway.episode_calls import (
     MAX_CHARACTERS,
     MAX_FAILED_CHARACTERS,
     SessionMessages,
-)
-from intercode_integrations.gateway.intake import (
-    FREE_BODY_BYTES,
-    SharedByteQuota,
-    check_embedded_tokens,
 )
 from intercode_integrations.gateway.policy import GatewayRefusal
 from intercode_integrations.testing import ScriptedServer

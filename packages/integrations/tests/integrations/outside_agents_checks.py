@@ -23,7 +23,7 @@ from intercode.models.base import Message, Usage
 from intercode.models.prices import ModelPrice
 from intercode.models.scripted import Line
 from intercode.records import Outcome, read_episodes
-from intercode_integrations.external_agents import layers
+from intercode_integrations.external_agents import agent_layers
 from intercode_integrations.external_agents.profile import find_profile
 from intercode_integrations.testing import ScriptedServer, shell
 from intercode_sandbox import get_provider
@@ -120,7 +120,7 @@ def agent(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     for left in reversed(range(TRIES)):
         try:
-            layers.install(name, print)
+            agent_layers.install(name, print)
             break
         except (FetchError, ImageError):
             if not left:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import intercode
-from intercode_integrations.trl.batch import Rollout, RolloutBatch
-from intercode_integrations.trl.tokens import break_tokens
+from intercode_integrations.trl.control_tokens import break_tokens
+from intercode_integrations.trl.rollout_batch import Rollout, RolloutBatch
 
 ENDS = 3
 """The token, and the character, that ends a reply."""

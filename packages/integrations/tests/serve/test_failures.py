@@ -16,8 +16,8 @@ from intercode.request_guard import RequestGuard
 from intercode_integrations.serve.catalog import ServedEnvironment
 from intercode_integrations.serve.metrics import ServerMetrics
 from intercode_integrations.serve.server import EnvironmentServer
+from intercode_integrations.serve.server_processes import listen
 from intercode_integrations.serve.session import SessionLimits
-from intercode_integrations.serve.workers import listen
 
 Say = Callable[..., Awaitable[dict[str, Any]]]
 

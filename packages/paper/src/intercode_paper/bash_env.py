@@ -21,11 +21,11 @@ from intercode.episode import Episode, Score, Status
 from intercode.errors import TaskError
 from intercode.interpreters.base import Interpreter
 from intercode.task import Dataset, Task
-from intercode_paper.bash import AGENT_HOST, PaperBashInterpreter, variables
+from intercode_paper.bash_interpreter import AGENT_HOST, PaperBashInterpreter, variables
 from intercode_paper.bash_reward import GoldOutcomeCache, early_score
-from intercode_paper.container import PaperImage
-from intercode_paper.report import CUT, Progress, ReplayedTurn, ReplayReport, run_jobs
-from intercode_paper.results import RecordedEpisode, RecordedRun, find_task
+from intercode_paper.container_images import PaperImage
+from intercode_paper.replay_report import CUT, Progress, ReplayedTurn, ReplayReport, run_jobs
+from intercode_paper.results_files import RecordedEpisode, RecordedRun, find_task
 from intercode_paper.session import PaperOptions, ending, refuse_limits
 from intercode_sandbox import Provider, SandboxBackend
 

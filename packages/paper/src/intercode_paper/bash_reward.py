@@ -17,8 +17,8 @@ from typing import Any
 from intercode.episode import Score
 from intercode.errors import RewardError
 from intercode.task import Task
-from intercode_paper.bash import GOLD_HOST, MALFORMED, run_gold, variables
-from intercode_paper.container import IGNORED_NAMES, Pair, PaperImage, md5sum
+from intercode_paper.bash_interpreter import GOLD_HOST, MALFORMED, run_gold, variables
+from intercode_paper.container_images import IGNORED_NAMES, Pair, PaperImage, md5sum
 from intercode_sandbox.base import SandboxBackend
 
 COMPARED_STATUSES = frozenset({"A", "??", "C"})

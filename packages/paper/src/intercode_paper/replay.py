@@ -25,10 +25,10 @@ from intercode_sandbox.units import format_count
 
 if TYPE_CHECKING:
     from intercode.task import Dataset
-    from intercode_paper.ctf import CtfReplayReport
-    from intercode_paper.python import PythonReplayReport
-    from intercode_paper.report import Progress, RegradedReplayReport, ReplayReport
-    from intercode_paper.results import RecordedRun
+    from intercode_paper.ctf_env import CtfReplayReport
+    from intercode_paper.python_env import PythonReplayReport
+    from intercode_paper.replay_report import Progress, RegradedReplayReport, ReplayReport
+    from intercode_paper.results_files import RecordedRun
     from intercode_paper.sql_replay import DifficultyCounts, SqlReplayReport
 
 _SUITES = {
@@ -51,7 +51,7 @@ def execute(args: argparse.Namespace) -> int:
         TaskError, RewardError: The tasks are malformed, or lack a field that the reward needs.
         SandboxError, ImageError, DatabaseError: The infrastructure failed.
     """
-    from intercode_paper.results import load_results, update_queries
+    from intercode_paper.results_files import load_results, update_queries
 
     _check(args)
     recorded_run = load_results(args.results)
@@ -148,7 +148,7 @@ def _sql(
 def _python(
     args: argparse.Namespace, tasks: Dataset, recorded_run: RecordedRun, progress: Progress | None
 ) -> ReplayOutput:
-    from intercode_paper.python import replay_python
+    from intercode_paper.python_env import replay_python
 
     provider = find_provider("python", report_line=print_message)
     report: PythonReplayReport = replay_python(
@@ -160,7 +160,7 @@ def _python(
 def _ctf(
     args: argparse.Namespace, tasks: Dataset, recorded_run: RecordedRun, progress: Progress | None
 ) -> ReplayOutput:
-    from intercode_paper.ctf import replay_ctf
+    from intercode_paper.ctf_env import replay_ctf
 
     provider = find_provider("bash", report_line=print_message)
     if args.image is not None:

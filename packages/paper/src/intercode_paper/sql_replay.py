@@ -16,8 +16,8 @@ from itertools import pairwise
 
 from intercode.errors import TaskError
 from intercode.task import Task
-from intercode_paper.report import CUT, Progress, ReplayedTurn, ReplayReport
-from intercode_paper.results import RecordedEpisode, RecordedRun, find_task
+from intercode_paper.replay_report import CUT, Progress, ReplayedTurn, ReplayReport
+from intercode_paper.results_files import RecordedEpisode, RecordedRun, find_task
 from intercode_paper.sql_databases import Answer, ReplayDatabases, SharedDatabaseConnection
 from intercode_paper.sql_env import VERSIONS, RewardsByVersion, Version, rewards
 

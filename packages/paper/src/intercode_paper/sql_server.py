@@ -25,9 +25,9 @@ from sqlglot.dialects.mysql import MySQL
 from intercode.databases import engine_name, get_engine
 from intercode.databases.convert.dump import read, section
 from intercode.databases.servers import driver
+from intercode.databases.servers.database_names import new_name
 from intercode.databases.servers.engine import parse_url
-from intercode.databases.servers.names import new_name
-from intercode.databases.servers.private import PrivateDatabaseServer, start_mariadb
+from intercode.databases.servers.private_server import PrivateDatabaseServer, start_mariadb
 from intercode.databases.source import find, names
 from intercode.errors import DatabaseError, TaskError, UsageError
 from intercode.sql_identifiers import quote_identifier
@@ -48,7 +48,7 @@ from intercode_sandbox.interruption import reraise_callers
 def default_engine() -> str:
     """Return ``mysql`` if MariaDB or MySQL is installed, otherwise ``sqlite``."""
     with suppress(UsageError):
-        from intercode.databases.servers.private import mysql_recipe
+        from intercode.databases.servers.private_server import mysql_recipe
 
         mysql_recipe()
         return "mysql"

@@ -119,7 +119,7 @@ def test_cd(env):
 def test_timeout(env, monkeypatch):
     begin(env, "nothing")
     with monkeypatch.context() as patch:
-        patch.setattr("intercode_paper.bash.TIMEOUT", 0.3)  # allow limit: it sleeps
+        patch.setattr("intercode_paper.bash_interpreter.TIMEOUT", 0.3)  # allow limit: it sleeps
         assert env.step("echo early; sleep 999")[0] == "Command timed out"
     assert env.step("echo next")[0] == "next\n"
 

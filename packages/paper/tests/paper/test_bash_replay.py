@@ -15,15 +15,15 @@ from intercode.datasets import load
 from intercode.datasets.nl2bash import image_for
 from intercode.errors import RecordError, SandboxError
 from intercode.task import Dataset, Task
-from intercode_paper.bash import TIMED_OUT, PaperBashInterpreter, run, split
 from intercode_paper.bash_env import (
     PaperBashEnv,
     has_same_text,
     replay_bash as replay,
     suites_by_episode,
 )
-from intercode_paper.report import run_jobs
-from intercode_paper.results import RecordedEpisode, RecordedRun, load_results
+from intercode_paper.bash_interpreter import TIMED_OUT, PaperBashInterpreter, run, split
+from intercode_paper.replay_report import run_jobs
+from intercode_paper.results_files import RecordedEpisode, RecordedRun, load_results
 from waiting import PATIENCE
 
 from .upstream import BASH_RESULTS, UPSTREAM, needs_upstream

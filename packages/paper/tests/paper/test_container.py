@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from intercode_paper.container import (
+from intercode_paper.container_images import (
     IGNORED_NAMES,
     TrackedFileIndex,
     format_short,

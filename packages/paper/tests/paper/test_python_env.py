@@ -8,7 +8,7 @@ import intercode
 from intercode.errors import RewardError, SandboxUnavailableError, TaskError, UsageError
 from intercode.interpreters.python_start import provider
 from intercode.task import Dataset, Task
-from intercode_paper.python import (
+from intercode_paper.python_env import (
     ENDED,
     LATE,
     LIMITS,

@@ -10,8 +10,8 @@ import pytest
 
 from intercode.cli.main import main
 from intercode.errors import RecordError
-from intercode_paper.results import load_results
-from intercode_paper.tables import SkippedResultsFile, rates, tables
+from intercode_paper.paper_tables import SkippedResultsFile, rates, tables
+from intercode_paper.results_files import load_results
 
 from .upstream import UPSTREAM, needs_upstream
 

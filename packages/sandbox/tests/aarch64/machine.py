@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 
 from intercode_sandbox.images import pinned_debian
-from intercode_sandbox.images.packages import DebianPackage, fetch, open_package
+from intercode_sandbox.images.debian_packages import DebianPackage, fetch, open_package
 
 ROOT = Path(__file__).parents[4]
 PACKAGE = ROOT / "packages/sandbox"

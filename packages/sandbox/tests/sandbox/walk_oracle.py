@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO
 
-from intercode_sandbox.native import archive
-from intercode_sandbox.native.archive import (
+from intercode_sandbox.native import change_stream
+from intercode_sandbox.native.change_stream import (
     BLOCK,
     MAX_PATH_BYTES,
     PIECE,
@@ -286,20 +286,22 @@ def _whole_pages(size: int) -> int:
     return -(-size // _PAGE) * _PAGE
 
 
-_MARKS = {"link": archive.LINK_MARK, "deleted": archive.DELETED_MARK}
-END_OF_STREAM = archive.HEAD.pack(archive.END_MARK, *[0] * 8)
+_MARKS = {"link": change_stream.LINK_MARK, "deleted": change_stream.DELETED_MARK}
+END_OF_STREAM = change_stream.HEAD.pack(change_stream.END_MARK, *[0] * 8)
 
 
 def packed(entry: ChangeStreamEntry) -> bytes:
     """Return an entry as process 1 writes it."""
-    mark = _MARKS.get(entry.kind, archive.OPAQUE_MARK if entry.opaque else archive.PLAIN_MARK)
+    mark = _MARKS.get(
+        entry.kind, change_stream.OPAQUE_MARK if entry.opaque else change_stream.PLAIN_MARK
+    )
     types = {name: number for number, name in _TYPES.items()}
     mode = entry.mode | types.get(entry.kind, 0)
     path = b"" if entry.path == "." else os.fsencode(entry.path)
     target = os.fsencode(entry.target)
     seconds, nanoseconds = divmod(entry.mtime, 10**9)
     ids, sizes = (entry.uid, entry.gid), (len(path), len(target))
-    head = archive.HEAD.pack(mark, mode, *ids, seconds, entry.size, nanoseconds, *sizes)
+    head = change_stream.HEAD.pack(mark, mode, *ids, seconds, entry.size, nanoseconds, *sizes)
     return head + path + target
 
 

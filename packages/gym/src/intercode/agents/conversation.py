@@ -22,7 +22,7 @@ from intercode.episode import NoAction, Turn
 from intercode.errors import ContextLengthError, UsageError
 from intercode.failure_modes import is_repeat, shows_all_columns, shows_schema
 from intercode.models.base import Message, Model, Reply, Role, Settings, Tool
-from intercode.models.transcript import RecordingModel
+from intercode.models.recording_model import RecordingModel
 
 if TYPE_CHECKING:
     from jinja2 import Environment, Template

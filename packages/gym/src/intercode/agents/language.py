@@ -35,7 +35,7 @@ from intercode.episode import Turn
 from intercode.errors import ContextLengthError, UsageError
 from intercode.models.base import Message, Model, Reply, Settings, Tool
 from intercode.models.local import PROVIDER as LOCAL
-from intercode.models.transcript import RecordingModel
+from intercode.models.recording_model import RecordingModel
 
 if TYPE_CHECKING:
     from intercode.task import Task

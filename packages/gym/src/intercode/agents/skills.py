@@ -24,9 +24,9 @@ from typing import Any
 from urllib.parse import unquote
 
 from intercode.errors import UsageError
-from intercode.plain_data import read_yaml
+from intercode.json_checks import read_yaml
 from intercode_sandbox.host_files import joint_digest, open_regular
-from intercode_sandbox.images.archive import pack
+from intercode_sandbox.images.tarballs import pack
 from intercode_sandbox.units import MIB
 
 HOME = "/skills"

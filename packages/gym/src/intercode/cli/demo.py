@@ -27,10 +27,10 @@ from intercode.evaluate.run_setup import RunPlan, find_secret, load, narrow_data
 from intercode.evaluate.statistics import IntervalEstimate
 from intercode.evaluate.summary import by_turn
 from intercode.evaluate.task_selection import select_tasks
-from intercode.models import keys
-from intercode.report.page import CompressedEpisodes, write_page
+from intercode.models import api_keys
 from intercode.report.runs import RecordedRun, read_runs
 from intercode.report.tables import by_agent, matrix
+from intercode.report.viewer_page import CompressedEpisodes, write_page
 from intercode.spec import RunSpec
 from intercode_console import INTERRUPT_EXIT_CODE
 from intercode_sandbox.units import format_count
@@ -349,9 +349,9 @@ def suggest_model_command() -> tuple[str, str]:
     Raises:
         UsageError: The value of a variable cannot be a key or a URL.
     """
-    openai, anthropic = keys.find("OPENAI_API_KEY"), keys.find("ANTHROPIC_API_KEY")
-    if url := keys.find("OPENAI_BASE_URL"):
-        url = keys.check_url(url)
+    openai, anthropic = api_keys.find("OPENAI_API_KEY"), api_keys.find("ANTHROPIC_API_KEY")
+    if url := api_keys.find("OPENAI_BASE_URL"):
+        url = api_keys.check_url(url)
         reason = "as OPENAI_BASE_URL is set (replace NAME by the server's name of the model)"
         if openai:
             return reason, _run_command("openai/NAME", "--max-tokens 1000000")

@@ -14,9 +14,9 @@ from intercode.cli import run_output
 from intercode.cli.run_output import ProgressPrinter
 from intercode.cli.terminal import print_json, safe
 from intercode.evaluate.runner import run
-from intercode.report.page import CompressedEpisodes, write_page
 from intercode.report.runs import read_runs
 from intercode.report.tables import matrix
+from intercode.report.viewer_page import CompressedEpisodes, write_page
 from intercode.spec import RunSpec
 from intercode_console import INTERRUPT_EXIT_CODE
 

@@ -299,7 +299,7 @@ def _check_server(engine: str, driver: str, package: str) -> MachineCheck:
     if find_spec(driver) is None:
         command = f"pip install 'intercode-gym[{engine}]'"
         return MachineCheck(engine, None, f"no driver: no --engine {engine}", command)
-    from intercode.databases.servers.private import RECIPES
+    from intercode.databases.servers.private_server import RECIPES
 
     try:
         recipe = RECIPES[engine]()

@@ -108,7 +108,7 @@ def _prepare_inspect(args: argparse.Namespace, manifest: dict[str, Any]) -> None
     Raises:
         UsageError: An option selects episodes, or the file's name does not end in ``.json``.
     """
-    from intercode.report.inspect import file_name
+    from intercode.report.inspect_export import file_name
 
     if args.solved or args.epoch is not None:
         raise UsageError(
@@ -193,7 +193,7 @@ def _write(
         writer.writeheader()
         writer.writerows(map(_escape_row, rows))
     elif args.to == "inspect":
-        from intercode.report.inspect import to_inspect
+        from intercode.report.inspect_export import to_inspect
 
         file.writelines(to_inspect(selection.iterate_all_episodes(), manifest, selection))
     elif args.to == "chat":

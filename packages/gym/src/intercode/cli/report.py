@@ -25,7 +25,6 @@ from intercode.evaluate.summary import (
 )
 from intercode.records import read_manifest, run_folders
 from intercode.registry import TABLES
-from intercode.report.page import CompressedEpisodes, write_page
 from intercode.report.runs import RecordedRun, as_data, read_runs
 from intercode.report.tables import run_tables, side_by_side_tables
 from intercode.report.text import escape_markdown, to_csv, to_list, to_markdown
@@ -37,6 +36,7 @@ from intercode.report.verdict import (
     title,
     verdicts,
 )
+from intercode.report.viewer_page import CompressedEpisodes, write_page
 from intercode_sandbox.units import format_count
 
 _MAX_LISTED_TASKS = 20

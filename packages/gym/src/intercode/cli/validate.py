@@ -17,8 +17,8 @@ from intercode.datasets import loader_name
 from intercode.envs.traits import GuessedSolution, detect_environment
 from intercode.episode import Episode
 from intercode.errors import UsageError
-from intercode.evaluate.checks import GARBAGE, GOLD, NOOP, guesses
 from intercode.evaluate.run_setup import RunPlan, environment, load, narrow_dataset, resolve_setting
+from intercode.evaluate.task_checks import GARBAGE, GOLD, NOOP, guesses
 from intercode.evaluate.task_selection import ExcludedTasks, select_tasks, ungradable_tasks
 from intercode.evaluate.validate import ValidationResult, validate as run
 from intercode.registry import DATASETS, parse_scheme

@@ -39,7 +39,7 @@ from intercode.databases.base import (
 )
 from intercode.databases.convert.build import as_duckdb, as_sqlite
 from intercode.databases.inside import wire
-from intercode.databases.pool import ResourcePool
+from intercode.databases.resource_pool import ResourcePool
 from intercode.databases.source import DatabaseSource
 from intercode.errors import (
     ActionError,

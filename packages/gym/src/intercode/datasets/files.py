@@ -24,7 +24,7 @@ from typing import Any
 
 from intercode.datasets.dataset_cache import cached_loader, track_file
 from intercode.errors import TaskError
-from intercode.plain_data import build_object, check_plain, read_yaml
+from intercode.json_checks import build_object, check_plain, read_yaml
 from intercode.task import CANNOT, FIELDS, Dataset, Task, freeze
 from intercode_sandbox.host_files import cache_root
 

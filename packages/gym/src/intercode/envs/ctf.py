@@ -31,7 +31,7 @@ from intercode.rewards.flag import (
 )
 from intercode.task import Dataset, Task
 from intercode_sandbox.base import Completed, Limits, Provider, SandboxBackend
-from intercode_sandbox.images.archive import pack
+from intercode_sandbox.images.tarballs import pack
 from intercode_sandbox.network import Network, NetworkPolicy
 from intercode_sandbox.script_arguments import SHELL as BASH, script
 from intercode_sandbox.units import format_count

@@ -18,10 +18,10 @@ from pathlib import Path, PurePosixPath
 
 from intercode.errors import UsageError
 from intercode_sandbox.base import Limits
-from intercode_sandbox.images.archive import opaque_folders
 from intercode_sandbox.images.base import ImageAddition, ParsedImageName, clean_environment, parse
 from intercode_sandbox.images.debian import RECIPES
 from intercode_sandbox.images.dockerfile.build import DockerfileOptions
+from intercode_sandbox.images.tarballs import opaque_folders
 
 FOLDER = "intercode"
 """The folder of the files that a recipe adds, beside its Dockerfile."""

@@ -25,7 +25,7 @@ from intercode.task import Dataset, Task
 from intercode_sandbox import Limits, Provider, SandboxBackend
 from intercode_sandbox.host_files import sha256
 from intercode_sandbox.images import hide
-from intercode_sandbox.images.repository import NO_HISTORY, is_url, prepare, refuse_links
+from intercode_sandbox.images.git_repository import NO_HISTORY, is_url, prepare, refuse_links
 from intercode_sandbox.network import Network
 
 _FIELDS = {"base_commit", "FAIL_TO_PASS", "test_patch", "repository"}

@@ -21,7 +21,7 @@ from intercode.rewards.error_messages import drop_complaints, is_message
 if TYPE_CHECKING:
     from intercode.envs.stage import SandboxStage
     from intercode.episode import Turn
-    from intercode.evaluate.checks import Kind
+    from intercode.evaluate.task_checks import Kind
     from intercode.task import Task
 
 _NOT_RUN = (126, 127)

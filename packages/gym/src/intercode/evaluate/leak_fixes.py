@@ -29,8 +29,8 @@ from intercode.errors import ImageError, OutputLimitError, TaskError
 from intercode.rewards.swe_plan import SweGradingPlan, make_plan, patch_paths
 from intercode.task import Task
 from intercode_sandbox.base import SandboxBackend
-from intercode_sandbox.images.archive import DAMAGE
-from intercode_sandbox.images.repository import GitRunner
+from intercode_sandbox.images.git_repository import GitRunner
+from intercode_sandbox.images.tarballs import DAMAGE
 from intercode_sandbox.units import MIB
 
 MAX_FILE_SIZE = 512 * MIB

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from intercode.envs.traits import check_imported, find_traits
 from intercode.episode import Episode, Score
 from intercode.errors import InterCodeError, RecordError, UsageError
-from intercode.evaluate import manifest, manifest_diff, versions
+from intercode.evaluate import manifest, manifest_diff, scoring_versions
 from intercode.evaluate.episode_loop import (
     FifoSemaphore,
     PlayableEnv,
@@ -241,7 +241,7 @@ class _RescoreRunner:
         env = record.manifest["env"]
         self._record = record
         self._reward = _record_reward(env.get("env", ""), env.get("protocol", DEFAULT), reward)
-        self._rules = versions.rule_versions({**env, "reward": reward})
+        self._rules = scoring_versions.rule_versions({**env, "reward": reward})
         self._version = {} if dataset.version is None else {"version": dataset.version}
         self._facts = {"run": str(record.folder.absolute()), **_facts(reward)}
         self._every_turn = bool(env.get("reward_every_turn")) if every_turn is None else every_turn
@@ -269,7 +269,7 @@ class _RescoreRunner:
         env = {
             name: fact
             for name, fact in self._record.manifest["env"].items()
-            if name not in (*_REWARD_FIELDS, versions.FIELD)
+            if name not in (*_REWARD_FIELDS, scoring_versions.FIELD)
         }
         env |= {k: self._facts[name] for k, name in _REWARD_FIELDS.items() if name in self._facts}
         recorded_manifest = self._record.manifest
@@ -468,7 +468,7 @@ class _ReplayEnvironments:
             DriftError: The facts differ, and the difference is not accepted.
         """
         current_facts = {**self._recorded_facts, name: {**now}}
-        reward_facts = [f"env.{name}" for name in (*_REWARD_FIELDS, versions.FIELD)]
+        reward_facts = [f"env.{name}" for name in (*_REWARD_FIELDS, scoring_versions.FIELD)]
         manifest_diff.refuse_differences(
             self._recorded_facts, current_facts, [*self._lock_facts["accepted"], *reward_facts]
         )

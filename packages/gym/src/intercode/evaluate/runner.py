@@ -40,10 +40,10 @@ from intercode.evaluate.run_setup import (
     plan,
     resolve_setting,
 )
+from intercode.evaluate.scoring_versions import rule_versions
 from intercode.evaluate.spending import make_budget
 from intercode.evaluate.summary import Outcome, Statistics, by_tag, summarize
 from intercode.evaluate.task_selection import select_tasks, ungradable_tasks
-from intercode.evaluate.versions import rule_versions
 from intercode.evaluate.worker import EpisodeJob, InterruptCounter
 from intercode.models.local import PROVIDER as LOCAL
 from intercode.records import (

@@ -6,7 +6,7 @@ A trial is an episode with gold or a guess. Each task has these trials:
 - all `guesses`: doing nothing, a wrong answer, constants, tricks, the alternative solutions in the
   task's metadata, and gold with a shifted clock.
 
-Afterwards the functions of `intercode.evaluate.checks` examine the trials.
+Afterwards the functions of `intercode.evaluate.task_checks` examine the trials.
 """
 
 from __future__ import annotations
@@ -23,7 +23,12 @@ from typing import TYPE_CHECKING, Any
 from intercode.agents.builtin import OracleAgents, ScriptedAgent
 from intercode.envs.stage import SandboxStage
 from intercode.envs.traits import GuessedSolution, resolve_traits
-from intercode.evaluate.checks import (
+from intercode.evaluate.episode_loop import PlayableEnv, Step, WrappedEnv
+from intercode.evaluate.failing_golds import gold_failure, setup_failure
+from intercode.evaluate.gold_leaks import GoldLeak, leaks
+from intercode.evaluate.runner import RunResult, evaluate
+from intercode.evaluate.summary import summarize
+from intercode.evaluate.task_checks import (
     CHECKS,
     DOUBTS,
     FIRST_CONSTANT,
@@ -43,11 +48,6 @@ from intercode.evaluate.checks import (
     guesses,
     usage,
 )
-from intercode.evaluate.episode_loop import PlayableEnv, Step, WrappedEnv
-from intercode.evaluate.failing_golds import gold_failure, setup_failure
-from intercode.evaluate.gold_leaks import GoldLeak, leaks
-from intercode.evaluate.runner import RunResult, evaluate
-from intercode.evaluate.summary import summarize
 from intercode.evaluate.task_selection import select_tasks, ungradable_tasks
 from intercode_sandbox.base import SupportsMemoryPeak
 

@@ -37,7 +37,7 @@ from intercode.evaluate.episode_loop import (
     unserialisable_episode,
 )
 from intercode.evaluate.progress import Progress
-from intercode.models.drain import RunInterruptState, run_drain
+from intercode.models.interrupted_calls import RunInterruptState, run_drain
 from intercode.records import Key
 from intercode_sandbox.host_files import preserve_working_directory
 from intercode_sandbox.interruption import is_handlers

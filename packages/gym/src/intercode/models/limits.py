@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from intercode.errors import BudgetError, UsageError
 from intercode.models.base import Usage
-from intercode.models.drain import RunInterruptState, current_drain
+from intercode.models.interrupted_calls import RunInterruptState, current_drain
 
 LONGEST_WAIT = 60.0
 """Maximum wait in seconds before a retry, if the server's response states no wait."""

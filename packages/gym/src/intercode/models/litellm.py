@@ -10,8 +10,8 @@ import os
 from typing import Any
 
 from intercode.models import response_parsing
+from intercode.models.api_keys import check_url, find
 from intercode.models.base import Answer, AttemptError, Request
-from intercode.models.keys import check_url, find
 from intercode.models.openai import decode_chat, encode_chat
 
 

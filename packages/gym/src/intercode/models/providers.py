@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from intercode.errors import UsageError
-from intercode.models.keys import check_url, find, require
+from intercode.models.api_keys import check_url, find, require
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from intercode.errors import ModelAccessError, ModelError, ModelUnavailableError, UsageError
+from intercode.models.api_keys import check_url
 from intercode.models.base import (
     Answer,
     AttemptError,
@@ -33,8 +34,7 @@ from intercode.models.base import (
 )
 from intercode.models.cache import ReplyCache, digest, is_unseeded_sampling
 from intercode.models.custom import is_own, make_client
-from intercode.models.drain import RunInterruptState, current_drain
-from intercode.models.keys import check_url
+from intercode.models.interrupted_calls import RunInterruptState, current_drain
 from intercode.models.limits import Budget, BudgetReservation, RateLimit, Retry
 from intercode.models.prices import ModelPrice, ModelPrices
 from intercode.models.response_parsing import replace_surrogates

@@ -16,8 +16,8 @@ from typing import Any
 
 from intercode.errors import ContextLengthError, ModelAccessError, ModelError, UsageError
 from intercode.json_limits import is_flat
+from intercode.models.api_keys import find
 from intercode.models.base import AttemptError, Finish, Usage
-from intercode.models.keys import find
 from intercode.secrets import FILE, hide, hide_in
 
 CONNECT = 2.5

@@ -1,6 +1,6 @@
 """Exports of runs to formats of other programs: dialogues for training, and tables.
 
-The module `intercode.report.inspect` exports a run as a log of Inspect AI. The package
+The module `intercode.report.inspect_export` exports a run as a log of Inspect AI. The package
 ``intercode-paper`` exports a run in the format of the 2023 release.
 """
 

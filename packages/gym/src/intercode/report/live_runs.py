@@ -26,9 +26,9 @@ from intercode.records import (
     record_line,
 )
 from intercode.redaction import SecretRedactor
-from intercode.report.episodes import EpisodeRow, iterate_texts, make_body, make_row
-from intercode.report.overview import overview
 from intercode.report.runs import RecordedRun, distinguish_runs, make_run
+from intercode.report.viewer_episodes import EpisodeRow, iterate_texts, make_body, make_row
+from intercode.report.viewer_overview import overview
 
 _BATCH = 500
 """The maximum number of episodes that `RunLibrary.refresh` reads before it releases the lock."""

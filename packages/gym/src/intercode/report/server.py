@@ -23,9 +23,9 @@ from urllib.parse import parse_qs
 
 from intercode.connection_admission import ConnectionQueue
 from intercode.errors import RecordError
-from intercode.report.episodes import columns
 from intercode.report.live_runs import ViewerRuns
-from intercode.report.page import page, policy
+from intercode.report.viewer_episodes import columns
+from intercode.report.viewer_page import page, policy
 from intercode.request_guard import RequestGuard
 
 LOOPBACK = "127.0.0.1"

@@ -1,8 +1,8 @@
 """The tables of reports, as plain values.
 
-`intercode.report.text` formats a table as text, and `intercode.report.overview` prepares it for the
-HTML page. The class `ReportTable` comes first in this module, then the tables about one run. The
-tables that compare several runs, side by side and task by task, come last.
+`intercode.report.text` formats a table as text, and `intercode.report.viewer_overview` prepares it
+for the HTML page. The class `ReportTable` comes first in this module, then the tables about one
+run. The tables that compare several runs, side by side and task by task, come last.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from os.path import commonpath
 from pathlib import PurePosixPath
 
-from intercode.rewards.aliases import is_within
+from intercode.rewards.file_links import is_within
 from intercode.rewards.quantities import (
     Quantity,
     QuestionWords,

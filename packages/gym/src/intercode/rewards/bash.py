@@ -33,8 +33,8 @@ from typing import Any
 
 from intercode.episode import Episode, Score
 from intercode.errors import TaskError
-from intercode.rewards.aliases import TEMPORARY_FOLDERS, is_within_any
 from intercode.rewards.answer_types import AnswerType, last_output, normalise, similarity
+from intercode.rewards.file_links import TEMPORARY_FOLDERS, is_within_any
 from intercode.rewards.gold import GoldResult, GoldRunner, archive_digest, differing_paths
 from intercode.rewards.instruction_words import is_named, temporary_names
 from intercode.rewards.judge import Judge

@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection
 from posixpath import basename, dirname, join, normpath
 
-from intercode.rewards.aliases import TEMPORARY_FOLDERS, SymbolicLink, is_within, is_within_any
+from intercode.rewards.file_links import TEMPORARY_FOLDERS, SymbolicLink, is_within, is_within_any
 from intercode.task import Task
 from intercode_sandbox.base import SandboxBackend
 

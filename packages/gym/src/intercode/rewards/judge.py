@@ -144,7 +144,7 @@ class Judge:
         Raises:
             ModelError: The model gave no answer, and the agent's output is not the cause.
         """
-        from intercode.models.transcript import RecordingModel
+        from intercode.models.recording_model import RecordingModel
 
         transcript = RecordingModel(self.model)
         gold_comparisons: list[dict[str, Any]] = []

@@ -41,7 +41,6 @@ from intercode.rewards.sql_compare import (
 )
 from intercode.rewards.sql_explain import find_uses, is_used_by_gold
 from intercode.rewards.sql_mutated_copies import copies, is_guessable
-from intercode.rewards.sql_programs import program_differences
 from intercode.rewards.sql_run import (
     AgentAnswerResult,
     GoldAnswer,
@@ -50,7 +49,8 @@ from intercode.rewards.sql_run import (
     golds,
     last_answer,
 )
-from intercode.rewards.sql_states import compare_states
+from intercode.rewards.sql_state_compare import compare_states
+from intercode.rewards.sql_views_triggers import program_differences
 from intercode.task import Task
 
 MAX_INEXACT_VALUE = 0.99

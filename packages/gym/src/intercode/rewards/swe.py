@@ -41,9 +41,9 @@ from intercode.errors import (
     SandboxTimeoutError,
     TaskError,
 )
-from intercode.rewards.aliases import resolve_links
+from intercode.rewards.agent_leftovers import variables
+from intercode.rewards.file_links import resolve_links
 from intercode.rewards.gold import GoldCache
-from intercode.rewards.leftovers import variables
 from intercode.rewards.mutated_tests import MutatedTests, detect_tampering, find_twins
 from intercode.rewards.swe_names import collect_names, is_cut, resolve_names
 from intercode.rewards.swe_plan import APPLY, SweGradingPlan, make_plan

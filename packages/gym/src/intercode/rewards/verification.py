@@ -45,10 +45,10 @@ from typing import Any
 
 from intercode.episode import Episode, Score, decode
 from intercode.errors import InterCodeError, TaskError
-from intercode.rewards import leftovers
+from intercode.rewards import agent_leftovers
+from intercode.rewards.agent_leftovers import AgentLeftovers
 from intercode.rewards.base import quiesce_sandbox, start_copy
 from intercode.rewards.gold import differing_paths
-from intercode.rewards.leftovers import AgentLeftovers
 from intercode.task import Task
 from intercode_sandbox.base import (
     Change,
@@ -168,8 +168,8 @@ class CommandReward:
             for path in differing_paths(changes, setup_changes)
             if path in changes
         }
-        scratch = leftovers.temporary_paths(task, sandbox, agent_changes)
-        if not leftovers.empty_temporary_folders(sandbox, scratch):
+        scratch = agent_leftovers.temporary_paths(task, sandbox, agent_changes)
+        if not agent_leftovers.empty_temporary_folders(sandbox, scratch):
             return _refusal_score(_TAMPERED_REASON, sorted(scratch))
         if not _has_room(sandbox):
             return _refusal_score(_DISK_FULL_REASON)
@@ -246,7 +246,9 @@ class CommandReward:
         sandbox.write_file(path, _program_archive())
         python_path = ":".join(filter(None, (path, sandbox.env.get("PYTHONPATH"))))
         program = script(task.verification)
-        argv, env = leftovers.sanitise_command(sandbox, program.argv, {"PYTHONPATH": python_path})
+        argv, env = agent_leftovers.sanitise_command(
+            sandbox, program.argv, {"PYTHONPATH": python_path}
+        )
         run = sandbox.exec_private if isinstance(sandbox, SupportsPrivateExec) else sandbox.exec
         seconds = task.verification_timeout or task.timeout
         return run(argv, stdin=program.stdin, env=env, timeout=seconds)
@@ -287,7 +289,7 @@ def _free_space(sandbox: SandboxBackend) -> FreeSpace | None:
     """Return a sandbox's free space; None if neither the sandbox nor its ``stat`` reports it."""
     if isinstance(sandbox, SupportsFreeSpace):
         return sandbox.free_space()
-    env = leftovers.variables(sandbox)
+    env = agent_leftovers.variables(sandbox)
     result = sandbox.exec(["stat", "-f", "-c", "%a %S %c %d", "/"], env=env)
     counts = [int(word) for word in result.stdout.split() if word.isdigit()]
     if not result.ok or len(counts) != 4:

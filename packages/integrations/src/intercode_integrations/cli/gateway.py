@@ -207,7 +207,7 @@ def execute(args: argparse.Namespace) -> int:
     from intercode.models.remote import ModelCallContext
     from intercode.models.upstream import serve_upstream
     from intercode_integrations.gateway import Gateway
-    from intercode_integrations.gateway.record import CallLedger, CallLog
+    from intercode_integrations.gateway.call_log import CallLedger, CallLog
 
     if args.command and which(args.command[0]) is None:
         raise UsageError(f"{args.command[0]} cannot be started: there is no such program")

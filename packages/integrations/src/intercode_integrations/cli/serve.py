@@ -122,8 +122,8 @@ def execute(args: argparse.Namespace) -> int:
         raise UsageError("serving needs the package websockets: pip install 'intercode-gym[serve]'")
     from intercode.request_guard import RequestGuard, is_loopback
     from intercode_integrations.serve.catalog import ServedEnvironment, index_entries
+    from intercode_integrations.serve.server_processes import listen, run
     from intercode_integrations.serve.session import SessionLimits
-    from intercode_integrations.serve.workers import listen, run
 
     token = read_token(args)
     if token is None and not is_loopback(args.host):

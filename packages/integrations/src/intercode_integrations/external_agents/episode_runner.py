@@ -35,7 +35,7 @@ from intercode.errors import (
 from intercode.models.limits import Budget, BudgetReservation
 from intercode.redaction import SecretRedactor
 from intercode_integrations.external_agents.profile import PORT, AgentProfile
-from intercode_integrations.external_agents.turns import rebuild_turns
+from intercode_integrations.external_agents.rebuilt_turns import rebuild_turns
 from intercode_sandbox.base import HeadTailBuffer
 from intercode_sandbox.forwarding import SupportsForwarding
 

@@ -56,7 +56,7 @@ class ExternalAgentProvider(AgentProvider):
         from intercode.models.remote import ModelCallContext
         from intercode.models.upstream import serve_upstream
         from intercode_integrations.external_agents import episode_runner
-        from intercode_integrations.external_agents.layers import find_layer
+        from intercode_integrations.external_agents.agent_layers import find_layer
         from intercode_integrations.gateway import Gateway
 
         agent_spec, agent_name = spec.agent, spec.agent.name

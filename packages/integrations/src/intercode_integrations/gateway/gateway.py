@@ -34,6 +34,13 @@ from intercode.models.protocols import COUNT, MODELS, TABLES, Name, model_entry,
 from intercode.models.remote import BYTES_PER_TOKEN, ModelCallContext
 from intercode.models.upstream import Upstream
 from intercode.request_guard import RequestGuard
+from intercode_integrations.gateway.byte_quota import (
+    FREE_BODY_BYTES,
+    MAX_TOTAL_BYTES,
+    SharedByteQuota,
+    check_embedded_tokens,
+    check_tokens,
+)
 from intercode_integrations.gateway.calls import (
     PAYMENT_REQUIRED_STATUS,
     Call,
@@ -45,13 +52,6 @@ from intercode_integrations.gateway.forwarding import (
     UpstreamBackend,
 )
 from intercode_integrations.gateway.http import ClientConnection, RequestHead
-from intercode_integrations.gateway.intake import (
-    FREE_BODY_BYTES,
-    MAX_TOTAL_BYTES,
-    SharedByteQuota,
-    check_embedded_tokens,
-    check_tokens,
-)
 from intercode_integrations.gateway.policy import (
     GatewayPolicy,
     GatewayRefusal,

@@ -31,7 +31,7 @@ from harbor.verifier.base import BaseVerifier
 from intercode.episode import Score, decode
 from intercode.errors import SandboxError, UsageError
 from intercode_integrations.harbor.commands import run, run_on_thread
-from intercode_integrations.harbor.task_env import SourceTask
+from intercode_integrations.harbor.exported_tasks import SourceTask
 from intercode_integrations.harbor.writer import HARBOR_FOLDERS
 from intercode_sandbox import AsyncSandbox, Limits, SandboxBackend, get_provider
 from intercode_sandbox.network import Network

@@ -28,7 +28,7 @@ from intercode.rewards.python_plan import has_tests, make_plan, stdio_cases
 from intercode.rewards.sql_run import SqlGrader
 from intercode.task import Task
 from intercode_integrations.harbor.checks import query
-from intercode_integrations.harbor.files import FileCheckFactory
+from intercode_integrations.harbor.file_checks import FileCheckFactory
 from intercode_integrations.harbor.writer import (
     ANSWER,
     TaskCheckFiles,

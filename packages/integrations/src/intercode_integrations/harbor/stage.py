@@ -15,7 +15,7 @@ from intercode.envs.stage import SandboxStage
 from intercode.episode import decode
 from intercode.errors import TaskError
 from intercode.task import CANNOT, Task
-from intercode_integrations.harbor.folders import (
+from intercode_integrations.harbor.task_folders import (
     HarborTaskConfig,
     HealthCheck,
     PhaseConfig,
@@ -25,8 +25,8 @@ from intercode_integrations.harbor.folders import (
     resolve_variables,
 )
 from intercode_sandbox import Limits, Provider, SandboxBackend
-from intercode_sandbox.accounts import MAX_TABLE_BYTES, resolve_account
 from intercode_sandbox.base import Completed, SupportsCapabilityCheck
+from intercode_sandbox.image_accounts import MAX_TABLE_BYTES, resolve_account
 from intercode_sandbox.linux_capabilities import CAPABILITIES
 from intercode_sandbox.network import Network, NetworkPolicy
 from intercode_sandbox.script_arguments import script

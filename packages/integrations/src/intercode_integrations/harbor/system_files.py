@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import closing, suppress
 from posixpath import normpath
 
-from intercode.rewards.leftovers import variables
+from intercode.rewards.agent_leftovers import variables
 from intercode.rewards.verification import SYSTEM_PATHS, restore_paths
 from intercode_sandbox.base import Change, SandboxBackend
 

@@ -20,12 +20,12 @@ from typing import Any
 from intercode.episode import Episode, Score, decode
 from intercode.errors import CausedInsideError, InterCodeError, RewardError
 from intercode.json_limits import load_record
+from intercode.rewards.agent_leftovers import variables
 from intercode.rewards.base import quiesce_sandbox, start_copy
-from intercode.rewards.leftovers import variables
 from intercode.task import Task
-from intercode_integrations.harbor.folders import TESTS, files
 from intercode_integrations.harbor.stage import HarborStage, home_variables, run_as_root
 from intercode_integrations.harbor.system_files import TamperedSystemError, restore_system_files
+from intercode_integrations.harbor.task_folders import TESTS, files
 from intercode_sandbox.base import Change, SandboxBackend
 from intercode_sandbox.script_arguments import SHELL, script
 from intercode_sandbox.units import MIB

@@ -43,8 +43,8 @@ from intercode_integrations.ray.worker import (
     WorkerOpenResult,
 )
 from intercode_integrations.serve.client import rebuild_error
+from intercode_sandbox.images.image_export import export_image
 from intercode_sandbox.images.resolve import resolve
-from intercode_sandbox.images.transfer import export_image
 from intercode_sandbox.units import format_count
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from intercode.evaluate.episode_loop import FifoSemaphore
-from intercode.models.drain import RunInterruptState, current_drain
+from intercode.models.interrupted_calls import RunInterruptState, current_drain
 from intercode.models.limits import Budget, BudgetReservation, RateLimit, SpendingAmounts
 
 _MAX_POST_DELAY = 0.05

@@ -26,7 +26,7 @@ from intercode.evaluate.manifest import package_versions
 from intercode.evaluate.progress import Progress
 from intercode.evaluate.run_setup import RunPlan, resolve_setting
 from intercode.evaluate.worker import EpisodeJob, EpisodeWorker, WorkerInstructions
-from intercode.models.drain import run_drain
+from intercode.models.interrupted_calls import run_drain
 from intercode.project import admit, admit_protocol
 from intercode.redaction import SecretRedactor
 from intercode_integrations.ray.shared_limits import (
@@ -37,8 +37,8 @@ from intercode_integrations.ray.shared_limits import (
 )
 from intercode_sandbox.images import hide
 from intercode_sandbox.images.cache import ImageCache
+from intercode_sandbox.images.image_export import import_image
 from intercode_sandbox.images.resolve import register_digest
-from intercode_sandbox.images.transfer import import_image
 
 if TYPE_CHECKING:
     from intercode.evaluate.agent_setup import PreparedAgent

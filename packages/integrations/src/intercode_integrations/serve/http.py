@@ -19,7 +19,7 @@ from websockets.datastructures import Headers
 from websockets.http11 import Response
 
 from intercode.connection_admission import ConnectionQueue
-from intercode_integrations.serve import wire
+from intercode_integrations.serve import messages
 
 MAX_HEAD_BYTES = 32 * 1024
 MAX_BODY_BYTES = 64 * 1024
@@ -127,4 +127,4 @@ def response(status: HTTPStatus, body: bytes, content_type: str = "application/j
 
 def refusal(status: HTTPStatus, reason: str, **facts: str) -> Response:
     """Return a JSON response with the reason of a refusal, and further facts."""
-    return response(status, wire.json({"detail": reason, **facts}))
+    return response(status, messages.json({"detail": reason, **facts}))

@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from intercode_integrations.serve.wire import CODES
+from intercode_integrations.serve.messages import CODES
 
 BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 """Upper bounds, in seconds, of the buckets of the histogram of actions' durations."""

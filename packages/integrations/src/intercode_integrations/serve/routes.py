@@ -16,10 +16,10 @@ from websockets.http11 import Response
 
 from intercode import __version__
 from intercode.errors import InterCodeError
-from intercode_integrations.serve import wire
+from intercode_integrations.serve import messages
 from intercode_integrations.serve.catalog import ServedEnvironment
 from intercode_integrations.serve.http import refusal, response
-from intercode_integrations.serve.wire import TaskListQuery
+from intercode_integrations.serve.messages import TaskListQuery
 
 
 class HttpRoutes:
@@ -61,7 +61,7 @@ class HttpRoutes:
         elif entry is not None and route_name in _POST and len(path_parts) == 2:
             expected_method, handler = (
                 "POST",
-                lambda: _POST[route_name](entry, wire.read(body or b"{}", TaskListQuery)),
+                lambda: _POST[route_name](entry, messages.read(body or b"{}", TaskListQuery)),
             )
         elif path_parts == ["mcp"]:
             expected_method, handler = "POST", lambda: _NO_MCP
@@ -72,9 +72,9 @@ class HttpRoutes:
         if body is None:
             return refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "the body is too long")
         try:  # on a thread, because loading the tasks of a split may block
-            return response(HTTPStatus.OK, wire.json(await asyncio.to_thread(handler)))
-        except (wire.MessageFault, InterCodeError) as fault:
-            error = fault.error if isinstance(fault, wire.MessageFault) else fault
+            return response(HTTPStatus.OK, messages.json(await asyncio.to_thread(handler)))
+        except (messages.MessageFault, InterCodeError) as fault:
+            error = fault.error if isinstance(fault, messages.MessageFault) else fault
             return refusal(HTTPStatus.BAD_REQUEST, str(error), error=type(error).__name__)
 
     def _global_routes(self) -> dict[str, Callable[[], Any]]:

@@ -20,7 +20,7 @@ from websockets.http11 import Request, Response
 from intercode.connection_admission import ConnectionQueue
 from intercode.errors import CapacityError
 from intercode.request_guard import RequestGuard
-from intercode_integrations.serve import wire
+from intercode_integrations.serve import messages
 from intercode_integrations.serve.catalog import ServedEnvironment
 from intercode_integrations.serve.http import RequestConnection, refusal, response
 from intercode_integrations.serve.log import log
@@ -158,8 +158,8 @@ class EnvironmentServer:
 
     def _health(self) -> Response:
         if self._draining:
-            return response(HTTPStatus.SERVICE_UNAVAILABLE, wire.json({"status": "draining"}))
-        return response(HTTPStatus.OK, wire.json({"status": "healthy"}))
+            return response(HTTPStatus.SERVICE_UNAVAILABLE, messages.json({"status": "draining"}))
+        return response(HTTPStatus.OK, messages.json({"status": "healthy"}))
 
     async def _handle(self, connection: ServerConnection) -> None:
         """Serve a session over a new WebSocket, or refuse the client if no session is free."""
@@ -209,7 +209,7 @@ class EnvironmentServer:
             if self._draining
             else f"has all of its {max_sessions} sessions: try again later"
         )
-        message = wire.error("CAPACITY_REACHED", CapacityError(f"the server {reason}"))
+        message = messages.error("CAPACITY_REACHED", CapacityError(f"the server {reason}"))
         self._metrics.add("error CAPACITY_REACHED")
         with suppress(ConnectionClosed):
             await connection.send(message, text=True)

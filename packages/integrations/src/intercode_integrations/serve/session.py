@@ -16,7 +16,7 @@ from websockets.exceptions import ConnectionClosed
 
 from intercode.errors import CapacityError, InterCodeError, LeaseError, UsageError
 from intercode_integrations.async_env import AsyncEnv
-from intercode_integrations.serve import wire
+from intercode_integrations.serve import messages
 from intercode_integrations.serve.catalog import ServedEnvironment
 from intercode_integrations.serve.log import log
 from intercode_integrations.serve.metrics import ServerMetrics
@@ -234,18 +234,18 @@ class ServerSession:
             SessionEnd: The client closes the session, or the server has failed or is shutting down.
         """
         try:
-            message = wire.read(message_text, wire.ClientMessage)
+            message = messages.read(message_text, messages.ClientMessage)
             if message.type == "reset":
-                return await self._reset(wire.read(message.data, wire.ResetMessage))
+                return await self._reset(messages.read(message.data, messages.ResetMessage))
             if message.type == "step":
-                return await self._step(wire.read(message.data, wire.StepMessage).action)
+                return await self._step(messages.read(message.data, messages.StepMessage).action)
             if message.type == "state":
-                return wire.encode_message("state", self._state())
+                return messages.encode_message("state", self._state())
             if message.type == "close":
                 raise SessionEnd("closed", 1000)
             error_text = f"there is no message {message.type!r}: reset, step, state and close"
-            raise wire.MessageFault("UNKNOWN_TYPE", UsageError(error_text))
-        except wire.MessageFault as fault:
+            raise messages.MessageFault("UNKNOWN_TYPE", UsageError(error_text))
+        except messages.MessageFault as fault:
             return self._error_reply(fault.code, fault.error)
         except InterCodeError as error:
             return self._error_reply("EXECUTION_ERROR", error)
@@ -258,9 +258,9 @@ class ServerSession:
 
     def _error_reply(self, error_code: str, error: InterCodeError) -> bytes:
         self._metrics.add(f"error {error_code}")
-        return wire.error(error_code, error)
+        return messages.error(error_code, error)
 
-    async def _reset(self, request: wire.ResetMessage) -> bytes:
+    async def _reset(self, request: messages.ResetMessage) -> bytes:
         if self._draining:
             raise _draining_end()
         self._busy = True
@@ -312,7 +312,7 @@ class ServerSession:
         if is_done:
             self._note(failed)
         reported_reward = reward if "parts" in info else None  # only a scored turn has a reward
-        return wire.observation(text, reported_reward, truncated or failed, is_done, info)
+        return messages.observation(text, reported_reward, truncated or failed, is_done, info)
 
     def _note(self, failed: bool) -> None:
         """Add a finished episode to the metrics and to the log."""

@@ -32,7 +32,8 @@ from urllib.parse import unquote, urlsplit
 from intercode.models.base import Answer, Usage
 from intercode.models.protocols import model_entry, model_page
 from intercode.models.scripted import Line, Script, answer, count
-from intercode_integrations.testing.dialects import (
+from intercode_integrations.testing.request_conversion import fit_script, request, turn
+from intercode_integrations.testing.server_dialects import (
     DIALECTS,
     TOO_LONG,
     add_token_data,
@@ -43,7 +44,6 @@ from intercode_integrations.testing.dialects import (
     no_json,
     responses,
 )
-from intercode_integrations.testing.requests import fit_script, request, turn
 from intercode_integrations.testing.streams import STREAMS, failure, frame
 
 FORMS: dict[str, Callable[[Answer, int], dict[str, Any]]] = {

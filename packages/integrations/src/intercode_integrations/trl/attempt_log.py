@@ -13,7 +13,7 @@ from intercode.envs.vector import ThreadVectorEnv
 from intercode.errors import UsageError
 from intercode.evaluate.manifest import dataset_facts, describe
 from intercode.records import MANIFEST, RunRecordWriter
-from intercode_integrations.trl.batch import Rollout
+from intercode_integrations.trl.rollout_batch import Rollout
 
 _AGENT = "trl"
 

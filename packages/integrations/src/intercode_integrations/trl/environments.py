@@ -21,8 +21,8 @@ from intercode.envs.tools import EnvTools, Function
 from intercode.episode import Episode
 from intercode.errors import UsageError
 from intercode.project import create, share_gold
-from intercode_integrations.trl.rows import as_dataset, dialogues
-from intercode_integrations.trl.tokens import break_tokens
+from intercode_integrations.trl.control_tokens import break_tokens
+from intercode_integrations.trl.dataset_rows import as_dataset, dialogues
 
 if TYPE_CHECKING:
     import datasets

@@ -22,9 +22,9 @@ from intercode.envs.vector import ThreadVectorEnv
 from intercode.errors import UsageError
 from intercode.project import create, create_vec
 from intercode_integrations.trl.attempt_log import AttemptLog
-from intercode_integrations.trl.batch import Rollout, RolloutBatch
+from intercode_integrations.trl.dataset_rows import as_dataset, dialogues
 from intercode_integrations.trl.environments import warn_of_loss
-from intercode_integrations.trl.rows import as_dataset, dialogues
+from intercode_integrations.trl.rollout_batch import Rollout, RolloutBatch
 
 if TYPE_CHECKING:
     import datasets

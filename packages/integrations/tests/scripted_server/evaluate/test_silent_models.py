@@ -15,7 +15,7 @@ from intercode.cli.run_output import ProgressPrinter
 from intercode.errors import ModelUnavailableError
 from intercode.evaluate import worker
 from intercode.models.base import Answer, AttemptError
-from intercode.models.drain import run_drain
+from intercode.models.interrupted_calls import run_drain
 from intercode.models.limits import RateLimit, Retry
 from intercode.models.remote import ModelCallContext, ModelCallLimiter
 from intercode.records import read_manifest

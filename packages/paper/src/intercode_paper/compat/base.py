@@ -17,7 +17,7 @@ from rich.logging import RichHandler
 
 from intercode.errors import CausedInsideError, EnvironmentStateError, UsageError
 from intercode.task import Task
-from intercode_paper.bash import LIMITS, MALFORMED
+from intercode_paper.bash_interpreter import LIMITS, MALFORMED
 from intercode_paper.compat.utils import (
     Container,
     DataRow,

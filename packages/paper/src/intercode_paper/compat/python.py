@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from intercode.envs.traits import PYTHON
 from intercode_paper.compat.base import ACTION_EXEC, REWARD, IntercodeEnv
 from intercode_paper.compat.utils import Container
-from intercode_paper.python import LIMITS, PaperPythonWorkspace, is_error, score, submitted_name
+from intercode_paper.python_env import LIMITS, PaperPythonWorkspace, is_error, score, submitted_name
 
 
 class PythonEnv(IntercodeEnv):

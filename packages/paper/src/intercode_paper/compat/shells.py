@@ -13,7 +13,8 @@ from intercode.episode import Episode
 from intercode.rewards.swe import SweReward
 from intercode.task import Task
 from intercode_paper import bash_reward
-from intercode_paper.bash import (
+from intercode_paper.bash_env import gold_runs
+from intercode_paper.bash_interpreter import (
     GOLD_HOST,
     LIMITS,
     MALFORMED,
@@ -22,14 +23,13 @@ from intercode_paper.bash import (
     run,
     split_words,
 )
-from intercode_paper.bash_env import gold_runs
 from intercode_paper.compat.base import ACTION_EXEC, AGENT_OBS, REWARD, IntercodeEnv
 from intercode_paper.compat.utils import Container
-from intercode_paper.container import md5sum, parse_pairs
-from intercode_paper.python import submitted_name
+from intercode_paper.container_images import md5sum, parse_pairs
+from intercode_paper.python_env import submitted_name
 from intercode_sandbox import SandboxBackend, get_provider
 from intercode_sandbox.images import hide
-from intercode_sandbox.images.repository import FULL_HISTORY
+from intercode_sandbox.images.git_repository import FULL_HISTORY
 
 GIT_RESET_SCRIPT = "git reset --hard; git clean -fd;"
 GIT_STATUS_SCRIPT = "git status --short;"

@@ -14,7 +14,14 @@ import numpy
 
 from intercode.datasets.files import read_rows
 from intercode.errors import EnvironmentStateError, UsageError
-from intercode_paper.bash import AGENT_HOST, LIMITS, ActionOutput, run, split_words, variables
+from intercode_paper.bash_interpreter import (
+    AGENT_HOST,
+    LIMITS,
+    ActionOutput,
+    run,
+    split_words,
+    variables,
+)
 from intercode_paper.compat.images import image_for
 from intercode_sandbox import SandboxBackend, get_provider
 from intercode_sandbox.images.resolve import check

@@ -23,7 +23,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from intercode_sandbox.accounts import MAX_TABLE_BYTES, ImageAccount, resolve_account
 from intercode_sandbox.base import FailureEvidence, Limits
 from intercode_sandbox.docker.engine import (
     DOCKER_HOST_COMMAND,
@@ -36,12 +35,13 @@ from intercode_sandbox.docker.images import DockerEngineImage
 from intercode_sandbox.docker.runtime_mounts import CONTAINER_FOLDER, ContainerRuntimeFolder
 from intercode_sandbox.errors import SandboxError, SandboxUnavailableError
 from intercode_sandbox.host_files import FileDescriptor
+from intercode_sandbox.image_accounts import MAX_TABLE_BYTES, ImageAccount, resolve_account
 from intercode_sandbox.images.base import HOSTNAME
 from intercode_sandbox.linux_capabilities import mask
 from intercode_sandbox.native import seccomp, wire
-from intercode_sandbox.native.identity import OWN_THREADS
 from intercode_sandbox.native.preflight import load_error
 from intercode_sandbox.native.process import END_SECONDS, InitProcess
+from intercode_sandbox.native.user_ids import OWN_THREADS
 from intercode_sandbox.native.zygote import MASKED_FILES, describe_failure
 from intercode_sandbox.ownership import disown_in_forks
 from intercode_sandbox.units import MIB

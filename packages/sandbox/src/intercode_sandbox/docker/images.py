@@ -27,9 +27,9 @@ from intercode_sandbox.images import (
     resolve,
     resolve_hidden_paths,
 )
-from intercode_sandbox.images.archive import opaque_folders
 from intercode_sandbox.images.base import ImageAddition, ParsedImageName, clean_environment, parse
-from intercode_sandbox.images.transfer import write_tree
+from intercode_sandbox.images.image_export import write_tree
+from intercode_sandbox.images.tarballs import opaque_folders
 from intercode_sandbox.images.tree import find_entry
 from intercode_sandbox.ownership import new_lease
 

@@ -119,7 +119,7 @@ class DockerSandbox(NativeSandbox):
     def archive(self, descriptor: int) -> None:
         """Write a stream of all differences from the image to a descriptor.
 
-        The module `intercode_sandbox.native.archive` describes the format.
+        The module `intercode_sandbox.native.change_stream` describes the format.
         """
         self._request_comparison({"op": "archive", "timeout": _FILES_SECONDS}, None, descriptor)
 

@@ -29,8 +29,8 @@ from typing import IO, Any, Protocol, cast
 
 from intercode_sandbox.errors import ImageError
 from intercode_sandbox.host_files import joint_digest, remove_tree, sha256
-from intercode_sandbox.images.archive import DAMAGE, LayerUnpacker, MemberSource, split_name
 from intercode_sandbox.images.base import Context, Image, clean_environment
+from intercode_sandbox.images.tarballs import DAMAGE, LayerUnpacker, MemberSource, split_name
 from intercode_sandbox.images.tree import Parts, resolve_image_account
 from intercode_sandbox.privileges import has_single_user
 

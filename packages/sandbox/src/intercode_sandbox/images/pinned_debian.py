@@ -21,9 +21,9 @@ from pathlib import Path
 
 from intercode_sandbox.errors import ImageError
 from intercode_sandbox.host_files import joint_digest, remove_tree
-from intercode_sandbox.images.archive import DAMAGE, LayerUnpacker
 from intercode_sandbox.images.base import HOSTNAME, Context, Image, Progress
-from intercode_sandbox.images.packages import DebianPackage, fetch, open_package
+from intercode_sandbox.images.debian_packages import DebianPackage, fetch, open_package
+from intercode_sandbox.images.tarballs import DAMAGE, LayerUnpacker
 from intercode_sandbox.images.tree import content_digest, set_times
 
 VERSION = "1"

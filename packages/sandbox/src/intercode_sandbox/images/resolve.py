@@ -18,7 +18,6 @@ from typing import NoReturn, cast
 
 from intercode_sandbox.errors import ImageError
 from intercode_sandbox.host_files import joint_digest, open_regular
-from intercode_sandbox.images.archive import add_archive
 from intercode_sandbox.images.base import (
     GRAMMAR,
     BuildScript,
@@ -31,6 +30,7 @@ from intercode_sandbox.images.base import (
 )
 from intercode_sandbox.images.cache import ImageCache, sweep
 from intercode_sandbox.images.debian import RECIPES, make_system
+from intercode_sandbox.images.tarballs import add_archive
 from intercode_sandbox.images.tree import set_times
 from intercode_sandbox.lazy_imports import LazyRegistry
 from intercode_sandbox.privileges import sandboxes_user

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from intercode_sandbox.accounts import MAX_TABLE_BYTES, ImageAccount, resolve_account
 from intercode_sandbox.errors import ImageError
 from intercode_sandbox.host_files import file_digest, joint_digest
+from intercode_sandbox.image_accounts import MAX_TABLE_BYTES, ImageAccount, resolve_account
 
 Parts = tuple[str, ...]
 """A path in a tree, as the names from the root."""

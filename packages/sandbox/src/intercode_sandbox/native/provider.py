@@ -31,7 +31,6 @@ from intercode_sandbox.linux_capabilities import MULTI_USER_CAPABILITIES
 from intercode_sandbox.native import cgroup, frozen_layers, wire
 from intercode_sandbox.native.exit_ledger import LEDGERS, open_ledger
 from intercode_sandbox.native.frozen_layers import FrozenLayer
-from intercode_sandbox.native.identity import ID_COUNT
 from intercode_sandbox.native.pipes import close_all
 from intercode_sandbox.native.preflight import (
     active_rules_text,
@@ -46,6 +45,7 @@ from intercode_sandbox.native.process import END_SECONDS, InitProcess, PreparedP
 from intercode_sandbox.native.process_start import PROGRAM, WorkerModules, command
 from intercode_sandbox.native.sandbox import NativeSandbox
 from intercode_sandbox.native.snapshot import NativeSnapshot, SandboxStartFiles, build_script, sweep
+from intercode_sandbox.native.user_ids import ID_COUNT
 from intercode_sandbox.native.zygote import describe_failure
 from intercode_sandbox.network import Network, NetworkPolicy
 from intercode_sandbox.ownership import (

@@ -17,7 +17,6 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from intercode_sandbox import proxy
-from intercode_sandbox.accounts import look_up_user
 from intercode_sandbox.base import (
     Change,
     Completed,
@@ -49,6 +48,7 @@ from intercode_sandbox.forwarding import (
     checked_port,
     handler,
 )
+from intercode_sandbox.image_accounts import look_up_user
 from intercode_sandbox.images import Image
 from intercode_sandbox.interruption import is_callers
 from intercode_sandbox.native import wire
@@ -617,7 +617,7 @@ class NativeSandbox:
     def archive(self, descriptor: int) -> None:
         """Stream all differences from the image into a descriptor.
 
-        The module `intercode_sandbox.native.archive` describes the format.
+        The module `intercode_sandbox.native.change_stream` describes the format.
         """
         request = {"op": "archive", "timeout": _FILES_SECONDS}
         self._request(request, [descriptor], seconds=2 * _FILES_SECONDS)

@@ -21,9 +21,9 @@ from intercode_sandbox.host_files import cache_root, joint_digest, remove_tree
 from intercode_sandbox.images import Command, Image
 from intercode_sandbox.images.base import SCRIPT
 from intercode_sandbox.linux_capabilities import CAPABILITIES
-from intercode_sandbox.native import archive
-from intercode_sandbox.native.archive import SHARED_MEMORY
+from intercode_sandbox.native import change_stream
 from intercode_sandbox.native.cgroup import PREFIX, parents, remove_all
+from intercode_sandbox.native.change_stream import SHARED_MEMORY
 from intercode_sandbox.native.exit_ledger import LEDGERS, EndingSandbox, read_ledgers
 from intercode_sandbox.native.frozen_layers import FrozenLayer
 from intercode_sandbox.ownership import is_gone, new_lease, register_finalizer
@@ -57,7 +57,7 @@ class SnapshotLayer:
     def __init__(self, forget: Callable[[Path], None]) -> None:
         folder = cache_root() / "snapshots" / new_lease()
         self.path = folder / "layer"
-        self.special: Sequence[archive.Special] = ()
+        self.special: Sequence[change_stream.Special] = ()
         self._discard = register_finalizer(self, _discard, folder, self.path, forget)
         try:
             make_private(folder.parent)
@@ -150,7 +150,7 @@ class SandboxStartFiles:
         return [str(path) for path in (*self.image.layers, *copy_paths)]
 
     @property
-    def special(self) -> list[tuple[str, Sequence[archive.Special]]]:
+    def special(self) -> list[tuple[str, Sequence[change_stream.Special]]]:
         """The folder of a layer, and its files with setuid or setgid bits, for each such layer."""
         layers = [*self.saved_layers, self.copy]
         return [(str(layer.path), layer.special) for layer in layers if layer and layer.special]
@@ -221,7 +221,7 @@ class NativeSnapshot:
 
 def unpack_stream(
     layer: Path, write_stream: Callable[[int], None], on_failure: Callable[[], None] = lambda: None
-) -> list[archive.Special]:
+) -> list[change_stream.Special]:
     """Unpack a stream of a sandbox's files into an empty folder, on a separate thread.
 
     Args:
@@ -246,13 +246,15 @@ def unpack_stream(
         open(pipe_fds[1], "wb"),
     )
     failures: list[BaseException] = []
-    special_files: list[archive.Special] = []
+    special_files: list[change_stream.Special] = []
 
     def unpack() -> None:
         opaque_attribute = "trusted.overlay.opaque" if is_root() else "user.overlay.opaque"
         try:
             with reader:  # after a failure the closed pipe ends `write`, by EPIPE
-                special_files.extend(archive.extract(reader.fileno(), layer, opaque_attribute))
+                special_files.extend(
+                    change_stream.extract(reader.fileno(), layer, opaque_attribute)
+                )
             transfer_ownership(layer)
         except Exception as error:  # noqa: BLE001 - any error leaves the snapshot incomplete
             failures.append(error)

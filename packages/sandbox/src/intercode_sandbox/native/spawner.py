@@ -23,12 +23,12 @@ from functools import partial
 from typing import Any
 
 from intercode_sandbox.native import cgroup, syscalls as sc, wire
-from intercode_sandbox.native.child import SandboxInitChild
 from intercode_sandbox.native.exit_ledger import write_ledger
 from intercode_sandbox.native.frozen_mounts import FrozenMounts
-from intercode_sandbox.native.identity import OWN_THREADS, SandboxUserIdPool, write_maps
+from intercode_sandbox.native.init_child import SandboxInitChild
 from intercode_sandbox.native.process_start import WorkerModules
 from intercode_sandbox.native.syscalls import hide_arguments
+from intercode_sandbox.native.user_ids import OWN_THREADS, SandboxUserIdPool, write_maps
 from intercode_sandbox.native.zygote import WorkerModuleImportError, Zygote, plan, probe_machine
 from intercode_sandbox.privileges import STAND_IN_ID, has_machines_id, missing_capabilities
 

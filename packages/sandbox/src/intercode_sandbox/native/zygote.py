@@ -20,8 +20,8 @@ from typing import Any
 
 from intercode_sandbox.linux_capabilities import mask
 from intercode_sandbox.native import seccomp, wire
-from intercode_sandbox.native.identity import SandboxUserIds
 from intercode_sandbox.native.process_start import PROGRAM, SOCKET, WorkerModules, command
+from intercode_sandbox.native.user_ids import SandboxUserIds
 from intercode_sandbox.privileges import read_permitted_capabilities
 
 MASKED_FILES = (

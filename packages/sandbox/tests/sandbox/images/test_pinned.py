@@ -18,7 +18,7 @@ from intercode_sandbox.errors import ImageError
 from intercode_sandbox.images import Image, pinned_debian, resolve
 from intercode_sandbox.images.base import Command, Context
 from intercode_sandbox.images.cache import ImageCache
-from intercode_sandbox.images.packages import DebianPackage, fetch
+from intercode_sandbox.images.debian_packages import DebianPackage, fetch
 from intercode_sandbox.images.pinned_debian import PackageLockFile, make_locked, parse_lock
 from intercode_sandbox.images.tree import content_digest
 from sources import ROOT as REPOSITORY

@@ -18,9 +18,9 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 from intercode.databases.base import EngineOptions, Role, Row
 from intercode.databases.convert import build, schema, schema_ddl
 from intercode.databases.convert.schema import TableSchema
-from intercode.databases.pool import ResourcePool
-from intercode.databases.servers.names import is_leftover
-from intercode.databases.servers.private import PrivateDatabaseServer
+from intercode.databases.resource_pool import ResourcePool
+from intercode.databases.servers.database_names import is_leftover
+from intercode.databases.servers.private_server import PrivateDatabaseServer
 from intercode.databases.servers.session import (
     AnySession,
     ConnectionT,

@@ -18,11 +18,11 @@ from typing import Any
 from intercode.databases.base import EngineOptions, Row, SqlActionOutcome, StatementFailure
 from intercode.databases.convert import dump
 from intercode.databases.convert.schema import TableSchema
+from intercode.databases.servers.database_names import new_name
 from intercode.databases.servers.engine import DatabaseServerEngine, parse_url
 from intercode.databases.servers.introspection import RelationSchema, mysql_schema, without_definer
 from intercode.databases.servers.mysql_client import READ_ONLY, MySQLConnection
-from intercode.databases.servers.names import new_name
-from intercode.databases.servers.private import start_mariadb
+from intercode.databases.servers.private_server import start_mariadb
 from intercode.databases.servers.session import (
     DatabaseClone,
     DatabaseRelation,

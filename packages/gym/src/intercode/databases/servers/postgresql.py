@@ -20,11 +20,11 @@ from urllib.parse import unquote
 from intercode.databases.base import EngineOptions, Row, SqlActionOutcome, StatementFailure
 from intercode.databases.convert import schema_ddl
 from intercode.databases.convert.schema import TableSchema
+from intercode.databases.servers.database_names import new_name
 from intercode.databases.servers.engine import DatabaseServerEngine, parse_url
 from intercode.databases.servers.introspection import RelationSchema, postgresql_schema
-from intercode.databases.servers.names import new_name
 from intercode.databases.servers.postgresql_client import READ_ONLY, PostgreSQLConnection
-from intercode.databases.servers.private import start_postgresql
+from intercode.databases.servers.private_server import start_postgresql
 from intercode.databases.servers.session import (
     DatabaseClone,
     DatabaseConnectionLoss,

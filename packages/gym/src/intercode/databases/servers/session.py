@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 from intercode.databases.base import Role, Row, SqlActionOutcome, StatementFailure, TableState
+from intercode.databases.servers.database_names import DatabaseNameMapping, Edit, rewrite
 from intercode.databases.servers.introspection import RelationSchema
-from intercode.databases.servers.names import DatabaseNameMapping, Edit, rewrite
 from intercode.databases.servers.statement_timeouts import StatementWatchdog
 from intercode.databases.source import DatabaseSource
 from intercode.errors import ActionError, DatabaseError, OutputLimitError, SandboxClosedError

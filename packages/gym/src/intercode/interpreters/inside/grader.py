@@ -152,7 +152,7 @@ class GraderEndpoint(ProxyEndpoint):
         return value
 
     def stand_in(self, number: int, kind: str, name: str, data: Any) -> Any:
-        """Return a proxy of a subject's object: a `SubmissionObjectProxy`, or an exception class."""
+        """Return a `SubmissionObjectProxy` of a subject's object, or an exception class."""
         if kind == "exception":
             return self._exception_class(name, *data)
         is_known = (

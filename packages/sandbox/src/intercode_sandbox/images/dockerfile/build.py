@@ -12,7 +12,6 @@ from pathlib import Path
 from intercode_sandbox.errors import DockerfileError, ImageError
 from intercode_sandbox.extensions import is_packaged
 from intercode_sandbox.host_files import joint_digest
-from intercode_sandbox.images.archive import DAMAGE
 from intercode_sandbox.images.base import (
     ARCHIVES,
     Context,
@@ -40,6 +39,7 @@ from intercode_sandbox.images.dockerfile.parse import (
 )
 from intercode_sandbox.images.oci import is_layout
 from intercode_sandbox.images.resolve import SCHEMES, build
+from intercode_sandbox.images.tarballs import DAMAGE
 from intercode_sandbox.images.tree import MergedTree, resolve_image_account
 from intercode_sandbox.path_containment import resolve_data_path
 

@@ -19,10 +19,10 @@ from typing import IO
 
 from intercode_sandbox.errors import ImageError
 from intercode_sandbox.host_files import file_digest, joint_digest
-from intercode_sandbox.images.archive import LayerUnpacker, split_name
 from intercode_sandbox.images.base import Image
 from intercode_sandbox.images.dockerfile.instructions import DockerfileInstruction
 from intercode_sandbox.images.host import host_mounts
+from intercode_sandbox.images.tarballs import LayerUnpacker, split_name
 from intercode_sandbox.images.tree import MergedTree, MergedTreeEntry
 
 _MAX_DOUBLE_STARS = 8

@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from intercode_sandbox.native.identity import ID_COUNT
+from intercode_sandbox.native.user_ids import ID_COUNT
 
 BLOCK = 1 << 16
 """Maximum of bytes in a piece, and of bytes read at once."""

@@ -28,8 +28,8 @@ from intercode.errors import RewardError, TaskError
 from intercode.interpreters.python import PythonInterpreter
 from intercode.task import Dataset, Task
 from intercode_paper.python_server import FAILED
-from intercode_paper.report import Progress, RegradedReplayReport, ReplayedTurn, run_jobs
-from intercode_paper.results import RecordedEpisode, RecordedRun, find_task
+from intercode_paper.replay_report import Progress, RegradedReplayReport, ReplayedTurn, run_jobs
+from intercode_paper.results_files import RecordedEpisode, RecordedRun, find_task
 from intercode_paper.session import PaperOptions, PaperStage, TextInterpreter, ending, refuse_limits
 from intercode_sandbox.base import Limits, Provider, SandboxBackend
 

@@ -26,11 +26,11 @@ from intercode import __version__
 from intercode.episode import Episode
 from intercode.errors import RecordWriteError
 from intercode.records import Key, Outcome, episode_key
-from intercode.report.episodes import EpisodeRow, columns, make_body, make_row
-from intercode.report.overview import overview
 from intercode.report.runs import RecordedRun
 from intercode.report.text import escape_unprintable
 from intercode.report.verdict import BaselineComparison
+from intercode.report.viewer_episodes import EpisodeRow, columns, make_body, make_row
+from intercode.report.viewer_overview import overview
 from intercode_sandbox.host_files import write_atomically
 
 CHUNK = 100

@@ -13,7 +13,7 @@ from typing import Any
 from intercode.errors import UsageError
 from intercode.models.base import Message, Usage
 from intercode.models.limits import Budget
-from intercode.models.transcript import compact_message
+from intercode.models.recording_model import compact_message
 from intercode.redaction import SecretRedactor
 from intercode_integrations.gateway.calls import Call
 

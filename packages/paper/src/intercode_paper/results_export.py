@@ -1,9 +1,9 @@
 """The export of InterCode's runs as results files of 2023.
 
-The release's notebooks and `intercode_paper.results` read these files. The form of a file depends
-on the strategy. ReAct's episodes have ``thoughts``, and ``execute[…]`` around commands. They always
-end with an action that has the episode's reward. Episodes of Plan & Solve have ``steps``, in a file
-with metadata.
+The release's notebooks and `intercode_paper.results_files` read these files. The form of a file
+depends on the strategy. ReAct's episodes have ``thoughts``, and ``execute[…]`` around commands.
+They always end with an action that has the episode's reward. Episodes of Plan & Solve have
+``steps``, in a file with metadata.
 """
 
 from __future__ import annotations

@@ -30,9 +30,15 @@ from intercode.errors import TaskError
 from intercode.interpreters.base import Execution, Interpreter
 from intercode.rewards.flag import SUBMITTED_KEY, submissions
 from intercode.task import Dataset, Task
-from intercode_paper.bash import AGENT_HOST, LIMITS, PaperBashInterpreter, split_words, variables
-from intercode_paper.report import Progress, RegradedReplayReport, ReplayedTurn, run_jobs
-from intercode_paper.results import RecordedEpisode, RecordedRun, find_task
+from intercode_paper.bash_interpreter import (
+    AGENT_HOST,
+    LIMITS,
+    PaperBashInterpreter,
+    split_words,
+    variables,
+)
+from intercode_paper.replay_report import Progress, RegradedReplayReport, ReplayedTurn, run_jobs
+from intercode_paper.results_files import RecordedEpisode, RecordedRun, find_task
 from intercode_paper.session import PaperCtfOptions, ending, refuse_limits
 from intercode_sandbox.base import Provider, SandboxBackend
 

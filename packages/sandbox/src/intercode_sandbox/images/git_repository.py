@@ -23,9 +23,9 @@ from typing import IO
 
 from intercode_sandbox.errors import ImageError
 from intercode_sandbox.host_files import cache_root, file_digest, file_lock
-from intercode_sandbox.images.archive import pack, unpack, write_tarball
 from intercode_sandbox.images.base import ARCHIVES, Image
 from intercode_sandbox.images.cache import keep_tarball, take_tarball
+from intercode_sandbox.images.tarballs import pack, unpack, write_tarball
 
 log = logging.getLogger(__name__)
 

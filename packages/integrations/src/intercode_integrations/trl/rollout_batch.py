@@ -18,7 +18,7 @@ from intercode.dialogues import RecordedModelCall
 from intercode.envs.traits import resolve_traits
 from intercode.envs.vector import ThreadVectorEnv
 from intercode.errors import ForkError, SandboxError
-from intercode_integrations.trl.tokens import added_tokens, encode, encode_data, split_text
+from intercode_integrations.trl.control_tokens import added_tokens, encode, encode_data, split_text
 
 _REPLY = "\N{SYMBOL FOR UNIT SEPARATOR}"
 """Placeholder for a reply, by which the text that a chat template puts after a reply is found."""

@@ -27,7 +27,7 @@ from intercode.rewards.sql_conditions import QueryConditions, collect_conditions
 from intercode.rewards.sql_gold import DIALECTS, parse_statements
 from intercode.rewards.sql_mutated_copies import COPIES, TRIES, mutated_copy
 from intercode.rewards.sql_run import SqlGrader
-from intercode.rewards.sql_states import State, compare_states, family, normalise_sql
+from intercode.rewards.sql_state_compare import State, compare_states, family, normalise_sql
 from intercode.sql_identifiers import quote_identifier
 from intercode.task import Task
 

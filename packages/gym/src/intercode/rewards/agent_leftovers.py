@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from posixpath import basename
 
 from intercode.rewards import instruction_words
-from intercode.rewards.aliases import (
+from intercode.rewards.file_links import (
     PATHS_PROLOGUE,
     TEMPORARY_FOLDERS,
     SymbolicLink,

@@ -12,7 +12,7 @@ the pristine state or a later one. The formula is Dice's coefficient of gold's c
 agent's. Doing nothing is therefore worth 0. Items that neither gold nor the agent changed have no
 influence.
 
-`intercode.rewards.sql_programs` compares the effects of views, triggers and checks.
+`intercode.rewards.sql_views_triggers` compares the effects of views, triggers and checks.
 """
 
 from __future__ import annotations

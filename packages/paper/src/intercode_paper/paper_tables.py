@@ -19,7 +19,7 @@ from intercode.errors import RecordError
 from intercode.evaluate.statistics import rate
 from intercode.records import open_record
 from intercode.report.tables import ReportTable
-from intercode_paper.results import RecordedEpisode, RecordedRun, load_results
+from intercode_paper.results_files import RecordedEpisode, RecordedRun, load_results
 from intercode_sandbox.units import format_count
 
 _NAME = re.compile(

@@ -13,8 +13,8 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from intercode_sandbox.native import wire
-from intercode_sandbox.native.identity import SandboxUserIds
 from intercode_sandbox.native.pipes import close_all, exit_pipe, open_channels
+from intercode_sandbox.native.user_ids import SandboxUserIds
 
 
 class SandboxInitChild:

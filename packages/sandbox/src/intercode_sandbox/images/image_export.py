@@ -22,9 +22,9 @@ import msgspec
 
 from intercode_sandbox.errors import ImageError
 from intercode_sandbox.host_files import atomic_file
-from intercode_sandbox.images.archive import DAMAGE, unpack
 from intercode_sandbox.images.base import ARCHIVES, Image, Progress
 from intercode_sandbox.images.cache import ImageCache
+from intercode_sandbox.images.tarballs import DAMAGE, unpack
 from intercode_sandbox.images.tree import MergedTree, MergedTreeEntry, content_digest
 from intercode_sandbox.privileges import has_single_user
 

@@ -7,7 +7,7 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
-from intercode_paper.results import RecordedEpisode, RecordedTurn
+from intercode_paper.results_files import RecordedEpisode, RecordedTurn
 
 Progress = Callable[[int, int], None]
 """Type of a function that receives the number of finished episodes, and the number of all."""

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from intercode.errors import ImageError
-from intercode_paper.bash import LIMITS, MALFORMED, OUTPUT_LIMIT, run, variables
+from intercode_paper.bash_interpreter import LIMITS, MALFORMED, OUTPUT_LIMIT, run, variables
 from intercode_sandbox.base import Change, Completed, FileType, Provider, SandboxBackend, Snapshot
 
 RECORDING_TIME = datetime(2023, 6, 1, tzinfo=UTC).timestamp()

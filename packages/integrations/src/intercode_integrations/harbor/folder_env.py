@@ -18,8 +18,8 @@ from intercode.interpreters.base import Interpreter
 from intercode.interpreters.bash import BashInterpreter
 from intercode.rewards.custom import choose_reward
 from intercode.task import Dataset
-from intercode_integrations.harbor.folders import load
 from intercode_integrations.harbor.stage import HarborStage, home_variables
+from intercode_integrations.harbor.task_folders import load
 from intercode_integrations.harbor.verifier import HarborReward
 from intercode_sandbox import SandboxBackend
 

@@ -18,7 +18,7 @@ from intercode.agents.parser import find_code
 from intercode.episode import Turn
 from intercode.errors import ModelError
 from intercode.models.base import Finish, Message, Reply, Settings, TokenTrace, Tool
-from intercode.models.transcript import RecordingModel
+from intercode.models.recording_model import RecordingModel
 from intercode.tool_calls import ToolCall
 from intercode_integrations.external_agents.profile import MEMBER, TurnExtractionRules
 
