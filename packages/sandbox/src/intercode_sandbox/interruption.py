@@ -16,8 +16,8 @@ from typing import Any
 def is_callers(error: BaseException) -> bool:
     """Return whether an exception is the caller's, rather than an error of a call in InterCode.
 
-    The caller's exceptions are of two kinds. The first are exceptions that are no `Exception`, such
-    as Ctrl-C and `SystemExit`. The second are all that a signal handler raises: their traceback
+    The caller's exceptions are of two kinds. The first are exceptions outside `Exception`, such as
+    Ctrl-C and `SystemExit`. The second are all that a signal handler raises: their traceback
     contains the handler's frame, below the interrupted line.
 
     Args:

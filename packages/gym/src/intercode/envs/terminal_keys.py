@@ -55,7 +55,7 @@ def encode_keys(keys: str) -> bytes:
 
     Args:
         keys: Texts in quotes and names of keys, as for ``tmux send-keys``. Unlike tmux, the
-            function refuses an unquoted word that is no key.
+            function refuses an unquoted word that is not the name of a key.
 
     Raises:
         ActionError: The syntax is invalid, a key is unknown, or the bytes are too many.

@@ -17,8 +17,8 @@ read (`answer_parsing`). The whole output counts: a right answer among wrong one
 ==========  ======================================================================================
 
 Paths, lines and rows may have any order, with the same multiplicities, unless the task declares
-otherwise. A message of a tool is no part of an answer (`error_messages`), unless gold prints it,
-too. All functions are pure.
+otherwise. A message of a tool is not a part of an answer (`error_messages`), unless gold prints
+it, too. All functions are pure.
 """
 
 from __future__ import annotations

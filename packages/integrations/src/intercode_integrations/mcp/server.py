@@ -112,8 +112,8 @@ def _task_description(tool: Tool, query: str) -> str:
 class McpStdioServer(threading.Thread):
     """A server of one session over standard input and output, until the client closes them.
 
-    Meanwhile, output that is no MCP message goes to standard error. The thread is a daemon: a read
-    of standard input cannot be interrupted, and would otherwise keep the process from ending.
+    Meanwhile, output that is not an MCP message goes to standard error. The thread is a daemon: a
+    read of standard input cannot be interrupted, and would otherwise keep the process from ending.
 
     Args:
         sessions: All sessions of the run.

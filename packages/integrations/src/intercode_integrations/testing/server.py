@@ -81,8 +81,8 @@ class Fault:
         delay: Seconds before the first byte of the answer.
         pause: Seconds before each event of a stream except the first.
         last_request: An event for which the answer waits: a stream in its middle, and a whole
-            answer that is no error response before its first byte. The end of the server ends the
-            wait, too.
+            answer, except for an error response, before its first byte. The end of the server ends
+            the wait, too.
     """
 
     kind: Kind

@@ -68,7 +68,7 @@ def find_weights(name: str) -> ModelWeightsFile:
 
     Raises:
         UsageError: The file or model is unknown or not fetched yet, or the file has the wrong size
-            or is no valid GGUF file.
+            or is not a valid GGUF file.
     """
     if is_path(name):
         path = Path(name).expanduser()
