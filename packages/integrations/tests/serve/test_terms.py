@@ -174,8 +174,7 @@ def test_workers() -> None:
         worker = server.told("opened")[0]["pid"]
         assert worker in [line["process"] for line in server.told("worker")]
         with server.client() as other:
-            say(other, "reset", index=0)
-            assert heard(other)["type"] == "observation"  # so that it is counted before the next
+            say(other, "reset", index=0)  # and its reply, so that it is counted first
             with server.client() as third:
                 assert heard(third)["data"]["code"] == "CAPACITY_REACHED"  # of all workers together
         os.kill(worker, signal.SIGKILL)

@@ -138,7 +138,7 @@ def test_accounts_of_the_machine_are_left_alone(
 @as_root
 @pytest.mark.attack(4)
 def test_ranges_are_locked_for_the_machine() -> None:
-    ask = "from intercode_sandbox.native import identity as i; print(i._free_range()[1]); input()"
+    ask = "from intercode_sandbox.native import user_ids as i; print(i._free_range()[1]); input()"
     with subprocess.Popen(
         [sys.executable, "-c", ask], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as other:
@@ -350,10 +350,10 @@ def test_few_identities_are_kept() -> None:
 def test_nothing_is_left_of_a_spawner_that_is_killed_meanwhile(when: str) -> None:
     script = f"""
 import os
-from intercode_sandbox.native import identity, spawner
+from intercode_sandbox.native import spawner, user_ids
 spawner.prepare_namespaces(True)
-identity.{when} = lambda *_: os.kill(os.getpid(), 9)
-identity.Identities(True).take(10)
+user_ids.{when} = lambda *_: os.kill(os.getpid(), 9)
+user_ids.SandboxUserIdPool(True).take(10)
 """
     read, write = os.pipe()
     try:
