@@ -227,7 +227,7 @@ def test_what_a_killed_run_left_is_swept_by_the_next(url: str, source: DatabaseS
 @pytest.mark.parametrize(
     ("url", "says"),
     [
-        ("mysql://root@localhost/music", "leave '/music' off the URL"),
+        ("mysql://root@localhost/music", "leave '/music' from the URL"),
         ("mysql://root@localhost:many", "port"),
         ("mysql://root@localhost?colour=red", "colour"),
         ("postgresql://localhost:many", "port"),

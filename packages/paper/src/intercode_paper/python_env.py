@@ -204,7 +204,7 @@ def _parse_answer(data: bytes) -> Answer | None:
 @cache
 def _prelude() -> str:
     source = Path(__file__).with_name("python_server.py").read_text(encoding="utf-8")
-    return f"{source}\nserver = Server()\n"
+    return f"{source}\nserver = PythonServer()\n"
 
 
 class PythonStage(PaperStage[PaperPythonWorkspace]):

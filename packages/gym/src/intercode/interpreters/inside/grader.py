@@ -270,7 +270,7 @@ class SubmissionObjectProxy:
         self, grader: GraderEndpoint, number: int, known: bool, value: object = NO_DATA
     ) -> None:
         for name, attribute in zip(SubmissionObjectProxy.__slots__, (grader, known, number, value)):
-            object.__setattr__(self, "_RemoteObject" + name, attribute)
+            object.__setattr__(self, "_SubmissionObjectProxy" + name, attribute)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the object, or create an instance of the class."""
@@ -385,7 +385,7 @@ def _method(helper_name: str, *bound_values: Any) -> Any:
 
     def method(self: SubmissionObjectProxy, *args: Any) -> Any:
         name, *bound_arguments = bound_values
-        return getattr(self, "_RemoteObject__" + helper_name)(name, *args, *bound_arguments)
+        return getattr(self, "_SubmissionObjectProxy__" + helper_name)(name, *args, *bound_arguments)
 
     return method
 
@@ -401,7 +401,7 @@ for _name in _BINARY.split():
 
 def object_number(value: object) -> int | None:
     """Return the number of the object of a `SubmissionObjectProxy`; None for other values."""
-    return value._RemoteObject__number if type(value) is SubmissionObjectProxy else None
+    return value._SubmissionObjectProxy__number if type(value) is SubmissionObjectProxy else None
 
 
 # -- values ----------------------------------------------------------------------------------------
