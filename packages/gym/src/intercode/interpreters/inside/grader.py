@@ -385,7 +385,9 @@ def _method(helper_name: str, *bound_values: Any) -> Any:
 
     def method(self: SubmissionObjectProxy, *args: Any) -> Any:
         name, *bound_arguments = bound_values
-        return getattr(self, "_SubmissionObjectProxy__" + helper_name)(name, *args, *bound_arguments)
+        return getattr(self, "_SubmissionObjectProxy__" + helper_name)(
+            name, *args, *bound_arguments
+        )
 
     return method
 
