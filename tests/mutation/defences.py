@@ -1473,7 +1473,7 @@ DEFENCES = [
     _one(
         "record_of_another_value", "host leak", "intercode/spec.py",
         "if any(option_set.get(name) == value for option_set in option_sets)\n        and (",
-        "if option_sets and (",
+        "if overrides or (",
     ),
     _one(
         "record_of_a_datasets_path", "host leak", TRUST,
