@@ -141,7 +141,7 @@ def test_the_lock_ends_with_its_holder(tmp_path: Path) -> None:
     code = (
         "import sys, time; from pathlib import Path; from intercode.records import "
         "RunRecordWriter\n"
-        "log = RecordWriter(Path(sys.argv[1])); print('ready', flush=True); time.sleep(60)"
+        "log = RunRecordWriter(Path(sys.argv[1])); print('ready', flush=True); time.sleep(60)"
     )
     holder = subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path / "run")], stdout=subprocess.PIPE

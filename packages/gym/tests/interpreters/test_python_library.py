@@ -118,7 +118,7 @@ def test_every_module_of_it_can_be_compiled_and_its_extensions_loaded() -> None:
         "import importlib, sys\n"
         "sys.path.insert(0, sys.argv[1])\n"
         "from intercode.interpreters.inside.library import StdlibMemoryLoader, extensions\n"
-        "library = Library()\n"
+        "library = StdlibMemoryLoader()\n"
         "for name in library._locations: library.get_code(name)\n"
         "for name in extensions(): importlib.import_module(name)\n"
     )

@@ -285,8 +285,8 @@ def test_a_killed_build_leaves_nothing(index: Index) -> None:
     index.stop = "/tiny-linux.tgz"
     code = (
         "import sys; from pathlib import Path\n"
-        "from intercode_integrations.external_agents import layers, profile\n"
-        "profile.FOLDER = Path(sys.argv[1]); layers.install('tiny', print)"
+        "from intercode_integrations.external_agents import agent_layers, profile\n"
+        "profile.FOLDER = Path(sys.argv[1]); agent_layers.install('tiny', print)"
     )
     builder = subprocess.Popen([sys.executable, "-c", code, str(profile.FOLDER)])
     try:

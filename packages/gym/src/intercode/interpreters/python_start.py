@@ -76,7 +76,7 @@ wire = sys.modules["intercode.interpreters.inside.wire"]
 for name in [name for name in sys.modules if name.split(".")[0] == "intercode"]:
     del sys.modules[name]
 sys.argv, sys.path[:1] = [""], [""]
-module.serve(wire.Channel(230, 231), 1, start["limit"])
+module.serve(wire.HostChannel(230, 231), 1, start["limit"])
 """
 
 

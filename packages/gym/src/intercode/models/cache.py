@@ -59,7 +59,7 @@ class ReplyCache:
             raise UsageError(f"the cache {folder} cannot be made: {error.strerror}") from error
 
     def __repr__(self) -> str:
-        return f"Cache({str(self.folder)!r})"
+        return f"ReplyCache({str(self.folder)!r})"
 
     def get(self, key: str) -> Reply | None:
         """Return the cached reply; None if the file is missing or damaged."""

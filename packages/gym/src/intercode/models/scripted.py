@@ -85,7 +85,7 @@ class ScriptedModelClient:
         self.endpoint = f"scripted:{version}"
 
     def __repr__(self) -> str:
-        return f"ScriptedClient({self._name!r})"
+        return f"ScriptedModelClient({self._name!r})"
 
     def send(self, request: Request) -> Answer:
         """Return the script's answer."""

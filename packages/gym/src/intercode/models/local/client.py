@@ -101,7 +101,7 @@ class LocalModelClient:
         self._release: Callable[[], None] = lambda: None
 
     def __repr__(self) -> str:
-        return f"LocalClient({self._name!r})"
+        return f"LocalModelClient({self._name!r})"
 
     def start(self, calls: int = 1) -> None:
         """Start the server unless it runs.
