@@ -109,7 +109,7 @@ def test_state_is_saved_where_it_can_be_else_the_actions_are_repeated() -> None:
         env.snapshot(mode="state")
     with pytest.raises(ForkError, match=r"Memory cannot save its state.*replay"):
         begun(Memory()).snapshot(mode="state")
-    with pytest.raises(UsageError, match="'exact'"):
+    with pytest.raises(UsageError, match=r"^mode must be one of auto, state, replay, not 'exact'$"):
         env.snapshot(mode="exact")  # type: ignore[arg-type]
 
 

@@ -162,8 +162,15 @@ def test_a_taken_port_is_told(path: Path) -> None:
     with get_model(f"local/{path}", base_url=f"http://localhost:{port}/v1") as model:
         model.start()
         assert server_of(model).url.endswith(f":{port}")
-    with pytest.raises(UsageError, match="only selects the port"):
-        get_model(f"local/{path}", base_url="http://example.com:80")
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://example.com:80", "http://localhost:99999", "http://localhost:abc", "http://localhost"],
+)
+def test_a_url_without_a_port_of_this_machine_is_refused(path: Path, url: str) -> None:
+    with pytest.raises(UsageError, match=r"only selects the port, such as http://127\.0\.0\.1:"):
+        get_model(f"local/{path}", base_url=url)
 
 
 def test_a_server_that_does_not_start_is_told_with_its_log(path: Path, cache: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.doors import BODIES, KEY, ask, raw, said
+from intercode.errors import UsageError
 from intercode.json_limits import MAX_DEPTH, MAX_TOKENS, count_tokens
 from intercode.models.limits import Budget, Retry
 from intercode.models.remote import ModelCallContext
@@ -97,6 +98,11 @@ def test_text_of_any_content_counts_as_one_token() -> None:
         assert count_tokens(json.dumps({"text": text}, ensure_ascii=False).encode()) == 4
     assert count_tokens(json.dumps(json.loads(nested(MAX_DEPTH))).encode()) == 2 * MAX_DEPTH
     check_embedded_tokens({"messages": [{"input": "a, b"}], "input": MANY}, 1)
+
+
+def test_a_message_has_the_limit_that_was_exceeded() -> None:
+    with pytest.raises(UsageError, match="more than 4 JSON tokens"):
+        count_tokens(b"[1,2,3,4]", limit=4)
 
 
 def test_escapes_cost_no_memory_of_the_scan() -> None:

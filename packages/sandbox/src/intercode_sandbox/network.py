@@ -378,7 +378,7 @@ class NetworkGate:
             RefusedConnectionError: The name has no permitted address.
             OSError: No permitted address answers, or the name cannot be resolved.
         """
-        failure = OSError(f"{destination} has no address")
+        failure: OSError | None = None
         reasons = []
         for family, socket_type, _, _, socket_address in self._resolve(
             name, port, type=socket.SOCK_STREAM
@@ -395,9 +395,11 @@ class NetworkGate:
             except OSError as error:
                 connection.close()
                 failure = error
-        if reasons and failure.errno is None:
+        if failure is not None:
+            raise failure
+        if reasons:
             self._refuse(destination, f"its name leads to {reasons[0]}", reasons[0])
-        raise failure
+        raise OSError(f"{destination} has no address")
 
     def _refuse(self, destination: str, message: str, reason: str) -> None:
         refusal_key = f"{destination}: {reason}"

@@ -189,6 +189,23 @@ def test_a_flood_of_names_is_counted_together() -> None:
     assert "0??.evil.org:443: not listed" in gate.refusal_counts
 
 
+def test_a_host_that_does_not_answer_is_not_counted_as_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def connect(*_: object) -> None:
+        raise TimeoutError("timed out")  # as by a socket's own time limit: without a number
+
+    def resolve(name: str, port: int, **_: Any) -> list[tuple[Any, ...]]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (a, port)) for a in (PRIVATE, PUBLIC)]
+
+    monkeypatch.setattr(socket.socket, "connect", connect)
+    monkeypatch.setattr(network, "non_public_reason", lambda a: "" if str(a) == PUBLIC else "bad")
+    gate = NetworkGate(NetworkPolicy.parse(["a.org"]), resolve)
+    with pytest.raises(TimeoutError):
+        gate.connect_to_host("a.org", 443)
+    assert not gate.refusal_counts
+
+
 @pytest.mark.defends("host leak")
 @pytest.mark.parametrize(
     "text",

@@ -29,7 +29,7 @@ from intercode.downloads import Progress, download
 from intercode.errors import FetchError, TaskError, UsageError
 from intercode.registry import DATASETS
 from intercode.task import Dataset
-from intercode_sandbox.host_files import file_lock, remove_tree
+from intercode_sandbox.host_files import file_lock, remove_tree, sha256 as digest
 from intercode_sandbox.units import format_count
 
 LIMIT = 16 << 30
@@ -64,9 +64,9 @@ def fetch(
             an address for the dataset.
         origin: A replacement for the catalogue's address: another URL of the archive, the path of
             the archive, or a folder with the dataset. The cache then has a link to the folder.
-        sha256: The digest of a downloaded archive in hexadecimal; empty: the catalogue's digest for
-            a download from the catalogue's address, otherwise no verification. Without effect if
-            `origin` is a local path.
+        sha256: The digest of the archive in hexadecimal; empty: the catalogue's digest for a
+            download from the catalogue's address, otherwise no verification. Without effect if
+            `origin` is a folder.
         force: Whether to fetch a dataset again that the cache has.
         report_line: A function that receives a line of text at each step.
         progress: A callback that receives the progress of the download.
@@ -76,7 +76,8 @@ def fetch(
 
     Raises:
         UsageError: The dataset is unknown, bundled or has no address, or `origin` is unusable.
-        FetchError: The dataset cannot be downloaded, unpacked, loaded or stored.
+        FetchError: The dataset cannot be downloaded, unpacked, loaded or stored, or the archive has
+            another digest.
         TaskError: The dataset in the cache is malformed.
     """
     entry = find(name)
@@ -130,13 +131,15 @@ def _fetch(
     elif local is not None:
         if not local.is_file():
             raise UsageError(f"{origin}: there is no such file or folder")
+        if sha256:
+            _check_digest(local, sha256)
         archive = local
     else:
         archive = work_folder / "archive"
         url = origin or entry.url
         report_step(f"fetching {url} ({entry.licence}; {entry.home})")
-        digest = sha256 or ("" if origin else entry.sha256)
-        download(url, archive, sha256=digest, progress=progress)
+        required_digest = sha256 or ("" if origin else entry.sha256)
+        download(url, archive, sha256=required_digest, progress=progress)
     try:
         if archive is not None:
             report_step("unpacking")
@@ -148,6 +151,16 @@ def _fetch(
         dataset_folder.rename(work_folder / "old")
     unpack_folder.rename(dataset_folder)
     report_step(f"{format_count(len(dataset), 'task')}, in {dataset_folder}")
+
+
+def _check_digest(archive: Path, sha256: str) -> None:
+    """Refuse a local archive with another SHA-256 than the required one."""
+    try:
+        actual_digest = digest(archive)
+    except OSError as error:
+        raise FetchError(f"{archive}: cannot be read: {error.strerror}") from error
+    if actual_digest != sha256.lower():
+        raise FetchError(f"{archive}: SHA-256 is {actual_digest}, not {sha256}")
 
 
 def _load(name: str, root: Path) -> Dataset:
@@ -165,15 +178,17 @@ def unpack(archive: Path, folder: Path, limit: int = LIMIT) -> None:
 
     Args:
         archive: The path of the archive.
-        folder: The folder to unpack into, which must not exist: after an error, it is removed.
+        folder: The folder to unpack into, which must not exist. The folder is removed if the
+            archive cannot be unpacked.
         limit: The maximum number of bytes of all files together.
 
     Raises:
+        FileExistsError: The folder exists already. The folder and its files stay.
         FetchError: The file is not a ZIP or TAR archive, is damaged, or is refused. All unpacked
             files are removed.
     """
+    folder.mkdir(parents=True)
     try:
-        folder.mkdir(parents=True)
         _ArchiveUnpacker(limit).unpack(archive, folder)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)

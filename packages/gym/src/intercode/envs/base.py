@@ -24,7 +24,7 @@ from intercode.envs.file_changes import FileChangeTracker, SupportsFileChanges
 from intercode.envs.gold_outcome import GoldOutcome, play_gold
 from intercode.envs.options import EnvOptions, SandboxOptions
 from intercode.envs.snapshots import (
-    HOWS,
+    FORK_MODES,
     EpisodeSnapshot,
     ForkMode,
     make_fork_generator,
@@ -769,8 +769,8 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
 
     def _save(self, fork_mode: ForkMode, lossy: bool) -> EpisodeSnapshot:
         state, episode, origin = self.episode_state, self.episode, self._origin
-        if fork_mode not in HOWS:
-            raise UsageError(f"how must be one of {', '.join(HOWS)}, not {fork_mode!r}")
+        if fork_mode not in FORK_MODES:
+            raise UsageError(f"mode must be one of {', '.join(FORK_MODES)}, not {fork_mode!r}")
         is_active = self._is_unstarted_fork or self._interpreter is not None
         if episode.status != "running" or not is_active:
             raise ForkError("the episode has ended: take a snapshot while it is running")

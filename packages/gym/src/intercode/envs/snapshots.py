@@ -26,7 +26,7 @@ from intercode_sandbox.ownership import register_finalizer
 
 ForkMode = Literal["auto", "state", "replay"]
 """The mode of a fork; ``auto``: the saved state if possible, and a replay otherwise."""
-HOWS = ("auto", "state", "replay")
+FORK_MODES = ("auto", "state", "replay")
 _EXCERPT_LENGTH = 60
 """Maximum characters quoted from each of two observations, in a message about the first difference
 between them."""

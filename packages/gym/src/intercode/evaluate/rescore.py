@@ -289,8 +289,7 @@ class _RescoreRunner:
         )
         if unknown_keys := earlier_results.keys() - recorded_outcomes.keys():
             raise RecordError(
-                f"{folder} has episodes that are missing in {self._facts['run']} has not: "
-                f"{unknown_keys}"
+                f"{folder} has episodes that {self._facts['run']} does not have: {unknown_keys}"
             )
         results = {
             key: RescoredEpisode(recorded_outcomes[key], *entry)

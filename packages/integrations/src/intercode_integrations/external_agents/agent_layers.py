@@ -262,7 +262,8 @@ def _index_url(source: str) -> str:
         source: ``npm`` or ``pypi``.
 
     Raises:
-        UsageError: The configured text is not a URL of HTTP; the message quotes the text.
+        UsageError: The configured text is not a URL of HTTP. The message does not quote the text,
+            which may contain a password.
     """
     if source == "npm":
         configured_url = os.environ.get(_REGISTRY) or _read_client_setting(
@@ -274,8 +275,18 @@ def _index_url(source: str) -> str:
             *pip, "global.index-url"
         )
     url = configured_url or _DEFAULT[source]
-    if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
-        raise UsageError(f"the index of {source} packages is not a URL of http or https: {url!r}")
+    try:
+        _endpoint(url)  # ValueError: the port is not a number, or is too large
+        url_parts = urlsplit(url)
+        is_usable = url_parts.scheme in ("http", "https") and bool(url_parts.hostname)
+    except ValueError:
+        is_usable = False
+    if not is_usable:
+        variable_name = _REGISTRY if source == "npm" else "PIP_INDEX_URL"
+        raise UsageError(
+            f"the configured index of {source} packages is not a URL such as {_DEFAULT[source]}: "
+            f"set {variable_name}"
+        )
     return url
 
 

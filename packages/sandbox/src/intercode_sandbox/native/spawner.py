@@ -603,11 +603,16 @@ class MountedLayers:
     def _attach(self, path: str, recursive: bool) -> str:
         """Mount a read-only copy of `path`; return its name on the stage."""
         layer_name = str(self.mount_count + 1)
-        os.mkdir(f"{MOUNT_FOLDER}/{layer_name}")
+        mount_point = f"{MOUNT_FOLDER}/{layer_name}"
         mount_fd = sc.open_tree(path, recursive)
         try:
             sc.mount_setattr(mount_fd, _READ_ONLY, 0, recursive)
-            sc.move_mount(mount_fd, f"{MOUNT_FOLDER}/{layer_name}")
+            os.mkdir(mount_point)
+            try:
+                sc.move_mount(mount_fd, mount_point)
+            except OSError:
+                os.rmdir(mount_point)  # the next mount uses the same name
+                raise
             self.mount_count += 1
         finally:
             os.close(mount_fd)

@@ -55,22 +55,26 @@ def parse_port(name: str, base_url: str | None) -> int:
         base_url: The URL.
 
     Raises:
-        UsageError: The URL's host is not this machine, or the URL has no port, or the URL's path is
-            neither empty nor ``/v1``.
+        UsageError: The URL's host is not this machine, or the URL has no valid port, or the URL's
+            path is neither empty nor ``/v1``.
     """
     if base_url is None:
         return 0
-    url_parts = urlsplit(base_url)
+    try:
+        url_parts = urlsplit(base_url)
+        port = url_parts.port
+    except ValueError:  # the port is not a number, or is above 65535; or the URL is malformed
+        port = None
     if (
-        url_parts.hostname not in _HOSTS
-        or url_parts.port is None
+        port is None
+        or url_parts.hostname not in _HOSTS
         or url_parts.path.strip("/") not in ("", "v1")
     ):
         raise UsageError(
             f"local/{name} is served on this machine: its base URL only selects the port, such as "
             "http://127.0.0.1:8080"
         )
-    return url_parts.port
+    return port
 
 
 class LocalModelClient:
