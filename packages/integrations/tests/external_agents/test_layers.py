@@ -223,6 +223,16 @@ def test_an_agent_of_pypi_and_a_password(
     assert "hunter2" not in "".join(capsys.readouterr())
 
 
+@pytest.mark.parametrize("url", ["ftp://reader:hunter2@host/simple", "http://a:hunter2@host:port/"])
+def test_an_index_that_is_no_url_is_told_without_its_password(
+    index: Index, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], url: str
+) -> None:
+    monkeypatch.setenv("PIP_INDEX_URL", url)
+    assert main(["agents", "install", "pytiny"]) == 2
+    message = "".join(capsys.readouterr())
+    assert "set PIP_INDEX_URL" in message and "hunter2" not in message
+
+
 def _carrying(release: str) -> None:
     """Let ``pytiny`` carry a Python of this release."""
     text = PROFILE.format(name="pytiny", source="pypi")

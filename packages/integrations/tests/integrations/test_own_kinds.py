@@ -135,7 +135,7 @@ def image(argument, context):
     return host("", context)
 
 
-class Executor(Threads):
+class Executor(ThreadExecutor):
     def __init__(self, text):
         used(f"on {text.rpartition('://')[2]}")
 

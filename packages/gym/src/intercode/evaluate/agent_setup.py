@@ -133,8 +133,8 @@ class AgentProvider:
     def layers(self, spec: RunSpec) -> list[str]:
         """Return the image layers that hold the agent's skills.
 
-        A run's record does not have the layers among the facts of the environment. It lists the
-        digests of the skills' files as facts of the agent.
+        A run's record does not have the layers among the facts of the environment. The digests of
+        the skills' files are among the facts of the agent.
 
         Raises:
             UsageError: A skill is invalid, or the protocol is not ``default``. The protocol of 2023
