@@ -41,7 +41,7 @@ from processes import descendants, pss
 from rows import Row, against, below
 
 RESULTS = Path(__file__).parent / "results"
-RETAINED = cgroup._IDLE + 2
+RETAINED = cgroup._MAX_IDLE_CGROUPS + 2
 """Cgroups of each hierarchy that a resting spawner retains: idle ones, and for what it prepares."""
 
 

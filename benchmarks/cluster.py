@@ -23,9 +23,9 @@ from intercode.spec import RunSpec
 from intercode_integrations.ray import Ray, driver
 from intercode_integrations.ray.cluster import cluster_connection
 from intercode_integrations.ray.shared_limits import (
-    Outbox,
     SharedBudget,
-    SharedLedger,
+    SharedLimitsActor,
+    SharedLimitsConnection,
     SharedRateLimit,
 )
 from intercode_integrations.testing import Fault, Line, ScriptedServer
@@ -167,7 +167,7 @@ def look(place: Ray) -> float:
         return time.monotonic() - began
 
 
-class Watched(SharedLedger):
+class Watched(SharedLimitsActor):
     """A ledger that tells its process's CPU time."""
 
     def cpu(self) -> float:
@@ -178,7 +178,7 @@ def ledger(place: Ray) -> float:
     """Seconds of CPU time that the ledger takes for a call of a model."""
 
     def calls(ledger: Any, name: str) -> None:
-        outbox = Outbox(ledger, name)
+        outbox = SharedLimitsConnection(ledger, name)
         budget, pace = SharedBudget(outbox, None, None), SharedRateLimit(outbox)
         for _ in range(CALLS):
             started = pace.acquire(1000)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from intercode.evaluate.comparison import bootstrap, difference, mcnemar, paired_tasks
-from intercode.evaluate.statistics import Estimate, rate
+from intercode.evaluate.statistics import IntervalEstimate, rate
 
 DRAWS = 2000
 SPREAD = 0.15
@@ -25,7 +25,7 @@ def share(holds: Callable[[np.random.Generator], bool], draws: int = DRAWS) -> s
     return f"{sum(holds(generator) for _ in range(draws)) / draws:.3f}"
 
 
-def has(found: Estimate, truth: float) -> bool:
+def has(found: IntervalEstimate, truth: float) -> bool:
     """Tell whether an interval has the truth."""
     return found.low <= truth <= found.high
 

@@ -3,7 +3,7 @@
 A value's name is a noun, a function's a verb with its object or the noun of its result, a truth
 value's an adjective or `is_…`. A lexicon (lemminflect's) knows the part of speech; only closed
 classes (pronouns, prepositions, determiners) are listed here. With paths, each finding is printed,
-or with `--table` a row for scripts/rename. Without, each package's share of refused names is
+or with `--table` a row of tab-separated fields. Without, each package's share of refused names is
 compared with `LIMITS`; `--share` prints it.
 """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from intercode.envs.remote import RemoteEnvironment, RemoteReply
+from intercode.envs.remote import RemoteEnvironment, RemoteStepReply
 from intercode.envs.traits import SHELL
 from intercode.task import Task
 
@@ -16,8 +16,8 @@ class Free(RemoteEnvironment):
     def _begin(self, task: Task, seed: int | None) -> str:
         return task.query
 
-    def _take(self, action: str) -> RemoteReply:
-        return RemoteReply(action)
+    def _take(self, action: str) -> RemoteStepReply:
+        return RemoteStepReply(action)
 
-    def _submit(self, answer: str | None) -> RemoteReply:
-        return RemoteReply("", 1.0)
+    def _submit(self, answer: str | None) -> RemoteStepReply:
+        return RemoteStepReply("", 1.0)

@@ -23,7 +23,7 @@ from intercode.datasets import nl2bash, spider
 from intercode.episode import decode
 from intercode.errors import OutputLimitError
 from intercode.interpreters.bash import BashInterpreter
-from intercode_paper.results import RecordedEpisode, RecordedTurn, find_task, load_results
+from intercode_paper.results_files import RecordedEpisode, RecordedTurn, find_task, load_results
 from intercode_sandbox import Limits, SandboxBackend, get_provider
 
 SEED = 2026

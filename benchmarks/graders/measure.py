@@ -31,9 +31,9 @@ from intercode.errors import RewardError
 from intercode.evaluate.statistics import wilson
 from intercode.rewards.answer_types import last_output
 from intercode.task import CANNOT, Dataset, Task
-from intercode_paper.bash_reward import GoldRuns
-from intercode_paper.container import PaperImage
-from intercode_paper.results import find_task
+from intercode_paper.bash_reward import GoldOutcomeCache
+from intercode_paper.container_images import PaperImage
+from intercode_paper.results_files import find_task
 from intercode_sandbox import Provider, SandboxBackend, get_provider
 
 HERE = Path(__file__).parent
@@ -198,13 +198,13 @@ class Paper:
 
     def __init__(self, provider: Provider) -> None:
         self._provider = provider
-        self._known: dict[str, GoldRuns] = {}
+        self._known: dict[str, GoldOutcomeCache] = {}
 
     def __call__(self, task: Task, episode: Episode, sandbox: SandboxBackend) -> Score:
         """Its score."""
         name = str(task.image)
         if name not in self._known:
-            self._known[name] = GoldRuns(PaperImage(self._provider, name))
+            self._known[name] = GoldOutcomeCache(PaperImage(self._provider, name))
         return self._known[name].score(task, last_output(episode) or "", sandbox)
 
     def close(self) -> None:

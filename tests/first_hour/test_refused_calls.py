@@ -34,8 +34,8 @@ from intercode.cli import doctor
 from intercode_sandbox.doctor import check_native
 checks = check_native()
 if doctor._all_pass(checks):
-    plays = [play for play in doctor._PLAYS if play[0] in ("bash", "sql")]
-    checks += [check for play in plays for check in doctor._environment(*play)]
+    plays = [play for play in doctor._PLAY_CASES if play[0] in ("bash", "sql")]
+    checks += [check for play in plays for check in doctor._check_environment(*play)]
 print("checks:", json.dumps([[check.name, check.ok, check.detail, check.fix] for check in checks]))
 """
 """The checks of `doctor`: the native sandbox, then an episode of two environments."""

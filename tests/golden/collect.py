@@ -25,7 +25,7 @@ import gymnasium
 from intercode import registry
 from intercode.agents.registry import AGENTS
 from intercode.cli.main import COMMANDS, main
-from intercode.cli.parser import Parser
+from intercode.cli.parser import CommandParser
 from intercode.databases import ENGINES
 from intercode.envs.base import INTERPRETERS
 from intercode.envs.options import list_constructor_options
@@ -172,15 +172,15 @@ class _ParsingError(Exception):
 
 def _parser(command: str) -> argparse.ArgumentParser:
     """The parser that a command really uses, on a machine with many cores."""
-    parse_args = Parser.parse_args
+    parse_args = CommandParser.parse_args
 
-    def stop(parser: Parser, *arguments: Any) -> Any:
+    def stop(parser: CommandParser, *arguments: Any) -> Any:
         if parser.prog == f"intercode {command}".strip():
             raise _ParsingError(parser)
         return parse_args(parser, *arguments)
 
     with (
-        patch.object(Parser, "parse_args", stop),
+        patch.object(CommandParser, "parse_args", stop),
         patch("os.sched_getaffinity", lambda pid: set(range(64))),
     ):
         try:

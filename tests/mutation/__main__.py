@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from .defences import DEFENCES
-from .mutants import SRC, mutate, occurrences, probe, unrooted
+from .defences import DEFENCES, Defence
+from .mutants import SRC, mutate, occurrences, probe, source_of, unrooted
 
+TABLE = "tests/mutation/defences.py"
 FIT = "--fit"
 """The argument for a check of the table against the source alone, without a probe."""
+RUFF = Path(sys.executable).with_name("ruff")
 _WORDS = {0: "holds", 1: "gone", 77: "skipped"}
 _COLUMNS = "{:26} {:24} {:10} {:10} {}"
 
@@ -41,11 +45,34 @@ def main(names: list[str]) -> int:
 
 
 def unfit() -> int:
-    """Print the defences whose text is no longer once in the source; whether there are any."""
-    names = [each.name for each in DEFENCES if set(occurrences(each)) != {1}]
-    for name in names:
-        print(f"tests/mutation/defences.py: {name}: what it replaces is not once in the source")
-    return int(bool(names))
+    """Print the defences whose edits no longer fit the source; return whether there are any."""
+    failures = 0
+    for defence in DEFENCES:
+        if set(occurrences(defence)) != {1}:
+            print(f"{TABLE}: {defence.name}: what it replaces is not once in the source")
+            failures += 1
+        elif names := undefined_names(defence):
+            print(f"{TABLE}: {defence.name}: its edit names what the source lacks: {names}")
+            failures += 1
+    return int(failures > 0)
+
+
+def undefined_names(defence: Defence) -> str:
+    """Return the undefined names in a mutant's Python files; its probe would prove nothing."""
+    names = []
+    for file in {edit.file for edit in defence.edits if edit.file.endswith(".py")}:
+        text = source_of(file).read_text()
+        for edit in defence.edits:
+            if edit.file == file:
+                text = text.replace(edit.old, edit.new)
+        check = subprocess.run(
+            [RUFF, "check", "--isolated", "--select=F821", "--output-format=json", "-"],
+            input=text,
+            capture_output=True,
+            text=True,
+        )
+        names += [finding["message"] for finding in json.loads(check.stdout)]
+    return "; ".join(names)
 
 
 if __name__ == "__main__":

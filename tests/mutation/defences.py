@@ -21,7 +21,7 @@ WALK = STATIC + "walk.c"
 SPAWNER = NATIVE + "spawner.py"
 CGROUP = NATIVE + "cgroup.py"
 PROCESS = NATIVE + "process.py"
-IDENTITY = NATIVE + "identity.py"
+IDENTITY = NATIVE + "user_ids.py"
 SECCOMP = NATIVE + "seccomp.py"
 PROVIDER = NATIVE + "provider.py"
 JUDGE = "intercode/rewards/judge.py"
@@ -36,21 +36,21 @@ FORWARD = "intercode_sandbox/forwarding.py"
 PROXY = "intercode_sandbox/proxy.py"
 GUARD = "intercode/request_guard.py"
 VIEWER = "intercode/report/server.py"
-EPISODES = "intercode/report/episodes.py"
+EPISODES = "intercode/report/viewer_episodes.py"
 SKILLS = "intercode/agents/skills.py"
-LAYERS = "intercode_integrations/external_agents/layers.py"
+LAYERS = "intercode_integrations/external_agents/agent_layers.py"
 PLAY = "intercode_integrations/external_agents/episode_runner.py"
-ARCHIVE = "intercode_sandbox/images/archive.py"
-REPOSITORY = "intercode_sandbox/images/repository.py"
+ARCHIVE = "intercode_sandbox/images/tarballs.py"
+REPOSITORY = "intercode_sandbox/images/git_repository.py"
 FIXES = "intercode/evaluate/leak_fixes.py"
 GATE = "intercode_integrations/gateway/gateway.py"
 FORWARDING = "intercode_integrations/gateway/forwarding.py"
 UPSTREAM = "intercode/models/upstream.py"
 RULES = "intercode_integrations/gateway/policy.py"
 DOOR = "intercode_integrations/gateway/http.py"
-INTAKE = "intercode_integrations/gateway/intake.py"
+INTAKE = "intercode_integrations/gateway/byte_quota.py"
 JSON = "intercode/json_limits.py"
-PLAIN = "intercode/plain_data.py"
+PLAIN = "intercode/json_checks.py"
 FILES = "intercode_sandbox/host_files.py"
 DOCKERFILE = "intercode_sandbox/images/dockerfile/parse.py"
 ADMISSION = "intercode/connection_admission.py"
@@ -129,13 +129,13 @@ DEFENCES = [
     ),
     _filter(
         "socket_families", "lateral",
-        "_test(_NETLINK, on_match=netlink, on_mismatch=unsupported_family)",
-        "_test(_NETLINK, on_match=netlink, on_mismatch=permission)",
+        "_test(_NETLINK, on_match=netlink_rule, on_mismatch=eafnosupport_code)",
+        "_test(_NETLINK, on_match=netlink_rule, on_mismatch=allow_code)",
     ),
     _filter(
         "socket_pairs", "lateral",
-        "_test_word(_ARG0, _UNIX, on_match=permission, on_mismatch=unsupported_family)",
-        "_test_word(_ARG0, _UNIX, on_match=permission, on_mismatch=permission)",
+        "_test_word(_ARG0, _UNIX, on_match=allow_code, on_mismatch=eafnosupport_code)",
+        "_test_word(_ARG0, _UNIX, on_match=allow_code, on_mismatch=allow_code)",
     ),
     _filter("socket_protocols", "escape", "_PROTOCOLS = (0, ", "_PROTOCOLS = (262, 0, "),
     _filter("socket_types", "escape", "_TYPE_BITS = (1, ", "_TYPE_BITS = (5, 6, 1, "),
@@ -148,8 +148,8 @@ DEFENCES = [
     _filter("lingering_sockets", "host DoS", "_SO_LINGER = 13", "_SO_LINGER = 99"),
     _filter(
         "scheduling_of_others", "self DoS",
-        '"sched_setscheduler": _test_word(_ARG0, 0, on_match=permission, on_mismatch=refusal)',
-        '"sched_setscheduler": permission',
+        '"sched_setscheduler": _test_word(_ARG0, 0, on_match=allow_code, on_mismatch=deny_code)',
+        '"sched_setscheduler": allow_code',
     ),
     _filter("page_cache", "host leak, lateral", ' "mincore": 27,', ""),
     _filter("emptied_page_cache", "host leak", "(20, 21), 4", "(20, 21), 9"),
@@ -162,7 +162,7 @@ DEFENCES = [
     _filter("socket_filters", "host DoS", "_SOCKET_FILTERS = (26, ", "_SOCKET_FILTERS = ("),
     _filter(
         "filters_of_ones_own", "host DoS",
-        "einval_refusal = [_deny(errno.EINVAL)]", "einval_refusal = yes",
+        "\"seccomp\": [*einval_code],", "\"seccomp\": allow_code,",
     ),
     _filter("leases", "host DoS", "_F_SETLEASE = 1024", "_F_SETLEASE = 0xFFFF"),
     _filter("watched_folders", "peer DoS", "_F_NOTIFY = 1026", "_F_NOTIFY = 0xFFFF"),
@@ -173,7 +173,7 @@ DEFENCES = [
     _filter("asynchronous_io", "host DoS", '{"io_setup": 206}', "{}"),
     _filter(
         "limits_of_others", "escape",
-        "_test_word(_ARG0, 0, on_match=own_limit, on_mismatch=refusal)", "own_limit",
+        "_test_word(_ARG0, 0, on_match=core_limit_rule, on_mismatch=deny_code)", "core_limit_rule",
     ),
     _filter("tracing_of_others", "host DoS", "_PTRACE_OTHERS = (16, ", "_PTRACE_OTHERS = (99, "),
     _filter("tracing", "escape", "    if not debugger:", "    if False:"),
@@ -251,8 +251,8 @@ DEFENCES = [
         "unprivileged_ids", "escape",
         (
             Edit(
-                IDENTITY, "first_id, init_id = (_range_start(index), _FIRST_ID + index)",
-                "first_id, init_id = (0, _FIRST_ID + index)",
+                IDENTITY, "        (_range_start(range_index), _FIRST_ID + range_index) if",
+                "        (0, _FIRST_ID + range_index) if",
             ),
             Edit(ENTER, "setup->root == (setup->first_id > 0) && ", ""),
         ),
@@ -261,15 +261,17 @@ DEFENCES = [
     Defence(
         "ids_of_its_own", "peer DoS",
         (
-            Edit(IDENTITY, "index = (start + offset) % _RANGES", "index = 7"),
-            Edit(IDENTITY, "            fcntl.fcntl(lock, fcntl.F_OFD_SETLK, byte)\n", ""),
+            Edit(IDENTITY, "range_index = (start_index + offset) % _RANGES", "range_index = 7"),
+            Edit(IDENTITY, "            fcntl.fcntl(lock_fd, fcntl.F_OFD_SETLK, flock_struct)\n",
+            ""),
         ),
         needs_root=True,
     ),
     _one(
         "process_1_is_nobody", "escape", IDENTITY,
-        "first_id, init_id = (_range_start(index), _FIRST_ID + index)",
-        "first_id, init_id = (_range_start(index), _range_start(index))", needs_root=True,
+        "        (_range_start(range_index), _FIRST_ID + range_index) if",
+        "        (_range_start(range_index), _range_start(range_index)) if",
+        needs_root=True,
     ),
     Defence(
         "never_the_machines_root", "escape",
@@ -395,13 +397,13 @@ DEFENCES = [
                 " ? 0 : OWN_PROCESSES)));\n",
                 "",
             ),
-            Edit(IDENTITY, "            limit_processes(processes + OWN_THREADS)\n", ""),
+            Edit(IDENTITY, "            limit_processes(max_processes + OWN_THREADS)\n", ""),
             NO_PIDS,
         ),
     ),
     Defence(
         "processes_of_all_users", "host DoS",
-        (Edit(IDENTITY, "            limit_processes(processes + OWN_THREADS)\n", ""), NO_PIDS),
+        (Edit(IDENTITY, "            limit_processes(max_processes + OWN_THREADS)\n", ""), NO_PIDS),
         needs_root=True,
     ),
     _one(
@@ -416,11 +418,11 @@ DEFENCES = [
     ),
     _one(
         "frozen_bound", "host DoS", SPAWNER,
-        "        if used_bytes <= room:\n", "        if True:\n",
+        "        if used_bytes <= max_bytes:\n", "        if True:\n",
     ),
     _one(
         "frozen_for_good", "cheating", NATIVE + "frozen_mounts.py",
-        "                sc.make_read_only(tree)\n", "",
+        "                sc.make_read_only(mount_fd)\n", "",
     ),
     _one(
         "file_count", "host DoS", ENTER,
@@ -514,34 +516,34 @@ DEFENCES = [
     ),
     _one(
         "long_verifications", "cheating", "intercode_sandbox/script_arguments.py",
-        "if len(data) <= _MAX_ARGUMENT_BYTES:", "if True:",
+        "if len(script_bytes) <= _MAX_ARGUMENT_BYTES:", "if True:",
     ),
     _one(
         "room_for_a_verification", "cheating", "intercode/rewards/verification.py",
         "        if not _has_room(sandbox):", "        if False:",
     ),
     _one(
-        "links_that_lead_elsewhere", "cheating", "intercode/rewards/leftovers.py",
+        "links_that_lead_elsewhere", "cheating", "intercode/rewards/agent_leftovers.py",
         "if link.escapes or not link.has_end:", "if False:",
     ),
     _one(
-        "links_to_the_tasks_files", "cheating", "intercode/rewards/leftovers.py",
+        "links_to_the_tasks_files", "cheating", "intercode/rewards/agent_leftovers.py",
         "if to_own and not is_asked_for", "if False",
     ),
     _one(
-        "links_in_the_place_of_a_folder", "cheating", "intercode/rewards/leftovers.py",
+        "links_in_the_place_of_a_folder", "cheating", "intercode/rewards/agent_leftovers.py",
         " if _is_replacement(entry.path, agent_changes, setup_changes)", " if False",
     ),
     _one(
-        "what_is_in_the_way", "cheating", "intercode/rewards/leftovers.py",
+        "what_is_in_the_way", "cheating", "intercode/rewards/agent_leftovers.py",
         "if is_within_any(path, obstructed_paths))", "if False)",
     ),
     _one(
-        "files_that_are_closed", "cheating", "intercode/rewards/leftovers.py",
+        "files_that_are_closed", "cheating", "intercode/rewards/agent_leftovers.py",
         "    if instruction_words.mentions_modes(task):", "    if True:",
     ),
     _one(
-        "names_that_are_options", "cheating", "intercode/rewards/leftovers.py",
+        "names_that_are_options", "cheating", "intercode/rewards/agent_leftovers.py",
         "if is_new and _OPTION", "if False and _OPTION",
     ),
     _one(
@@ -554,14 +556,14 @@ DEFENCES = [
     ),
     _one(
         "temporary_files", "cheating", "intercode/rewards/verification.py",
-        "if not leftovers.empty_temporary_folders(sandbox, scratch):", "if False:",
+        "if not agent_leftovers.empty_temporary_folders(sandbox, scratch):", "if False:",
     ),
     _one(
-        "files_of_two_names", "cheating", "intercode/rewards/leftovers.py",
+        "files_of_two_names", "cheating", "intercode/rewards/agent_leftovers.py",
         "            if names & written_paths:", "            if False:",
     ),
     _one(
-        "files_of_unknown_names", "cheating", "intercode/rewards/aliases.py",
+        "files_of_unknown_names", "cheating", "intercode/rewards/file_links.py",
         "if changes[path].links != 1]", "if changes[path].links > 1]",
     ),
     _one(
@@ -574,7 +576,7 @@ DEFENCES = [
         "    return None",
     ),
     _one(
-        "variables_of_the_image", "cheating", "intercode/rewards/leftovers.py",
+        "variables_of_the_image", "cheating", "intercode/rewards/agent_leftovers.py",
         "    if not _steering_variables(sandbox):", "    if True:",
     ),
     _one(
@@ -683,10 +685,10 @@ DEFENCES = [
     ),
     _one(
         "times_of_layers", "clock", "intercode_sandbox/images/resolve.py",
-        "        set_times(layer, begin, _SCRIPT_TIME)\n", "",
+        "        set_times(layer, begin_time, _SCRIPT_TIME)\n", "",
     ),
     _one(
-        "moved_clock", "clock", "intercode/evaluate/checks.py",
+        "moved_clock", "clock", "intercode/evaluate/task_checks.py",
         "    _clock_effects,\n    _mislisted_tests", "    _mislisted_tests",
     ),
     _one(
@@ -718,7 +720,7 @@ DEFENCES = [
     ),
     _one(
         "arguments_of_a_command", "cheating", "intercode/rewards/swe_run.py",
-        "if isinstance(sandbox, SupportsPrivacy)", "if False",
+        "if isinstance(sandbox, SupportsPrivateExec)", "if False",
     ),
     _one(
         "orders_to_a_judge", "cheating", JUDGE,
@@ -777,7 +779,7 @@ DEFENCES = [
     ),
     _one("fixes_that_are_compiled", "cheating", FIXES, "in self._find_compiled_code():", "in ():"),
     _one(
-        "tests_that_pass_before", "cheating", "intercode/evaluate/checks.py",
+        "tests_that_pass_before", "cheating", "intercode/evaluate/task_checks.py",
         "    _mislisted_tests,\n", "",
     ),
     _one(
@@ -840,7 +842,7 @@ DEFENCES = [
     _one(
         "one_moment", "cheating", "intercode/rewards/base.py",
         "        snapshot = sandbox.at_rest(save)\n",
-        "        snapshot = sandbox.snapshot()\n        look()\n",
+        "        snapshot = sandbox.snapshot()\n        on_quiet()\n",
     ),
     _one(
         "only_what_runs_is_killed", "self DoS", PROGRAM,
@@ -871,8 +873,8 @@ DEFENCES = [
     ),
     _filter(
         "core_limit", "host leak, escape",
-        "_RLIMIT_CORE, on_match=query, on_mismatch=permission)",
-        "_RLIMIT_CORE, on_match=permission, on_mismatch=permission)",
+        "_RLIMIT_CORE, on_match=query_rule, on_mismatch=allow_code)",
+        "_RLIMIT_CORE, on_match=allow_code, on_mismatch=allow_code)",
     ),
     _one(
         "abstract_sockets", "lateral", ENTER,
@@ -885,7 +887,7 @@ DEFENCES = [
     ),
     _one(
         "memory_of_a_sandbox", "host DoS, peer DoS", SPAWNER,
-        'total = limits["memory"] + limits["disk"]', "total = 1 << 40",
+        'memory_limit = limits["memory"] + limits["disk"]', "memory_limit = 1 << 40",
     ),
     _one(
         "output_kept", "host DoS", "intercode_sandbox/base.py",
@@ -893,9 +895,10 @@ DEFENCES = [
     ),
     _one(
         "endless_output", "host DoS", PROCESS,
-        "too_much = any(\n            output_buffer.total > output_limit * HARD_OUTPUT_FACTOR\n  "
+        "exceeds_limit = any(\n            output_buffer.total > output_limit * "
+        "HARD_OUTPUT_FACTOR\n  "
         "          for output_buffer in buffers.values()\n        )",
-        "too_much = False",
+        "exceeds_limit = False",
     ),
     _one(
         "device_nodes_of_its_own", "peer DoS", ENTER,
@@ -932,10 +935,10 @@ DEFENCES = [
     ),
     _one(
         "private_layers", "host leak", "intercode_sandbox/privileges.py",
-        "    mode = 0o700 if user is None else 0o710\n", "    mode = 0o755\n",
+        "    mode = 0o700 if stand_in_id is None else 0o710\n", "    mode = 0o755\n",
     ),
     _one(
-        "no_setuid_on_disk", "escape", NATIVE + "archive.py",
+        "no_setuid_on_disk", "escape", NATIVE + "change_stream.py",
         "entry.mode & ~_SPECIAL_BITS", "entry.mode",
     ),
     _one(
@@ -949,7 +952,7 @@ DEFENCES = [
         "    if (0)",
     ),
     _one(
-        "sockets_are_saved", "cheating", NATIVE + "archive.py",
+        "sockets_are_saved", "cheating", NATIVE + "change_stream.py",
         "else stat.S_IFSOCK)", "else stat.S_IFIFO)",
     ),
     _one(
@@ -1053,7 +1056,8 @@ DEFENCES = [
     ),
     _one(
         "answers_to_one_question", "self DoS", NATIVE + "sandbox.py",
-        "                if not answered and self._end is None:\n", "                if False:\n",
+        "                if not is_answered and self._end is None:\n",
+        "                if False:\n",
     ),
     _one(
         "processes_without_a_first_thread", "self DoS", PROCESSES,
@@ -1081,7 +1085,7 @@ DEFENCES = [
         '"an address of this machine" if _is_local(effective_address) else ""', '""',
     ),
     _one("network_mapped", "host leak", NETWORK, "if candidate in network:", "if False:"),
-    _one("proxy_head", "host DoS", PROXY, "if len(data) > _LONGEST_HEAD:", "if False:"),
+    _one("proxy_head", "host DoS", PROXY, "if len(received_data) > _LONGEST_HEAD:", "if False:"),
     _one("proxy_host_field", "exfiltration", PROXY, ".lower() not in _DROPPED_FIELDS\n    ]",
     ".lower()]"), _one(
         "forward_sockets", "host leak", FORWARD,
@@ -1112,11 +1116,11 @@ DEFENCES = [
         "        _check_owner(folder, folder.stat())\n", "        pass\n", needs_root=True,
     ),
     _one(
-        "tokens_of_data", "cheating", "intercode_integrations/trl/tokens.py",
+        "tokens_of_data", "cheating", "intercode_integrations/trl/control_tokens.py",
         "            boundaries.add(position + 1)\n", "",
     ),
     _one(
-        "archive_of_zeros", "host DoS", "intercode_sandbox/images/archive.py",
+        "archive_of_zeros", "host DoS", "intercode_sandbox/images/tarballs.py",
         "                self._budget.take(len(block))\n", "",
     ),
     _one(
@@ -1142,7 +1146,7 @@ DEFENCES = [
         " and self._has_words(rows[row_number], line, words)", "",
     ),
     _one(
-        "view_end_of_an_element", "lateral", "intercode/report/page.py",
+        "view_end_of_an_element", "lateral", "intercode/report/viewer_page.py",
         're.sub("[<>&]"', 're.sub("[&]"',
     ),
     _one("serve_origin", "lateral", GUARD, "for origin in origins}", "for origin in ()}"),
@@ -1170,8 +1174,9 @@ DEFENCES = [
         "view_head", "host DoS", VIEWER, "        if self._remainder < 0:", "        if False:",
     ),
     _one(
-        "serve_wishes", "host leak", "intercode_integrations/serve/wire.py",
-        "class Reset(msgspec.Struct, forbid_unknown_fields=True):", "class Reset(msgspec.Struct):",
+        "serve_wishes", "host leak", "intercode_integrations/serve/messages.py",
+        "class ResetMessage(msgspec.Struct, forbid_unknown_fields=True):",
+        "class ResetMessage(msgspec.Struct):",
     ),
     _one(
         "serve_capacity", "host DoS", "intercode_integrations/serve/metrics.py",
@@ -1219,7 +1224,7 @@ DEFENCES = [
     ),
     _one(
         "layer_lock_of_npm", "escape", LAYERS,
-        'command = "ci" if previous_lock is not None else "install"', 'command = "install"',
+        'npm_command = "ci" if previous_lock is not None else "install"', 'npm_command = "install"',
     ),
     _one(
         "layer_checksums_of_pip", "escape", LAYERS,
@@ -1241,7 +1246,7 @@ DEFENCES = [
     _one(
         "archive_devices", "escape", ARCHIVE,
         """raise ImageError(f"{member.name!r} is a device or of an unknown type")""",
-        "os.mkfifo(path, 0o600)",
+        "os.mkfifo(layer_path, 0o600)",
     ),
     _one("archive_parents", "escape", ARCHIVE, '    if ".." in parts:\n', "    if False:\n"),
     _one(
@@ -1250,7 +1255,7 @@ DEFENCES = [
     ),
     _one(
         "player_kills_all", "host DoS", PLAY,
-        "sandbox.kill()  # and all that it began", "pass",
+        "                    sandbox.kill()\n", "                    pass\n",
     ),
     _one(
         "player_hides_its_token", "host leak", PLAY,
@@ -1271,7 +1276,7 @@ DEFENCES = [
     ),
     _one(
         "gateway_paths", "exfiltration", GATE,
-        'elif request.method == "POST" and target.path in {*_PATHS, COUNT}:',
+        'elif request.method == "POST" and parsed_target.path in {*_PATHS, COUNT}:',
         'elif request.method == "POST":',
     ),
     _one(
@@ -1291,13 +1296,13 @@ DEFENCES = [
     _one("gateway_token", "lateral", GATE, "RequestGuard(self.token", "RequestGuard(None"),
     _one(
         "gateway_closed", "lateral", GATE,
-        "        if self._closed:\n            raise Refusal(401",
-        "        if False:\n            raise Refusal(401",
+        "        if self._closed:\n            raise GatewayRefusal(401",
+        "        if False:\n            raise GatewayRefusal(401",
     ),
     _one(
         "gateway_credentials", "exfiltration", GATE,
         'headers = {"Content-Type": "application/json"}',
-        'headers = {name: text for name, text in asked.headers if name == "cookie"}',
+        'headers = {name: text for name, text in request.headers if name == "cookie"}',
     ),
     Defence(
         "gateway_key", "host leak",
@@ -1305,7 +1310,8 @@ DEFENCES = [
             Edit(UPSTREAM, "if len(self.key) >= MIN_SECRET_LENGTH", "if False"),
             Edit(
                 FORWARDING,
-                "self._body = hide_in(data, gateway.upstream.key)", "self._body = data",
+                "self._body = hide_in(answer_data, gateway.upstream.key)",
+                "self._body = answer_data",
             ),
         ),
     ),
@@ -1336,7 +1342,7 @@ DEFENCES = [
     Defence(
         "gateway_body", "host DoS",
         (
-            Edit(DOOR, "            if len(content) > limit:", "            if False:"),
+            Edit(DOOR, "            if len(content) > max_bytes:", "            if False:"),
             Edit(GATE, "        if size > policy.max_body:", "        if False:"),
         ),
     ),
@@ -1360,7 +1366,7 @@ DEFENCES = [
     ),
     _one("deep_trees", "host DoS", FILES, "            _flatten(path)\n", "            pass\n"),
     _one("gateway_values_in_texts", "host DoS", INTAKE, "elif key in _EMBEDDED:", "elif False:"),
-    _one("gateway_fragments", "host DoS", DOOR, "if fragments > _MAX_FRAGMENTS:", "if False:"),
+    _one("gateway_fragments", "host DoS", DOOR, "if fragment_count > _MAX_FRAGMENTS:", "if False:"),
     _one(
         "gateway_room", "host DoS", INTAKE,
         "return is_within_share and self._reserved_bytes + size <= self._total",
@@ -1381,7 +1387,7 @@ DEFENCES = [
         "return self._characters >= MAX_CHARACTERS", "return False",
     ),
     _one(
-        "gateway_record_limit", "host DoS", "intercode_integrations/gateway/record.py",
+        "gateway_record_limit", "host DoS", "intercode_integrations/gateway/call_log.py",
         "return self._size >= self._limit", "return False",
     ),
     _one(
@@ -1395,12 +1401,12 @@ DEFENCES = [
     ),
     _one(
         "gateway_record", "self DoS", FORWARDING,
-        "messages=read_dialogue(name, request_body),", "messages=(),",
+        "messages=read_dialogue(protocol, request_body),", "messages=(),",
     ),
     _one(
         "serve_orphans", "host DoS", "intercode_integrations/serve/session.py",
-        "tasks: set[asyncio.Task[Any]] = {work, disconnect_task, end_task}",
-        "tasks: set[asyncio.Task[Any]] = {work, end_task}",
+        "tasks: set[asyncio.Task[Any]] = {answer_task, disconnect_task, end_task}",
+        "tasks: set[asyncio.Task[Any]] = {answer_task, end_task}",
     ),
     _one(
         "ray_passwords", "host leak", "intercode_integrations/ray/cluster.py",
@@ -1408,7 +1414,8 @@ DEFENCES = [
     ),
     _one(
         "ray_paid_once", "peer DoS", LEDGER,
-        "                return  # all that", "                pass  # all that",
+        "                return\n            _decrement(self._process_state(process_name).reserv",
+        "                pass\n            _decrement(self._process_state(process_name).reserv",
     ),
     _one("ray_paid_at_all", "peer DoS", LEDGER, ".presume()", ".release()"),
     _one(
@@ -1416,23 +1423,23 @@ DEFENCES = [
         "                if row not in retained_rows:", "                if False:",
     ),
     _one(
-        "constraints_are_compared", "cheating", REWARDS + "sql_states.py",
+        "constraints_are_compared", "cheating", REWARDS + "sql_state_compare.py",
         "    yield from _constraint_keys(table)\n", "",
     ),
     _one(
-        "checks_are_compared", "cheating", REWARDS + "sql_programs.py",
+        "checks_are_compared", "cheating", REWARDS + "sql_views_triggers.py",
         "if {*map(normalise_sql, texts[0])} != {\n            *map(normalise_sql, texts[1])\n    "
         "    } and not",
-        "        if False and not",
+        "if False and not",
     ),
     _one(
-        "triggers_are_run", "cheating", REWARDS + "sql_programs.py",
+        "triggers_are_run", "cheating", REWARDS + "sql_views_triggers.py",
         "            for probe in chain(*map(probes.constants, read_tables), "
         "probes.all_statements(name)):",
         "            for probe in ():",
     ),
     _one(
-        "views_are_asked_on_copies", "cheating", REWARDS + "sql_programs.py",
+        "views_are_asked_on_copies", "cheating", REWARDS + "sql_views_triggers.py",
         "(source, *_mutated_copies(grader, task, gold, source))", "(source,)",
     ),
     _one(
@@ -1466,7 +1473,7 @@ DEFENCES = [
     _one(
         "record_of_another_value", "host leak", "intercode/spec.py",
         "if any(option_set.get(name) == value for option_set in option_sets)\n        and (",
-        "        if given or (",
+        "if overrides or (",
     ),
     _one(
         "record_of_a_datasets_path", "host leak", TRUST,
@@ -1518,7 +1525,7 @@ DEFENCES = [
     _one("record_fifo", "host DoS", RECORDS, "    if not stat.S_ISREG(", "    if False and ("),
     _one(
         "record_link_to_write", "host leak", "intercode_sandbox/host_files.py",
-        "    temporary.unlink(missing_ok=True)  # a link there would be written through\n", "",
+        "    temporary_path.unlink(missing_ok=True)  # a link there would be written through\n", "",
     ),
     _one("record_link_of_the_writer", "host leak", RECORDS, "os.O_NOFOLLOW | ", ""),
     _one(
@@ -1548,8 +1555,8 @@ DEFENCES = [
         (
             Edit(
                 "intercode/envs/episode_state.py",
-                "observation is lost\n            self.interrupt(error)\n",
-                "observation is lost\n",
+                "loses the observation, too\n            self.interrupt(error)\n",
+                "loses the observation, too\n",
             ),
             Edit(
                 "intercode/envs/episode_state.py",
@@ -1586,7 +1593,7 @@ DEFENCES = [
     _one(
         "dropped_pipes", "cheating", OWNERSHIP,
         "    finalizer = weakref.finalize(owner, callback, ",
-        "    finalizer = weakref.finalize(free_when_gone, callback, ",
+        "    finalizer = weakref.finalize(register_release, callback, ",
     ),
     Defence(
         "exit_in_an_agent", "cheating",

@@ -17,11 +17,11 @@ from intercode.agents.language import EpisodeLimits
 from intercode.errors import AgentStartError, BudgetError, ImageError
 from intercode.rewards.bash import _is_scratch, _scratch_pattern
 from intercode.rewards.gold import GoldResult
-from intercode_integrations.external_agents import episode_runner, layers
+from intercode_integrations.external_agents import agent_layers, episode_runner
 from intercode_integrations.external_agents.profile import find_profile
 from intercode_integrations.gateway import Call, Gateway, Upstream
 from intercode_sandbox import Completed
-from intercode_sandbox.images.archive import Unpacker
+from intercode_sandbox.images.tarballs import LayerUnpacker
 
 from .tools import ProbeError, one_of, start
 
@@ -44,7 +44,7 @@ def _has_a_file_at(name: str) -> bool:
         made = Path(folder, "layer.tar")
         with tarfile.open(made, "w") as archive:
             archive.addfile(tarfile.TarInfo(name))
-        return _refused(lambda: layers._check_members(made, "tiny"))
+        return _refused(lambda: agent_layers._check_members(made, "tiny"))
 
 
 def layer_elsewhere() -> bool:
@@ -75,8 +75,10 @@ class _Machine:
 
 
 def _installs(machine: _Machine, agent: str, before: str | None = None) -> bool:
-    recipe = layers.find_recipe(agent)
-    build = layers._install_npm if recipe.install.source == "npm" else layers._install_pypi
+    recipe = agent_layers.find_recipe(agent)
+    build = (
+        agent_layers._install_npm if recipe.install.source == "npm" else agent_layers._install_pypi
+    )
     sandbox = cast(Any, machine)
     return not _refused(lambda: build(recipe, "http://index", sandbox, machine.run, before))
 
@@ -129,7 +131,7 @@ def layer_password() -> bool:
     said = f"no such package at http://reader:{_SECRET}@index/simple".encode()
     sandbox = SimpleNamespace(exec=lambda *_, **__: Completed(1, b"", said))
     try:
-        layers._run(cast(Any, sandbox), {}, "pip")
+        agent_layers._run(cast(Any, sandbox), {}, "pip")
     except ImageError as error:
         return _SECRET not in str(error)
     raise ProbeError("it did not fail")
@@ -141,7 +143,7 @@ def layer_password() -> bool:
 def _laid(*members: tarfile.TarInfo) -> Path:
     layer = Path(tempfile.mkdtemp())
     with tarfile.open(fileobj=io.BytesIO(bytes(10240))) as archive:
-        unpacker = Unpacker(layer, (), ())
+        unpacker = LayerUnpacker(layer, (), ())
         for member in members:
             unpacker.add(archive, member)
     return layer

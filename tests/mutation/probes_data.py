@@ -13,7 +13,7 @@ from typing import Any
 from intercode import records
 from intercode.episode import Episode
 from intercode.errors import RecordError
-from intercode.plain_data import check_plain
+from intercode.json_checks import check_plain
 from intercode.records import EPISODES, MANIFEST, read_episodes, read_manifest
 from intercode_sandbox.host_files import open_regular, remove_tree
 from intercode_sandbox.images.dockerfile.parse import expand

@@ -17,12 +17,16 @@ from intercode.models.base import Message
 from intercode.models.limits import Budget
 from intercode.models.scripted import Line, Rule, script
 from intercode_integrations.gateway import Gateway, GatewayPolicy, GatewaySession, Upstream
+from intercode_integrations.gateway.byte_quota import (
+    SharedByteQuota,
+    check_embedded_tokens,
+    check_tokens,
+)
+from intercode_integrations.gateway.call_log import CallLog
 from intercode_integrations.gateway.calls import Call
-from intercode_integrations.gateway.episode_calls import MAX_CHARACTERS, Dialogues
+from intercode_integrations.gateway.episode_calls import MAX_CHARACTERS, SessionMessages
 from intercode_integrations.gateway.gateway import FREE_COUNTS
-from intercode_integrations.gateway.intake import Intake, check_embedded_tokens, check_tokens
-from intercode_integrations.gateway.policy import Refusal, admit_body
-from intercode_integrations.gateway.record import CallLog
+from intercode_integrations.gateway.policy import GatewayRefusal, admit_body
 from intercode_integrations.testing import ScriptedServer
 
 from .tools import one_of
@@ -48,7 +52,7 @@ def _seat(
 def _refuses(body: dict[str, Any]) -> bool:
     try:
         admit_body("responses", {"input": "hi", **body}, GatewayPolicy())
-    except Refusal:
+    except GatewayRefusal:
         return True
     return False
 
@@ -132,7 +136,7 @@ def gateway_body() -> bool:
 def _counts_too_many(body: bytes) -> bool:
     try:
         check_embedded_tokens(json.loads(body), check_tokens(body))
-    except Refusal:
+    except GatewayRefusal:
         return True
     return False
 
@@ -159,12 +163,12 @@ def gateway_fragments() -> bool:
 
 
 def _finds_no_room(*holders: str) -> bool:
-    intake = Intake(100, 60)
+    intake = SharedByteQuota(100, 60)
     try:
         with ExitStack() as stack:
             for holder in holders:
                 stack.enter_context(intake.reserve(holder, 40, 0))
-    except Refusal:
+    except GatewayRefusal:
         return True
     return False
 
@@ -192,7 +196,7 @@ def gateway_dialogues_of_refused() -> bool:
 
 def gateway_dialogues() -> bool:
     long = Message("user", "x" * MAX_CHARACTERS)
-    dialogues = Dialogues()
+    dialogues = SessionMessages()
     dialogues.retain(Call("chat", CHAT, "any", (long,), text="Done."))
     return dialogues.is_full
 
@@ -200,7 +204,7 @@ def gateway_dialogues() -> bool:
 def gateway_record_limit() -> bool:
     with (
         TemporaryDirectory() as folder,
-        closing(CallLog(f"{folder}/calls.jsonl", KEY, KEY, limit=100)) as journal,
+        closing(CallLog(f"{folder}/calls.jsonl", KEY, KEY, max_bytes=100)) as journal,
     ):
         journal.write(Call("chat", CHAT, "any", (Message("user", "hi"),), text="Done."))
         return journal.is_full

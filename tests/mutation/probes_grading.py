@@ -26,7 +26,7 @@ from intercode.evaluate import evaluate
 from intercode.evaluate.validate import validate
 from intercode.interpreters.bash import BashInterpreter
 from intercode.interpreters.python_start import PRELOAD
-from intercode.interpreters.shell import FrameReader
+from intercode.interpreters.shell import ShellReportReader
 from intercode.models import Message, Reply, Settings
 from intercode.rewards.gold import GoldCache, GoldRunner
 from intercode.rewards.judge import Judge
@@ -540,7 +540,7 @@ def secret_flags() -> bool:
 
 
 def bounded_options() -> bool:
-    reader = FrameReader()
+    reader = ShellReportReader()
     reader.expect(1)
     reader.add(b"\0".join([b"", b"1", b"A", b"0", b"", b"/", b"a:" * 5000, b"", b"v", b""]))
     reader.add(b"\0end\x001\0")

@@ -19,9 +19,9 @@ from intercode.errors import DatabaseError, EnvironmentStateError, ModelUnavaila
 from intercode.evaluate import evaluate
 from intercode.interpreters.bash import BashInterpreter
 from intercode.models.base import Answer, AttemptError
-from intercode.models.drain import run_drain
+from intercode.models.interrupted_calls import run_drain
 from intercode.models.limits import Retry
-from intercode.models.remote import CallContext, CallLimiter
+from intercode.models.remote import ModelCallContext, ModelCallLimiter
 from intercode.task import Dataset, Task
 from intercode_sandbox.native import wire as messages
 from intercode_sandbox.ownership import CallGuard
@@ -177,8 +177,8 @@ def exit_code_of_a_command() -> bool:
 
 def repeated_call() -> bool:
     """Whether no call of a model is repeated after an interrupt of the run."""
-    frame = CallLimiter(
-        "openai/any", "http://host", CallContext(retry=Retry(retries=1, first_wait=0))
+    frame = ModelCallLimiter(
+        "openai/any", "http://host", ModelCallContext(retry=Retry(retries=1, first_wait=0))
     )
     requests: list[int] = []
 

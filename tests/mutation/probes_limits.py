@@ -17,7 +17,7 @@ from intercode.databases.convert.build import as_sqlite
 from intercode.episode import Episode
 from intercode.errors import ImageError, SandboxError, TaskError, UsageError
 from intercode.rewards.base import quiesce_sandbox
-from intercode_integrations.trl.tokens import split_text
+from intercode_integrations.trl.control_tokens import split_text
 from intercode_sandbox import Limits, SandboxBackend, get_provider, host_files
 from intercode_sandbox.images import resolve
 from intercode_sandbox.native.sandbox import NativeSandbox

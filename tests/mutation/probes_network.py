@@ -11,7 +11,12 @@ from typing import Any
 from intercode.errors import SandboxError, UsageError
 from intercode_sandbox import get_provider, network, proxy
 from intercode_sandbox.forwarding import SupportsForwarding, adopt_socket
-from intercode_sandbox.network import Host, NetworkGate, Policy, RefusedError
+from intercode_sandbox.network import (
+    AllowedHost,
+    NetworkGate,
+    NetworkPolicy,
+    RefusedConnectionError,
+)
 
 from .tools import ProbeError, one_of
 
@@ -27,11 +32,11 @@ def _reached(listed: str, name: str, address: str) -> str:
     """What a gate says to a name that leads to `address`, where a server listens."""
     with socket.create_server((address, 0)) as server:
         port = server.getsockname()[1]
-        gate = NetworkGate(Policy(hosts=(Host(listed, port),)), _resolving(address))
+        gate = NetworkGate(NetworkPolicy(hosts=(AllowedHost(listed, port),)), _resolving(address))
         try:
             with gate.connect_to_host(name, port) as connection:
                 return str(connection.getpeername()[0])
-        except RefusedError:
+        except RefusedConnectionError:
             return next(iter(gate.refusal_counts)).partition(": ")[2]
 
 
@@ -54,7 +59,9 @@ def network_rebinding() -> bool:
     with socket.create_server((_OTHER, 0)) as one:
         port = one.getsockname()[1]
         with socket.create_server(("127.0.0.1", port)):
-            gate = NetworkGate(Policy(hosts=(Host("localhost", port),)), _resolving(_OTHER))
+            gate = NetworkGate(
+                NetworkPolicy(hosts=(AllowedHost("localhost", port),)), _resolving(_OTHER)
+            )
             with gate.connect_to_host("localhost", port) as connection:
                 found = connection.getpeername()[0]
     return one_of(found, holds=_OTHER, gone="127.0.0.1")
@@ -83,7 +90,7 @@ def proxy_head() -> bool:
         theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
         theirs.sendall(bytes(80_000))
         theirs.shutdown(socket.SHUT_WR)
-        proxy.serve(NetworkGate(Policy()), ours)
+        proxy.serve(NetworkGate(NetworkPolicy()), ours)
         said = theirs.recv(4096).decode().strip()
     return one_of(said.rpartition("head ")[2], holds="is too long", gone="has no end")
 

@@ -6,7 +6,7 @@ from intercode.errors import UsageError
 from intercode.evaluate import evaluate
 from intercode.models.limits import SpendingAmounts
 from intercode.spec import RunSpec
-from intercode_integrations.ray.shared_limits import SharedLedger
+from intercode_integrations.ray.shared_limits import SharedLimitsActor
 
 
 def ray_passwords() -> bool:
@@ -29,12 +29,12 @@ def ray_paid_at_all() -> bool:
     return _counted(_lost()) == 60
 
 
-def _lost() -> SharedLedger:
-    ledger = SharedLedger(None, 100, SpendingAmounts(), None)
+def _lost() -> SharedLimitsActor:
+    ledger = SharedLimitsActor(None, 100, SpendingAmounts(), None)
     ledger.reserve("one", 60, 0.0)
     ledger.release_process("one")
     return ledger
 
 
-def _counted(ledger: SharedLedger) -> int:
+def _counted(ledger: SharedLimitsActor) -> int:
     return sum(account.tokens for account in ledger.read_spending())

@@ -12,14 +12,14 @@ from typing import Any
 from intercode.envs.traits import check_imported
 from intercode.errors import ImageError, RecordError, TrustError, UsageError
 from intercode.project import find_benchmark, read as read_project
-from intercode.records import EPISODES, MANIFEST, RecordWriter, read_manifest
+from intercode.records import EPISODES, MANIFEST, RunRecordWriter, read_manifest
 from intercode.registry import ENVS
-from intercode.report.live_runs import RunLibrary
+from intercode.report.live_runs import ViewerRuns
 from intercode.spec import RunSpec, recorded_options
 from intercode_sandbox.host_files import write_atomically
 from intercode_sandbox.images.cache import RECORD, ImageCache
 from intercode_sandbox.images.resolve import SCHEMES, check
-from intercode_sandbox.lazy_imports import Registry
+from intercode_sandbox.lazy_imports import LazyRegistry
 
 from .tools import ProbeError, one_of
 
@@ -124,7 +124,7 @@ def task_with_an_image_of_code() -> bool:
 
 
 def record_of_a_packages_name() -> bool:
-    registry = Registry("thing", group="intercode.environments")
+    registry = LazyRegistry("thing", group="intercode.environments")
     registry._entries, registry._packages, registry._group = {"x": "no_such:x"}, {"x"}, None
     return one_of(str(registry.is_trusted("x")), holds="False", gone="True")
 
@@ -172,7 +172,7 @@ def record_link_of_the_writer() -> bool:
         (secret := Path(name) / "secret").write_text("{torn")
         (folder / EPISODES).symlink_to(secret)
         try:
-            RecordWriter(folder).close()
+            RunRecordWriter(folder).close()
         except RecordError:
             return one_of(secret.read_text(), holds="{torn", gone="")
         return one_of(secret.read_text(), holds="{torn", gone="")
@@ -184,7 +184,7 @@ def record_link_in_a_folder_of_runs() -> bool:
         (there := Path(name) / "there").mkdir()
         (there / MANIFEST).write_text("{}")
         (place / "link").symlink_to(there)
-        told = RunLibrary([place]).overview()[1]
+        told = ViewerRuns([place]).overview()[1]
     return one_of(str("run.json" in told), holds="False", gone="True")
 
 

@@ -12,14 +12,14 @@ from websockets.asyncio.client import connect
 from websockets.datastructures import Headers
 from websockets.exceptions import ConnectionClosed
 
-from intercode.connection_admission import Admission
+from intercode.connection_admission import ConnectionQueue
 from intercode.request_guard import RequestGuard
-from intercode_integrations.serve import wire
-from intercode_integrations.serve.catalog import EnvironmentEntry
+from intercode_integrations.serve import messages
+from intercode_integrations.serve.catalog import ServedEnvironment
 from intercode_integrations.serve.metrics import ServerMetrics
 from intercode_integrations.serve.server import EnvironmentServer
+from intercode_integrations.serve.server_processes import listen
 from intercode_integrations.serve.session import SessionLimits
-from intercode_integrations.serve.workers import listen
 from waiting import new_marker
 
 from .tools import ends, wait_for
@@ -49,8 +49,8 @@ def serve_site() -> bool:
 
 def serve_wishes() -> bool:
     try:
-        wire.read('{"image": "debian"}', wire.Reset)
-    except wire.MessageFault:
+        messages.read('{"image": "debian"}', messages.ResetMessage)
+    except messages.MessageFault:
         return True
     return False
 
@@ -63,24 +63,26 @@ def serve_capacity() -> bool:
 class _Silent:
     """A pending connection whose client has sent nothing."""
 
-    def __init__(self, admission: Admission) -> None:
+    def __init__(self, admission: ConnectionQueue) -> None:
         self.ours, self._theirs = socket.socketpair()
         self.dropped = threading.Event()
         admission.enter(self, self._theirs, self.dropped.set)
 
 
 def admission_of_few() -> bool:
-    admission = Admission(1, 3600)
+    admission = ConnectionQueue(1, 3600)
     first, _ = _Silent(admission), _Silent(admission)
     return first.dropped.is_set()
 
 
 def admission_in_time() -> bool:
-    return _Silent(Admission(1, 0.1)).dropped.wait(5)  # allow limit: reached without the defence
+    return _Silent(ConnectionQueue(1, 0.1)).dropped.wait(
+        5
+    )  # allow limit: reached without the defence
 
 
 def admission_of_silent_ones() -> bool:
-    admission = Admission(2, 3600)
+    admission = ConnectionQueue(2, 3600)
     first = _Silent(admission)
     first.ours.send(b"GET / HTTP/1.1\r\n")
     second, _ = _Silent(admission), _Silent(admission)
@@ -92,9 +94,9 @@ def serve_admission() -> bool:
 
     async def main() -> bool:
         [listener] = listen("127.0.0.1", 0)
-        admission = Admission(8, 0.1)
+        admission = ConnectionQueue(8, 0.1)
         server = EnvironmentServer(
-            [EnvironmentEntry("bash")],
+            [ServedEnvironment("bash")],
             SessionLimits(drain=0.1),
             RequestGuard("x"),
             ServerMetrics(),
@@ -122,7 +124,7 @@ def serve_orphans() -> bool:
     async def main() -> bool:
         [listener] = listen("127.0.0.1", 0)
         server = EnvironmentServer(
-            [EnvironmentEntry("bash")], SessionLimits(drain=0.1), RequestGuard(), ServerMetrics()
+            [ServedEnvironment("bash")], SessionLimits(drain=0.1), RequestGuard(), ServerMetrics()
         )
         running = asyncio.create_task(server.run(listener, ()))
         url = f"ws://127.0.0.1:{listener.getsockname()[1]}/ws"

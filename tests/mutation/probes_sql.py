@@ -10,7 +10,12 @@ from pathlib import Path
 from intercode.databases import find, get_engine
 from intercode.errors import TaskError
 from intercode.rewards.database_mutator import mutate
-from intercode.rewards.sql_conditions import Condition, ConstantComparison, Lookup, QueryConditions
+from intercode.rewards.sql_conditions import (
+    ColumnCondition,
+    ConstantComparison,
+    QueryConditions,
+    RowLookup,
+)
 from intercode.rewards.sql_explain import find_uses
 from intercode.rewards.sql_gold import read_facts
 from rewards.sql_store import SCRIPT, Store
@@ -33,9 +38,9 @@ def _is_refused(gold: str, action: str) -> bool:
 def looked_up_once() -> bool:
     """Whether a name that gold looks up stands at most once in each mutated copy."""
     asked = QueryConditions(
-        (Condition("customer", "name", ("Ann",)),),
+        (ColumnCondition("customer", "name", ("Ann",)),),
         3,
-        (Lookup("customer", (ConstantComparison("name", "=", "Ann"),)),),
+        (RowLookup("customer", (ConstantComparison("name", "=", "Ann"),)),),
     )
     with tempfile.TemporaryDirectory() as folder:
         origin = Path(folder, "origin")

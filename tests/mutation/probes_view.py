@@ -14,11 +14,11 @@ from unittest import mock
 from intercode import records
 from intercode.cli import view
 from intercode.episode import Episode, Score, Turn
-from intercode.report.episodes import make_body
-from intercode.report.live_runs import RunLibrary
-from intercode.report.page import page
-from intercode.report.server import Viewer
+from intercode.report.live_runs import ViewerRuns
+from intercode.report.server import RunViewerServer
 from intercode.report.text import escape_formula
+from intercode.report.viewer_episodes import make_body
+from intercode.report.viewer_page import page
 from waiting import eventually
 
 from .tools import one_of
@@ -29,7 +29,7 @@ GOLD = "what-gold-prints"
 def _asked(token: str = "", host: str = "") -> int:
     """Ask the server for its page; return the status."""
     with tempfile.TemporaryDirectory() as folder:
-        viewer = Viewer(RunLibrary([Path(folder)]))
+        viewer = RunViewerServer(ViewerRuns([Path(folder)]))
         thread = threading.Thread(target=viewer.serve)
         thread.start()
         try:
@@ -64,7 +64,7 @@ def view_guard() -> bool:
 
 
 def view_head() -> bool:
-    viewer = Viewer(RunLibrary([]))
+    viewer = RunViewerServer(ViewerRuns([]))
     thread = threading.Thread(target=viewer.serve)
     thread.start()
     try:
@@ -98,7 +98,7 @@ def view_search_of_hidden_gold() -> bool:
         made |= {"seed": 0, "excluded": {}, "sessions": [], "needs_gold": False}
         (Path(folder) / records.MANIFEST).write_text(json.dumps(made))
         (Path(folder) / records.EPISODES).write_text(_episode().to_json() + "\n")
-        library = RunLibrary([Path(folder)], hide_gold=True)
+        library = ViewerRuns([Path(folder)], hide_gold=True)
         library.refresh()
         found = [hit for _, hit in library.search(GOLD)]
     return one_of(str(found), holds="[False]", gone="[True]")

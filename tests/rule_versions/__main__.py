@@ -24,7 +24,7 @@ SOURCES = sorted(Path(__file__).parents[2].glob("packages/*/src"))
 DATASETS = PACKAGE / "datasets"
 _GRADING = ("rewards/", "interpreters/inside/", "integrations/harbor/")
 """Where the modules lie that belong to a rule if it imports them, directly or not."""
-_PAPER = ("bash_env", "ctf", "python", "sql_env")
+_PAPER = ("bash_env", "ctf_env", "python_env", "sql_env")
 FILES = {
     "bash": ("builtin/bash_*.json", "builtin/fs_[!os]*.sh", "builtin/fs_shop.sh"),
     "bash-hard": ("builtin/hard_bash.json", "builtin/fs_office.sh"),

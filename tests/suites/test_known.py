@@ -41,7 +41,7 @@ def test_every_source_is_needed_by_a_suite_of_tests_besides_make_test(inputs: In
 
 
 def test_a_change_of_the_report_runs_no_mutation_of_the_sandbox(inputs: Inputs) -> None:
-    found = need("packages/gym/src/intercode/report/page.py", inputs)
+    found = need("packages/gym/src/intercode/report/viewer_page.py", inputs)
     assert {"browsers", "docs", "mutation-serving"} <= found
     assert found.isdisjoint({"mutation-sandbox", "mutation-docker", "mutation-grading"})
 

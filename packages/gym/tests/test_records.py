@@ -19,7 +19,7 @@ from intercode.errors import RecordError, RunLockedError
 from intercode.records import (
     EPISODES,
     Outcome,
-    RecordWriter,
+    RunRecordWriter,
     read_episodes,
     read_latest,
     read_manifest,
@@ -33,7 +33,7 @@ def episode(n: int, text: str = "") -> Episode:
 
 
 def write(folder: Path, *episodes: Episode) -> None:
-    with RecordWriter(folder) as log:
+    with RunRecordWriter(folder) as log:
         for one in episodes:
             log.append(one)
 
@@ -117,7 +117,7 @@ def test_a_file_of_something_else_is_no_log(tmp_path: Path, content: bytes) -> N
         list(read_episodes(path))
     if not content.endswith(b"\n"):
         with pytest.raises(RecordError, match=r"at byte \d+: not an episode"):
-            RecordWriter(tmp_path / "run")
+            RunRecordWriter(tmp_path / "run")
         assert path.read_bytes() == content
 
 
@@ -135,12 +135,13 @@ def test_what_is_no_run_is_named(tmp_path: Path) -> None:
 
 
 def test_the_lock_ends_with_its_holder(tmp_path: Path) -> None:
-    with RecordWriter(tmp_path / "run"), pytest.raises(RunLockedError, match="another process"):
-        RecordWriter(tmp_path / "run")
-    RecordWriter(tmp_path / "run").close()
+    with RunRecordWriter(tmp_path / "run"), pytest.raises(RunLockedError, match="another process"):
+        RunRecordWriter(tmp_path / "run")
+    RunRecordWriter(tmp_path / "run").close()
     code = (
-        "import sys, time; from pathlib import Path; from intercode.records import RecordWriter\n"
-        "log = RecordWriter(Path(sys.argv[1])); print('ready', flush=True); time.sleep(60)"
+        "import sys, time; from pathlib import Path; from intercode.records import "
+        "RunRecordWriter\n"
+        "log = RunRecordWriter(Path(sys.argv[1])); print('ready', flush=True); time.sleep(60)"
     )
     holder = subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path / "run")], stdout=subprocess.PIPE
@@ -149,10 +150,10 @@ def test_the_lock_ends_with_its_holder(tmp_path: Path) -> None:
         assert holder.stdout is not None
         holder.stdout.readline()
         with pytest.raises(RunLockedError):
-            RecordWriter(tmp_path / "run")
+            RunRecordWriter(tmp_path / "run")
         holder.kill()
         holder.wait()
-    RecordWriter(tmp_path / "run").close()
+    RunRecordWriter(tmp_path / "run").close()
 
 
 def test_workers_share_a_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +171,7 @@ def test_workers_share_a_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         real(fd)
 
     monkeypatch.setattr(os, "fdatasync", counted)
-    with RecordWriter(tmp_path / "run") as log:
+    with RunRecordWriter(tmp_path / "run") as log:
         threads = [threading.Thread(target=log.append, args=(episode(n),)) for n in range(8)]
         threads[0].start()
         assert first.wait(60)
@@ -187,7 +188,7 @@ def test_workers_share_a_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_several_are_one_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     syncs: list[int] = []
     monkeypatch.setattr(os, "fdatasync", syncs.append)
-    with RecordWriter(tmp_path / "run") as log:
+    with RunRecordWriter(tmp_path / "run") as log:
         log.append(*map(episode, range(5)))
     assert len(syncs) == 1
     found = read_episodes(tmp_path / "run" / EPISODES)
@@ -200,7 +201,7 @@ def test_a_full_disk_is_told_to_every_worker(
     def full(fd: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    with RecordWriter(tmp_path / "run") as log:
+    with RunRecordWriter(tmp_path / "run") as log:
         log.append(episode(0))
         monkeypatch.setattr(os, "fdatasync", full)
         for n in (1, 2):
@@ -213,7 +214,7 @@ def test_a_full_disk_is_told_to_every_worker(
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RecordError, match="cannot write to"):
-        RecordWriter(tmp_path / "file" / "run")
+        RunRecordWriter(tmp_path / "file" / "run")
 
 
 def test_forks_of_an_episode_are_kept_apart(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from intercode.cli.main import main
 from intercode.episode import Episode, Score, Turn
 from intercode.errors import UsageError
 from intercode.evaluate.manifest import describe
-from intercode.records import EPISODES, MANIFEST, RecordWriter, last_attempts
-from intercode.redaction import PATTERNS_VARIABLE, Redactor
+from intercode.records import EPISODES, MANIFEST, RunRecordWriter, last_attempts
+from intercode.redaction import PATTERNS_VARIABLE, SecretRedactor
 
 KEY = "zq-0123456789-Geheim"
 """A value that no pattern knows."""
@@ -63,11 +63,11 @@ def planted(place: str, text: str) -> Episode:
 
 
 def recorded(folder: Path, episode: Episode, facts: dict[str, Any]) -> str:
-    with RecordWriter(folder) as log:
+    with RunRecordWriter(folder) as log:
         log.append(episode)
         log.write_manifest(facts)
     text = (folder / EPISODES).read_text() + (folder / MANIFEST).read_text()
-    assert next(last_attempts(folder)).score == Redactor().episode(episode).score
+    assert next(last_attempts(folder)).score == SecretRedactor().episode(episode).score
     return text
 
 
@@ -106,14 +106,14 @@ def test_a_task_about_keys_stays_as_it_is(tmp_path: Path, name: str, place: str)
     episode = planted(place, SHAPES[name])
     recorded(tmp_path, episode, manifest())
     assert next(last_attempts(tmp_path)) == episode
-    assert SHAPES[name] not in repr(Redactor(includes_dialogues=True).episode(episode))
+    assert SHAPES[name] not in repr(SecretRedactor(includes_dialogues=True).episode(episode))
 
 
 def test_words_paths_and_numbers_are_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     values = ("password", "/home/me/keys/service-account.json", "https://a.example/token")
     for n, value in enumerate((*values, "1234567890.1234567")):
         monkeypatch.setenv(f"SECRET_{n}", value)
-        assert Redactor().values(f"see {value}!") == f"see {value}!"
+        assert SecretRedactor().values(f"see {value}!") == f"see {value}!"
 
 
 def test_a_list_of_ones_own(
@@ -123,10 +123,10 @@ def test_a_list_of_ones_own(
     own.write_text("# ours\nACME-\\d{6}\n(?i)(pin=)\\d+\n")
     monkeypatch.chdir(tmp_path)
     Path(".env").write_text(f"{PATTERNS_VARIABLE}={own}\n")
-    assert Redactor().text("ACME-123456 PIN=77") == "[redacted] PIN=[redacted]"
+    assert SecretRedactor().text("ACME-123456 PIN=77") == "[redacted] PIN=[redacted]"
     own.write_text("(")
     with pytest.raises(UsageError, match="patterns:1: not a regular expression"):
-        Redactor()
+        SecretRedactor()
     assert main(["run", "bash", "--agent", "noop", "--limit", "1", "--out", "run"]) == 2
     assert "not a regular expression" in capsys.readouterr().err
     assert not Path("run").exists()

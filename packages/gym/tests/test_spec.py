@@ -13,7 +13,7 @@ import pytest
 
 from intercode.errors import UsageError
 from intercode.evaluate import evaluate
-from intercode.manifest import Manifest
+from intercode.manifest import RunManifest
 from intercode.records import ValueDifference, read_manifest
 from intercode.spec import (
     SECTIONS,
@@ -114,7 +114,7 @@ def test_two_environments() -> None:
 @pytest.mark.parametrize("path", HISTORY, ids=lambda path: path.parent.name)
 def test_records_of_0_1_0(path: Path) -> None:
     manifest = read_manifest(path.parent)
-    msgspec.convert(manifest, Manifest)
+    msgspec.convert(manifest, RunManifest)
     spec = RunSpec.from_record(manifest, trust=True)
     assert spec.recorded().items() >= recorded_options(manifest).items()
     assert spec.agent.name == manifest["agent"]["name"] and spec.env.name == manifest["env"]["env"]

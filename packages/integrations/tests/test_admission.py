@@ -16,17 +16,17 @@ from typing import Any
 import pytest
 
 from gateway.doors import BODIES, KEY, said
-from intercode.connection_admission import Admission
+from intercode.connection_admission import ConnectionQueue
 from intercode.models.scripted import Line, Rule, script
-from intercode.report.live_runs import RunLibrary
-from intercode.report.server import Viewer
+from intercode.report.live_runs import ViewerRuns
+from intercode.report.server import RunViewerServer
 from intercode.request_guard import RequestGuard
 from intercode_integrations.gateway import Gateway, Upstream
-from intercode_integrations.serve.catalog import EnvironmentEntry
+from intercode_integrations.serve.catalog import ServedEnvironment
 from intercode_integrations.serve.metrics import ServerMetrics
 from intercode_integrations.serve.server import EnvironmentServer
+from intercode_integrations.serve.server_processes import listen
 from intercode_integrations.serve.session import SessionLimits
-from intercode_integrations.serve.workers import listen
 from intercode_integrations.testing import ScriptedServer
 from intercode_sandbox.forwarding import Forward
 from serve.served import say, serving
@@ -50,7 +50,7 @@ def ended(connection: socket.socket) -> bool:
 class Pair:
     """A connection that waits, and what became of it."""
 
-    def __init__(self, admission: Admission) -> None:
+    def __init__(self, admission: ConnectionQueue) -> None:
         self.ours, self.theirs = socket.socketpair()
         self.dropped = threading.Event()
         admission.enter(self, self.theirs, self.dropped.set)
@@ -61,7 +61,7 @@ class Pair:
 
 
 def test_the_oldest_silent_connection_leaves_for_a_new_one() -> None:
-    admission = Admission(2, LONG)
+    admission = ConnectionQueue(2, LONG)
     with ExitStack() as stack:
         first, second, third, last = (
             stack.enter_context(closing(Pair(admission))) for _ in range(4)
@@ -80,7 +80,7 @@ def test_the_oldest_silent_connection_leaves_for_a_new_one() -> None:
 
 
 def test_who_is_admitted_is_dropped_neither_late_nor_early() -> None:
-    admission = Admission(1, SHORT)
+    admission = ConnectionQueue(1, SHORT)
     with ExitStack() as stack:
         admitted = stack.enter_context(closing(Pair(admission)))
         admission.leave(admitted)
@@ -96,7 +96,7 @@ def test_pending_connections_take_a_part_of_the_descriptors() -> None:
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, limits[1]))
     try:
-        admission = Admission(seconds=LONG)
+        admission = ConnectionQueue(seconds=LONG)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     with ExitStack() as stack:
@@ -109,7 +109,7 @@ def test_pending_connections_take_a_part_of_the_descriptors() -> None:
 
 
 @contextmanager
-def gateway(admission: Admission) -> Iterator[int]:
+def gateway(admission: ConnectionQueue) -> Iterator[int]:
     with ScriptedServer(script([Rule(Line("Done."))]), key=KEY) as server:
         upstream = Upstream("openai-compatible", "any", server.url, KEY)
         with Gateway(upstream) as made, made.open_session(token=TOKEN) as seat:
@@ -124,8 +124,8 @@ def gateway(admission: Admission) -> Iterator[int]:
 
 
 @contextmanager
-def viewer(admission: Admission) -> Iterator[int]:
-    made = Viewer(RunLibrary([]), admission=admission)
+def viewer(admission: ConnectionQueue) -> Iterator[int]:
+    made = RunViewerServer(ViewerRuns([]), admission=admission)
     made.token = TOKEN
     thread = threading.Thread(target=made.serve, daemon=True)
     thread.start()
@@ -135,10 +135,10 @@ def viewer(admission: Admission) -> Iterator[int]:
 
 
 @contextmanager
-def server(admission: Admission) -> Iterator[int]:
+def server(admission: ConnectionQueue) -> Iterator[int]:
     [listener] = listen("127.0.0.1", 0)
     made = EnvironmentServer(
-        [EnvironmentEntry("bash")],
+        [ServedEnvironment("bash")],
         SessionLimits(drain=0.1),
         RequestGuard(TOKEN),
         ServerMetrics(),
@@ -154,7 +154,7 @@ def server(admission: Admission) -> Iterator[int]:
 
 
 SERVERS = pytest.mark.parametrize("serves", [gateway, viewer, server])
-Serves = Callable[[Admission], AbstractContextManager[int]]
+Serves = Callable[[ConnectionQueue], AbstractContextManager[int]]
 REQUESTS: dict[Any, tuple[str, str]] = {
     gateway: ("POST", CHAT),
     viewer: ("GET", "/{token}/"),
@@ -183,14 +183,20 @@ def client_of(port: int) -> closing[HTTPConnection]:
     [b"", b"GET / HTTP/1.1\r\nHost: loc", b"POST / HTTP/1.1\r\nHost: localhost\r\n", b"\r\n"],
 )
 def test_what_makes_no_whole_request_is_ended(serves: Serves, sent: bytes) -> None:
-    with serves(Admission(8, SHORT)) as port, socket.create_connection(("127.0.0.1", port)) as one:
+    with (
+        serves(ConnectionQueue(8, SHORT)) as port,
+        socket.create_connection(("127.0.0.1", port)) as one,
+    ):
         one.sendall(sent)
         assert ended(one)
 
 
 @SERVERS
 def test_a_head_that_never_ends_is_ended_however_it_trickles(serves: Serves) -> None:
-    with serves(Admission(8, SHORT)) as port, socket.create_connection(("127.0.0.1", port)) as one:
+    with (
+        serves(ConnectionQueue(8, SHORT)) as port,
+        socket.create_connection(("127.0.0.1", port)) as one,
+    ):
         one.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n")
         one.settimeout(SHORT / 10)
         with pytest.raises(OSError, match=r"(?i)pipe|reset|aborted"):
@@ -205,7 +211,7 @@ def test_a_head_that_never_ends_is_ended_however_it_trickles(serves: Serves) -> 
 
 @SERVERS
 def test_a_wrong_token_admits_nobody(serves: Serves) -> None:
-    admission = Admission(8, SHORT)
+    admission = ConnectionQueue(8, SHORT)
     with serves(admission) as port, client_of(port) as client:
         assert answered(serves, client, "another-token") == 401
         assert eventually(lambda: admission.pending_count == 0)
@@ -213,7 +219,7 @@ def test_a_wrong_token_admits_nobody(serves: Serves) -> None:
 
 @SERVERS
 def test_silent_connections_take_nothing_from_who_has_the_token(serves: Serves) -> None:
-    admission = Admission(4, LONG)
+    admission = ConnectionQueue(4, LONG)
     with serves(admission) as port, ExitStack() as stack:
         flood = [
             stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(80)
@@ -226,7 +232,7 @@ def test_silent_connections_take_nothing_from_who_has_the_token(serves: Serves) 
 
 @pytest.mark.parametrize("serves", [gateway, viewer])
 def test_a_connection_that_was_admitted_stays(serves: Serves) -> None:
-    admission = Admission(1, SHORT)
+    admission = ConnectionQueue(1, SHORT)
     with serves(admission) as port, client_of(port) as client:
         assert answered(serves, client) == 200
         address = client.sock.getsockname()
@@ -239,7 +245,7 @@ def test_a_connection_that_was_admitted_stays(serves: Serves) -> None:
 
 def test_a_long_head_is_refused_by_the_viewer() -> None:
     with (
-        viewer(Admission(8, LONG)) as port,
+        viewer(ConnectionQueue(8, LONG)) as port,
         socket.create_connection(("127.0.0.1", port)) as client,
     ):
         client.sendall(b"GET / HTTP/1.1\r\n" + b"X: " + b"y" * 9000 + b"\r\n" * 1)

@@ -30,8 +30,8 @@ from intercode.evaluate import RunResult, evaluate, summarize
 from intercode.models import get_model
 from intercode.outcomes import KINDS_BY_CAUSE, OUTCOMES, UNSCORED, OutcomeKind, failure_kind
 from intercode.records import Outcome, read_episodes
-from intercode.report.episodes import make_row
 from intercode.report.export import episode_row, to_chat, turn_rows
+from intercode.report.viewer_episodes import make_row
 from intercode_integrations.trl.environments import environments
 from intercode_integrations.trl.rollouts import env_reward
 from sources import ROOT

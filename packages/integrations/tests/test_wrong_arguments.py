@@ -23,7 +23,7 @@ from intercode.errors import EnvironmentStateError, TaskError, UsageError
 from intercode.evaluate.runner import evaluate
 from intercode.registry import ENVS
 from intercode.task import Dataset, Task
-from intercode_integrations.trl.rows import as_dataset
+from intercode_integrations.trl.dataset_rows import as_dataset
 
 TASK = Task("a", "Do it.")
 MAZE = """

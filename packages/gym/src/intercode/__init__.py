@@ -1,6 +1,7 @@
 """Interactive coding with execution feedback, as a standard reinforcement-learning environment.
 
-Importing the package registers the Gymnasium ids. Every public name is imported at its first use.
+Importing the package registers the Gymnasium ids, except in the command ``intercode``. The names of
+`PUBLIC_NAMES` and `INTEGRATION_NAMES` are imported at their first use.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ try:
     from intercode_sandbox import ORIGIN as ORIGIN, __version__ as __version__
     from intercode_sandbox.extensions import FOLDERS, PACKAGES
     from intercode_sandbox.origin import check_package
-# Another project's package `intercode_sandbox`, which lacks these names, raises the error, too.
+# The import also fails if another project's package has the name `intercode_sandbox`: that package
+# lacks these names.
 except ImportError as error:
     raise ImportError(
         f"intercode_sandbox ({intercode_sandbox.__file__}) is not InterCode's package of this "

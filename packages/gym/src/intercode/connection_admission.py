@@ -1,9 +1,9 @@
 """Admission control: limits on connections whose client has not yet sent the server's token.
 
-A server adds each new connection to an `Admission`, and removes the connection when its client has
-sent the token. Until then the connection is pending. The number and the age of pending connections
-are limited, so clients without a token cannot use up the descriptors and threads of the server.
-Any thread, also one that runs an event loop, may add a connection.
+A server adds each new connection to an `ConnectionQueue`, and removes the connection when its
+client has sent the token. Until then the connection is pending. The number and the age of pending
+connections are limited, so clients without a token cannot use up the descriptors and threads of the
+server. Any thread, also one that runs an event loop, may add a connection.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ class _PendingConnection:
     drop: Callable[[], None]
 
 
-class Admission:
+class ConnectionQueue:
     """A bounded queue of pending connections.
 
-    If the queue is full, a new connection evicts the oldest connection whose client has sent no
-    data. If all clients have sent data, the oldest connection is evicted.
+    If the queue is full, a new connection evicts the oldest connection without unread data from its
+    client. If all connections have unread data, the oldest connection is evicted.
 
     Args:
-        max_pending: The maximum of pending connections; None: the lower of `MAX_PENDING` and one
-            eighth of the descriptor limit.
-        seconds: The time until a pending connection is dropped.
+        max_pending: The maximum number of pending connections; None: the lower of `MAX_PENDING` and
+            one eighth of the descriptor limit.
+        seconds: The seconds until a pending connection is dropped.
     """
 
     def __init__(self, max_pending: int | None = None, seconds: float = SECONDS) -> None:

@@ -1,8 +1,8 @@
 """Recorded dialogues with models: the types of their fields, and a parser of an episode's record.
 
-`intercode.models.transcript` writes the dialogues into the metadata of an episode. A user's agent
-may record other data under the same names, and a file may be damaged. In both cases `parse_talk`
-returns None.
+`intercode.models.recording_model` writes the dialogues into the metadata of an episode. A user's
+agent may record other data under the same names, and a file may be damaged. In both cases
+`parse_talk` returns None.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ class RecordedToolCall(TypedDict):
     arguments: dict[str, Any]
 
 
-class _Message(TypedDict):
+class _RequiredMessageFields(TypedDict):
     role: Literal["system", "user", "assistant", "tool"]
     content: str
 
 
-class RecordedMessage(_Message, total=False):
+class RecordedMessage(_RequiredMessageFields, total=False):
     """A message to or from the model."""
 
     tool_calls: list[RecordedToolCall]
     call_id: str
 
 
-class Call(TypedDict, total=False):
+class RecordedModelCall(TypedDict, total=False):
     """A call to the model.
 
     `sent` and `reply` hold the numbers of messages: indices of `messages` in the dialogue.
@@ -87,7 +87,7 @@ class RecordedDialogue(TypedDict, total=False):
     cached_tokens: int
     cost: float | None
     messages: list[RecordedMessage]
-    calls: list[Call]
+    calls: list[RecordedModelCall]
     tools: list[dict[str, Any]]
 
 
@@ -160,7 +160,7 @@ def judge_talks(episode: Episode) -> list[RecordedDialogue]:
     return _talks(judge_data if isinstance(judge_data, list) else ())
 
 
-def _reply(call: Call) -> list[int]:
+def _reply(call: RecordedModelCall) -> list[int]:
     return [call["reply"]] if "reply" in call else []
 
 
@@ -173,9 +173,9 @@ def count_calls(talks: Iterable[RecordedDialogue]) -> int:
 def sum_tokens(talks: Sequence[RecordedDialogue]) -> tuple[int, int] | None:
     """Return the sums of input tokens and of output tokens of dialogues.
 
-    The result is None if a model's server did not report the tokens of some reply. A reply whose
-    record has 0 tokens counts as not reported, because no reply takes 0 tokens. The dialogue of an
-    external tool may have sums without records of calls.
+    The result is None if `talks` is empty, or if a model's server did not report the tokens of some
+    reply. A reply whose record has 0 tokens counts as not reported, because no reply takes 0
+    tokens. The dialogue of an external tool may have sums without records of calls.
     """
     sums = [(talk.get("input_tokens"), talk.get("output_tokens")) for talk in talks]
     counts = [
@@ -197,7 +197,7 @@ def sum_tokens(talks: Sequence[RecordedDialogue]) -> tuple[int, int] | None:
 def sum_costs(talks: Sequence[RecordedDialogue]) -> float | None:
     """Return the cost of dialogues in US dollars.
 
-    The result is None if a model's price is unknown, or if all calls failed.
+    The result is None if `talks` is empty, if a model's price is unknown, or if all calls failed.
     """
     costs = [cost for talk in talks if (cost := talk.get("cost")) is not None]
     if not costs or len(costs) < len(talks):
@@ -205,7 +205,7 @@ def sum_costs(talks: Sequence[RecordedDialogue]) -> float | None:
     return sum(costs) if any(costs) or _has_reply(talks) else None
 
 
-def _replies(talks: Iterable[RecordedDialogue]) -> list[Call]:
+def _replies(talks: Iterable[RecordedDialogue]) -> list[RecordedModelCall]:
     """List the calls to which a model replied. Calls with a reply from the cache are omitted."""
     calls = chain.from_iterable(talk.get("calls", ()) for talk in talks)
     return [call for call in calls if "reply" in call and not call.get("cached")]

@@ -1,6 +1,7 @@
-"""Downloads of files by HTTP. The target file appears only if it is complete and verified.
+"""Downloads of files by HTTP. The target file appears only if the download is complete.
 
-An interrupted download continues after its last received byte if the caller gives the digest.
+If the caller gives a digest, the download is verified before the target file appears. With a
+digest, an interrupted download continues after its last received byte.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ def tenth_progress(report_line: Callable[[str], None]) -> Progress:
     return progress
 
 
-class _BrokenOffError(Exception):
-    """A download failed for a temporary reason, so a further attempt may succeed."""
+class _InterruptedDownloadError(Exception):
+    """An attempt at a download failed, but a further attempt may succeed."""
 
 
 def download(
@@ -64,7 +65,7 @@ def download(
     timeout: float = 60.0,
     pause: float = 1.0,
 ) -> None:
-    """Download a file; on failure no file exists at `target`.
+    """Download a file; on failure, `target` is neither created nor changed.
 
     After a broken connection, the next attempt continues after the last received byte, but only if
     the digest is known. Only the digest proves that the server's file is still the same.
@@ -102,7 +103,7 @@ def download(
                     timeout,
                 )
                 break
-            except _BrokenOffError as error:
+            except _InterruptedDownloadError as error:
                 if attempt + 1 == attempts:
                     raise FetchError(f"{url}: {error}") from error
                 time.sleep(pause * 2**attempt)
@@ -135,7 +136,7 @@ def _receive(url: str, partial_file: Path, start: int, progress: Progress, timeo
 
     Raises:
         FetchError: A further attempt is useless.
-        _BrokenOffError: A further attempt may succeed.
+        _InterruptedDownloadError: A further attempt may succeed.
     """
     headers = {"User-Agent": "intercode", "Accept-Encoding": "identity"}
     if start:
@@ -157,7 +158,7 @@ def _receive(url: str, partial_file: Path, start: int, progress: Progress, timeo
                     file.write(block)
                     progress(file.tell(), total)
                 if total not in (None, file.tell()):
-                    raise _BrokenOffError(
+                    raise _InterruptedDownloadError(
                         f"the connection broke off at {file.tell()} of {total} bytes"
                     )
     except urllib.error.HTTPError as error:
@@ -168,11 +169,11 @@ def _receive(url: str, partial_file: Path, start: int, progress: Progress, timeo
             return
         if error.code < 500 and error.code not in (408, 425, 429):
             raise FetchError(f"{url}: {error.code} {error.reason}") from error
-        raise _BrokenOffError(f"{error.code} {error.reason}") from error
+        raise _InterruptedDownloadError(f"{error.code} {error.reason}") from error
     except FetchError:
         raise
     except (http.client.HTTPException, OSError) as error:
         if isinstance(error, OSError) and error.errno in _NO_ROOM:
             raise FetchError(f"cannot write {partial_file}: {error.strerror}") from error
         reason = getattr(error, "reason", None) or str(error) or type(error).__name__
-        raise _BrokenOffError(str(reason)) from error
+        raise _InterruptedDownloadError(str(reason)) from error

@@ -161,7 +161,7 @@ class FileChange:
     text: str | None = None
     """The content of a regular file after the turn; None: deleted, binary, or not retained."""
     cut: bool = False
-    """Whether `text` has only the beginning of the content, or is None for too large a content."""
+    """Whether `text` has only the beginning of the content, or is None because of its size."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,7 +106,10 @@ class DatabaseError(SandboxError, ConnectionError):
 
 
 class FetchError(InterCodeError, OSError):
-    """A dataset could not be downloaded or unpacked. No incomplete file remains at the target."""
+    """A file, such as a dataset or a model, could not be downloaded or unpacked.
+
+    No incomplete file remains at the target.
+    """
 
 
 class RewardError(InterCodeError, RuntimeError):

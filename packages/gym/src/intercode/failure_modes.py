@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from itertools import pairwise
 
-from intercode.dialogues import Call
+from intercode.dialogues import RecordedModelCall
 from intercode.episode import Episode, Turn
 
 FAILURE_MODES: Mapping[str, str] = {
@@ -74,7 +74,7 @@ def changes_nothing(turn: Turn) -> bool:
     return _ONLY_LOOKS.fullmatch(turn.action.strip()) is not None
 
 
-def failure_modes(episode: Episode, calls: Collection[Call]) -> tuple[str, ...]:
+def failure_modes(episode: Episode, calls: Collection[RecordedModelCall]) -> tuple[str, ...]:
     """Return the failure modes of an episode.
 
     Args:
@@ -90,7 +90,7 @@ def failure_modes(episode: Episode, calls: Collection[Call]) -> tuple[str, ...]:
     return tuple(_modes(episode, calls))
 
 
-def _modes(episode: Episode, calls: Collection[Call]) -> Iterator[str]:
+def _modes(episode: Episode, calls: Collection[RecordedModelCall]) -> Iterator[str]:
     turns = episode.turns
     repeats = [is_repeat(previous_turn, turn) for previous_turn, turn in pairwise(turns)]
     if any(first_repeat and second_repeat for first_repeat, second_repeat in pairwise(repeats)):

@@ -46,7 +46,7 @@ def count_tokens(body: bytes | bytearray, limit: int = MAX_TOKENS) -> int:
         elif first_byte in _CLOSING_BRACKETS:
             depth -= 1
         if count > limit:
-            raise UsageError(f"the body has more than {MAX_TOKENS} JSON tokens: send less at once")
+            raise UsageError(f"the body has more than {limit} JSON tokens: send less at once")
         if depth > MAX_DEPTH:
             raise UsageError(f"the body has more than {MAX_DEPTH} levels: send a flatter one")
     return count

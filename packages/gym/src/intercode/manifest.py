@@ -41,7 +41,7 @@ class EnvFacts(TypedDict, total=False):
     """Name of a grading rule → version of the rule. Older records lack this field."""
 
 
-class _Agent(TypedDict):
+class _RequiredAgentFacts(TypedDict):
     name: str
     options: dict[str, str]
     digest: str
@@ -55,7 +55,7 @@ class ModelFacts(TypedDict, total=False):
     limits: dict[str, Any]
 
 
-class AgentFacts(_Agent, total=False):
+class AgentFacts(_RequiredAgentFacts, total=False):
     """The agent of the run."""
 
     language_model: ModelFacts
@@ -63,7 +63,7 @@ class AgentFacts(_Agent, total=False):
     """Name of a skill of the agent → digest of the skill's files."""
 
 
-class SessionSettings(TypedDict, total=False):
+class RunSessionSettings(TypedDict, total=False):
     """The settings of a session that may differ between the sessions of a run."""
 
     workers: int
@@ -76,7 +76,7 @@ class SessionSettings(TypedDict, total=False):
     max_retries: int
 
 
-class RecordedOptions(TypedDict, total=False):
+class RecordedSessionOptions(TypedDict, total=False):
     """The recorded options of a session.
 
     This type lists the two options that `check_manifest` validates; `intercode.spec` validates the
@@ -87,18 +87,18 @@ class RecordedOptions(TypedDict, total=False):
     agent: str
 
 
-class _RunSession(TypedDict):
+class _RequiredSessionFields(TypedDict):
     started: str
     finished: str | None
-    settings: SessionSettings
+    settings: RunSessionSettings
     versions: dict[str, str]
     host: dict[str, Any]
 
 
-class RunSession(_RunSession, total=False):
+class RunSession(_RequiredSessionFields, total=False):
     """One session of a run: its time, host, versions and options."""
 
-    options: RecordedOptions
+    options: RecordedSessionOptions
     locked: dict[str, Any]
     differs: dict[str, Any]
     sandbox: dict[str, Any]
@@ -108,7 +108,7 @@ class RunSession(_RunSession, total=False):
     interrupted: bool
 
 
-class _Manifest(TypedDict):
+class _RequiredManifestFields(TypedDict):
     format: Literal[1]
     dataset: DatasetFacts
     env: EnvFacts
@@ -118,7 +118,7 @@ class _Manifest(TypedDict):
     sessions: list[RunSession]
 
 
-class Manifest(_Manifest, total=False):
+class RunManifest(_RequiredManifestFields, total=False):
     """The contents of ``run.json``: the facts that identify a run, and its sessions."""
 
     needs_gold: bool
@@ -144,7 +144,7 @@ def check_manifest(document: object, path: Path) -> dict[str, Any]:
             f"{path} was written by another version of intercode (format {version}, not {FORMAT})"
         )
     try:
-        msgspec.convert(document, Manifest)
+        msgspec.convert(document, RunManifest)
     except (msgspec.ValidationError, UnicodeEncodeError) as error:
         problem, _, field = str(error).replace("`", "").partition(" - at $.")
         location = f"field {field}: " if field else ""

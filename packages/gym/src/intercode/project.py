@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from intercode.datasets import load as load_dataset, loader_name
-from intercode.envs.options import LimitOptions, Option, list_constructor_options
+from intercode.envs.options import LimitOptions, OptionDescription, list_constructor_options
 from intercode.errors import ImageError, InterCodeError, UsageError
 from intercode.registry import ENVS, VECTORS, environment, parse_scheme
 from intercode_sandbox.base import Limits
@@ -61,7 +61,7 @@ _URL = re.compile(r"[a-z][a-z0-9+.-]*://|[\w.-]+@[\w.-]+:")
 
 
 @dataclass(frozen=True, slots=True)
-class Project:
+class ProjectConfig:
     """The contents of a folder's ``intercode.toml``."""
 
     folder: Path
@@ -129,7 +129,7 @@ def refuse_lone_file(file: str | Path, advice: str = "") -> None:
         )
 
 
-def read(folder: str | Path) -> Project:
+def read(folder: str | Path) -> ProjectConfig:
     """Read and validate a folder's ``intercode.toml``, without starting a sandbox.
 
     Raises:
@@ -158,7 +158,7 @@ def read(folder: str | Path) -> Project:
     options = {key: _value(path, file_options[key], value) for key, value in settings.items()}
     if "image" in options and "default_image" in all_options:
         options["default_image"] = options.pop("image")
-    return Project(folder, env, tasks, name, options, limits, split)
+    return ProjectConfig(folder, env, tasks, name, options, limits, split)
 
 
 def create(
@@ -450,7 +450,7 @@ def _limit(path: Path, name: str, value: object) -> Any:
         raise UsageError(f"{path}: {name!r} {error}") from None
 
 
-def _value(path: Path, option: Option, value: Any) -> Any:
+def _value(path: Path, option: OptionDescription, value: Any) -> Any:
     """Validate an option's value. A path or an image's name is resolved relative to the folder.
 
     Args:
@@ -478,9 +478,11 @@ _NO_CODE = "may not name code, as the folder may be a stranger's"
 
 
 def _runs_code(option: str, value: str) -> bool:
-    """Return whether an option's value names code outside InterCode and its trusted packages.
+    """Return whether a value of ``engine``, ``image`` or ``sandbox`` names code outside InterCode.
 
-    Only the user may name such code, because an ``intercode.toml`` may come from a stranger.
+    Only the user may name such code, because an ``intercode.toml`` may come from a stranger. Code
+    of packages that this process has already imported is permitted. The options ``env`` and
+    ``reward`` may name the folder's own code, because the user has named the folder.
     """
     from intercode.databases import ENGINES
     from intercode_sandbox.images.base import parse

@@ -1,8 +1,8 @@
 """The record of a run: a folder with ``run.json`` and ``episodes.jsonl``.
 
 ``run.json`` (the manifest) holds the spec of the run and facts about it; ``episodes.jsonl`` holds
-one line of JSON for each episode. `RecordWriter` writes a record. `read_manifest` and
-`read_episodes` read a record, and `Record` gives access to single episodes. `Outcome` is the
+one line of JSON for each episode. `RunRecordWriter` writes a record. `read_manifest` and
+`read_episodes` read a record, and `RunRecord` gives access to single episodes. `Outcome` is the
 summary of an episode, from which statistics are computed.
 
 `RecordWriter.append` returns when the episode's line is on the disk. A crash can leave an
@@ -32,7 +32,7 @@ from intercode.failure_modes import failure_modes
 from intercode.json_limits import load_record
 from intercode.manifest import check_manifest
 from intercode.outcomes import UNSCORED, OutcomeKind
-from intercode.redaction import Redactor
+from intercode.redaction import SecretRedactor
 from intercode_sandbox.host_files import sync_folder, write_atomically
 
 MANIFEST = "run.json"
@@ -187,7 +187,7 @@ def episode_key(episode: Episode) -> Key:
     return episode.epoch, episode.task_id, branch
 
 
-class Record:
+class RunRecord:
     """Random access to the episodes of a run. Of several attempts at an episode, the last counts.
 
     Args:
@@ -292,7 +292,7 @@ def _json(path: Path, cannot: str, open_file: Callable[[Path], BinaryIO] = open_
         raise RecordError(f"{path} is not JSON: {error}") from error
 
 
-class RecordWriter:
+class RunRecordWriter:
     """The writer of a run's folder, which locks the folder against other writers.
 
     Any thread may call `append`. Threads that append at the same time share one `fdatasync`: the
@@ -305,7 +305,7 @@ class RecordWriter:
         An incomplete last line of ``episodes.jsonl`` is removed.
 
         Raises:
-            RunLockedError: Another process, or another `RecordWriter`, is writing to the folder.
+            RunLockedError: Another process, or another `RunRecordWriter`, is writing to the folder.
             RecordError: The folder exists and is not a run's folder.
             RecordWriteError: The folder cannot be written.
         """
@@ -317,7 +317,7 @@ class RecordWriter:
         self._queued_count = 0
         self._durable = 0
         self._failure: OSError | None = None
-        self._redactor = Redactor()
+        self._redactor = SecretRedactor()
         self._fd = -1
         try:
             self._open()
@@ -409,7 +409,7 @@ class RecordWriter:
                 os.close(self._fd)
                 self._fd = -1
 
-    def __enter__(self) -> RecordWriter:
+    def __enter__(self) -> RunRecordWriter:
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -513,7 +513,7 @@ class Outcome:
     """The number of times that the episode was repeated because the sandbox was lost without the
     agent's fault."""
     submissions: int = 0
-    """The number of submissions over all forks of the episode, if more than one."""
+    """The number of submissions over all forks of the episode; 0: no other fork submitted."""
     permuted: bool = False
     """Whether an SQL answer equals gold's only after its columns were reordered. The order of
     columns is free."""
@@ -604,7 +604,8 @@ def turn_action(turn: Turn) -> str:
 def ending_action(episode: Episode) -> str:
     """Return the action that ended an episode: ``submit``, ``submit ANSWER`` or ``skip``.
 
-    The turns of a recorded episode lack this last action, so replays append it.
+    The turns of a recorded episode lack this last action, so replays append it. For an episode
+    that ended otherwise, such as at the turn limit, the result is ``submit``.
     """
     if episode.status == "skipped":
         return "skip"

@@ -1,11 +1,12 @@
 """Redaction of secrets in records, by two methods: known values and patterns.
 
 Known values are the values of environment variables, and of variables in ``.env``, whose names
-contain ``KEY``, ``TOKEN`` or a similar word. The redactor replaces known values everywhere. No
-sandbox receives these values, so no task, reward, replay or rescored run depends on them.
+contain ``KEY``, ``TOKEN`` or a similar word. The redactor replaces known values everywhere, except
+short values, paths, plain URLs and numbers. No sandbox receives these values, unless the option
+``variables`` of Harbor's tasks names one. No other task, reward or replay depends on them.
 
 Patterns are the regular expressions in `PATTERNS`, and those in the file that the variable
-``INTERCODE_REDACT`` names. The redactor applies patterns only to errors, tracebacks and
+``INTERCODE_REDACT`` names. By default, the redactor applies patterns only to errors, tracebacks and
 ``run.json``. In queries, actions, observations and dialogues, a text that looks like a key may be
 the subject of the task. After its replacement, the episode could not be replayed.
 """
@@ -49,11 +50,12 @@ PATTERNS = (
 first group, for instance ``Bearer ``, and replaces the rest of the match."""
 
 
-class Redactor:
+class SecretRedactor:
     """A redactor of secrets. The known values are read once, in the constructor.
 
     Args:
-        includes_dialogues: Whether patterns apply to dialogues, too.
+        includes_dialogues: Whether patterns apply to all other texts of an episode, too: the query,
+            the turns and the dialogues.
 
     Raises:
         UsageError: The file of further patterns cannot be read, or has a malformed pattern.
@@ -94,7 +96,7 @@ class Redactor:
         return redacted_facts
 
     def episode(self, episode: Episode) -> Episode:
-        """Redact an episode; return the same object if it has no secrets."""
+        """Return an episode with secrets redacted; the argument stays unchanged."""
         failure_texts = {"error": episode.error, "traceback": episode.metadata.get("traceback")}
         redacted_texts = {
             name: self.text(text) for name, text in failure_texts.items() if isinstance(text, str)

@@ -6,7 +6,7 @@ import sys
 
 
 def register() -> None:
-    """Register each environment with Gymnasium by the id ``intercode-ENV-v0``.
+    """Register InterCode's own environments with Gymnasium, by the ids ``intercode-ENV-v0``.
 
     The function is idempotent.
     """
@@ -31,8 +31,9 @@ def register() -> None:
 def is_command_line() -> bool:
     """Return whether this process executes the command ``intercode``.
 
-    The command calls `register` itself if it needs environments. Therefore importing the package
-    must not call it: the import of Gymnasium takes 0.2 s, and ``--help`` needs no environment.
+    The command calls `register` itself before it executes a subcommand. Therefore importing the
+    package must not call `register`: the import of Gymnasium takes 0.2 s, and ``--help`` needs no
+    environment.
     """
     console = sys.modules.get("intercode_console")
     is_module = sys.argv[:1] == ["-m"] and sys.orig_argv[-len(sys.argv)] == f"{__package__}.cli"

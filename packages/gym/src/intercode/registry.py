@@ -2,7 +2,7 @@
 
 Names in command lines, files and calls denote datasets, environments, models, rewards and so on.
 An entry is ``module:attribute``, which is imported when the name is used. The class
-`intercode_sandbox.lazy_imports.Registry` describes how other packages register entries.
+`intercode_sandbox.lazy_imports.LazyRegistry` describes how other packages register entries.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from __future__ import annotations
 from typing import Any
 
 from intercode.errors import UsageError
-from intercode_sandbox.lazy_imports import OR_YOUR_OWN, Registry
+from intercode_sandbox.lazy_imports import OR_YOUR_OWN, LazyRegistry
 from intercode_sandbox.spelling_suggestions import hint_text
 
 PAPER = "intercode-paper"
 """The package with the protocol of 2023."""
 INTEGRATIONS = "intercode-integrations"
 """The package with adapters to other frameworks, servers, and external agents."""
-DATASETS = Registry(
+DATASETS = LazyRegistry(
     "dataset",
     {
         "apps": "intercode.datasets.apps:load",
@@ -52,7 +52,7 @@ DATASETS = Registry(
 )
 """Name of a dataset → a function that returns the `Dataset`."""
 
-ENVS = Registry(
+ENVS = LazyRegistry(
     "environment",
     {
         "bash": "intercode.envs.bash:BashEnv",
@@ -67,7 +67,7 @@ ENVS = Registry(
 """Name of an environment, or ``name:protocol`` → the environment's class."""
 
 
-SOURCES = Registry(
+SOURCES = LazyRegistry(
     "kind of source",
     group="intercode.sources",
     homes=dict.fromkeys(("harbor", "inspect", "openenv", "verifiers"), INTEGRATIONS),
@@ -76,7 +76,7 @@ SOURCES = Registry(
 environment for these tasks. The class method ``tasks(rest)`` returns the tasks as a `Dataset`;
 ``rest`` is the address without the scheme."""
 
-MODELS = Registry(
+MODELS = LazyRegistry(
     "provider of models",
     {
         "anthropic": "intercode.models.anthropic:anthropic",
@@ -92,13 +92,15 @@ MODELS = Registry(
     },
     "intercode.models",
 )
-"""Name of a model provider → a function that returns an `intercode.models.base.Client`."""
+"""Name of a model provider → a function that returns an `intercode.models.base.ModelClient`."""
 
-EXECUTORS = Registry("place to run on", group="intercode.executors", homes={"ray": INTEGRATIONS})
+EXECUTORS = LazyRegistry(
+    "place to run on", group="intercode.executors", homes={"ray": INTEGRATIONS}
+)
 """Scheme in ``--on SCHEME[://ADDRESS]`` → the executor (`intercode.evaluate.executor`), which runs
 the episodes there. The executor receives the whole value of ``--on``."""
 
-VECTORS = Registry("backend of vectors", group="intercode.vectors", homes={"ray": INTEGRATIONS})
+VECTORS = LazyRegistry("backend of vectors", group="intercode.vectors", homes={"ray": INTEGRATIONS})
 """Name of a backend for vectors of environments → a function that makes a vector. The function
 receives the arguments of `intercode.project.create_vec`."""
 
@@ -116,7 +118,7 @@ def environment(name: str, protocol: str = "default") -> Any:
 
     Args:
         name: The environment's short name, such as ``"bash"``, or a scheme of `SOURCES`.
-        protocol: ``"default"`` or ``"paper"``.
+        protocol: ``"default"``, ``"paper"``, or the name of a registered protocol of the user.
 
     Raises:
         UsageError: The environment or protocol is unknown.
@@ -139,14 +141,14 @@ def environment(name: str, protocol: str = "default") -> Any:
     return ENVS.get(entry)
 
 
-MESSAGES = Registry(
+MESSAGES = LazyRegistry(
     "style of messages",
     {name: f"intercode.agents.transcripts:{name}" for name in ("chat", "plain", "tools")},
 )
 """Name of a message style → a function that converts an episode and its task to the messages of a
 dialogue."""
 
-REWARDS = Registry(
+REWARDS = LazyRegistry(
     "reward",
     {
         "bash:judge": "intercode.rewards.judge:Judge",
@@ -154,7 +156,7 @@ REWARDS = Registry(
         "sql:bird-ex": "intercode.rewards.bird:ExReward",
         "sql:bird-soft-f1": "intercode.rewards.bird:SoftF1Reward",
         "sql:bird-r-ves": "intercode.rewards.bird:RVesReward",
-        "sql:spider-test-suite": "intercode.rewards.test_suite:SqlTestSuiteReward",
+        "sql:spider-test-suite": "intercode.rewards.spider_test_suite:SqlTestSuiteReward",
     },
     "intercode.rewards",
 )
@@ -163,7 +165,7 @@ parameters of the class's constructor name the objects that the environment pass
 the objects ``databases``, ``cache``, ``permute_columns`` and ``columns``. The judge of Bash
 receives a model."""
 
-RULES = Registry(
+RULES = LazyRegistry(
     "rule",
     {
         "answer": "intercode.rewards.answer_types:AnswerType.VERSION",
@@ -178,26 +180,26 @@ RULES = Registry(
     "intercode.rules",
     {"harbor": INTEGRATIONS, "paper": PAPER},
 )
-"""Name of a grading rule → version of the rule, a constant in the rule's module. The traits of an
-environment (`intercode.envs.traits`) name the rules of its default reward. A run records the
-versions, and reports do not compare scores by different versions."""
+"""Name of a grading rule → version of the rule, a constant of the rule's class or module. The
+traits of an environment (`intercode.envs.traits`) name the rules of its default reward. A run
+records the versions, and reports do not compare scores by different versions."""
 
-TASK_EXPORTERS = Registry(
+TASK_EXPORTERS = LazyRegistry(
     "framework", group="intercode.task_exporters", homes={"harbor": INTEGRATIONS}
 )
 """Name of a framework → a class that exports tasks to it, each as a folder in the framework's
 format. The constructor takes an environment, a folder and a base image; the method
 ``export(task)`` returns the task's folder."""
 
-EXPORTS = Registry("form of exports", group="intercode.exports", homes={"paper": PAPER})
+EXPORTS = LazyRegistry("form of exports", group="intercode.exports", homes={"paper": PAPER})
 """Name of an export format → a function of scored episodes and their ``run.json``. The command
 `intercode export` writes the function's result as JSON."""
 
-PRESETS = Registry("family of presets", group="intercode.presets", homes={"paper": PAPER})
+PRESETS = LazyRegistry("family of presets", group="intercode.presets", homes={"paper": PAPER})
 """Prefix in the names of presets → a module with two functions: `get` returns a preset by name, and
 `names` lists the names. A preset is a dataclass with options of ``intercode run``, such as
 ``env``."""
 
-TABLES = Registry("kind of tables", group="intercode.tables", homes={"paper": PAPER})
+TABLES = LazyRegistry("kind of tables", group="intercode.tables", homes={"paper": PAPER})
 """Kind of tables → a module with two functions: `rates` reads recorded files, and `tables` makes
 tables from the result."""

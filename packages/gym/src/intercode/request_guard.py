@@ -17,7 +17,7 @@ from typing import Protocol
 from urllib.parse import urlsplit
 
 
-class Headers(Protocol):
+class RequestHeaders(Protocol):
     """The headers of a request, with the interface of the package ``websockets``."""
 
     def get_all(self, key: str) -> list[str]:
@@ -74,7 +74,7 @@ class RequestGuard:
         self._names = {"localhost", socket.gethostname().lower(), *(map(str.lower, names))}
 
     def refusal(
-        self, headers: Headers, *, is_token_free: bool = False, allows_links: bool = False
+        self, headers: RequestHeaders, *, is_token_free: bool = False, allows_links: bool = False
     ) -> tuple[HTTPStatus, str] | None:
         """Return the HTTP status and the message that refuse a request; None: it is accepted.
 

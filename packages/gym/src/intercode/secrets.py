@@ -1,4 +1,4 @@
-"""Known secrets: values of environment variables, and of variables in ``.env``, with such names.
+"""Known secrets: values of environment variables, and of variables in ``.env``, by their names.
 
 A variable is secret if its name contains a word such as ``KEY`` or ``TOKEN``.
 """

@@ -31,7 +31,7 @@ from intercode.datasets import loader_name
 from intercode.envs.options import (
     BashOptions,
     CtfOptions,
-    Option,
+    OptionDescription,
     PythonOptions,
     SqlOptions,
     SweOptions,
@@ -44,7 +44,7 @@ from intercode.records import MANIFEST, ValueDifference, diff
 from intercode.redaction import REDACTED
 from intercode.registry import ENVS, MODELS, PAPER, PRESETS, environment, parse_scheme
 from intercode.rewards.judge import VOTES
-from intercode.trust import DATA_OPTIONS, Effect, check, effects
+from intercode.trust import DATA_OPTIONS, UntrustedOption, check, effects
 from intercode_sandbox import units
 from intercode_sandbox.spelling_suggestions import hint_text
 from intercode_sandbox.units import LIMITS
@@ -65,7 +65,7 @@ def _describe(metavar: str | None, text: str, **extra: Any) -> Meta:
     Args:
         metavar: The placeholder of the option's value in ``--help``; None: no placeholder.
         text: The purpose of the option, for ``--help``.
-        extra: Further properties of an `intercode.envs.options.Option`.
+        extra: Further properties of an `intercode.envs.options.OptionDescription`.
     """
     return Meta(description=text, extra={"metavar": metavar, **extra})
 
@@ -75,11 +75,11 @@ _SEARCH_GROUP = "several replies for each turn: samples, tree-search, best-of-n"
 _LIMITS_GROUP = "limits of each episode"
 
 
-class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A part of a spec. An option that the caller has not set is None or False."""
+class _SpecPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A part of a spec. An option that the caller has not set has its default, mostly None."""
 
 
-class EnvSpec(_Part, frozen=True, kw_only=True):
+class EnvSpec(_SpecPart, frozen=True, kw_only=True):
     """The environment, its tasks, its reward and its options."""
 
     name: Annotated[str, _describe("ENV", "an environment", flag=False)] = msgspec.field(
@@ -148,7 +148,7 @@ class EnvSpec(_Part, frozen=True, kw_only=True):
     ] = msgspec.field(default_factory=dict)
 
 
-class AgentSpec(_Part, frozen=True, kw_only=True):
+class AgentSpec(_SpecPart, frozen=True, kw_only=True):
     """The agent, the prompt options of a language model, and the limits of an episode."""
 
     name: Annotated[
@@ -313,7 +313,7 @@ class AgentSpec(_Part, frozen=True, kw_only=True):
     ] = None
 
 
-class ModelSpec(_Part, frozen=True, kw_only=True):
+class ModelSpec(_SpecPart, frozen=True, kw_only=True):
     """The agent's language model, and the budgets of all episodes together."""
 
     name: Annotated[
@@ -341,7 +341,7 @@ class ModelSpec(_Part, frozen=True, kw_only=True):
     max_tokens: Annotated[Positive | None, _describe("N", "maximum tokens of all episodes")] = None
 
 
-class RunOptions(_Part, frozen=True, kw_only=True):
+class RunOptions(_SpecPart, frozen=True, kw_only=True):
     """The options of a run's execution, which may differ between the sessions of a run."""
 
     workers: Annotated[Positive, _describe("N", "parallel episodes", daily=True)] = 1
@@ -397,11 +397,11 @@ class RunOptions(_Part, frozen=True, kw_only=True):
     ] = ()
 
 
-class RunSpec(_Part, frozen=True, kw_only=True):
+class RunSpec(_SpecPart, frozen=True, kw_only=True):
     """The complete description of a run: its four parts, its tasks, epochs and seed.
 
-    Raises:
-        UsageError: A value has the wrong type, or is out of its range.
+    Only the methods `from_layers`, `from_args`, `from_json`, `from_record` and `merge` validate the
+    options. The constructor accepts any value.
     """
 
     env: EnvSpec = EnvSpec()
@@ -571,7 +571,10 @@ class RunSpec(_Part, frozen=True, kw_only=True):
         return RunSpec.from_layers(self.flat(), changes)
 
     def flat(self) -> dict[str, Any]:
-        """Return the options that the caller has set, as a flat object option → value."""
+        """Return the options as a flat object option → value, including defaults.
+
+        Options without a value are omitted: None, empty lists, and False for a flag.
+        """
         options: dict[str, Any] = msgspec.to_builtins(self)
         env_options: dict[str, Any] = options["env"].pop("options")
         for section in SECTIONS:
@@ -614,7 +617,7 @@ class RunSpec(_Part, frozen=True, kw_only=True):
         return self.env.options.get("reward")
 
 
-SECTIONS: Mapping[str, type[_Part]] = {
+SECTIONS: Mapping[str, type[_SpecPart]] = {
     "env": EnvSpec,
     "agent": AgentSpec,
     "model": ModelSpec,
@@ -645,10 +648,10 @@ def from_toml(folder: str | Path) -> dict[str, Any]:
 
 
 def recorded_options(manifest: Mapping[str, Any], *, is_resume: bool = False) -> dict[str, Any]:
-    """Return the options of a record's last session, including records of version 0.1.0.
+    """Return the options of a record's last session, without its execution options.
 
-    Version 0.1.0 had another name for ``sandbox``, and kept environment-specific options under
-    ``more``.
+    Records of version 0.1.0 are converted: they had another name for ``sandbox``, and kept
+    environment-specific options under ``more``. The path of the file of excluded tasks is omitted.
 
     Args:
         manifest: The run's ``run.json``.
@@ -675,14 +678,14 @@ def recorded_options(manifest: Mapping[str, Any], *, is_resume: bool = False) ->
 def add_identity(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a ``run.json`` that has the environment's identifying options under ``env.options``.
 
-    Options identify a run if a change of their value makes its results another run's. Older
-    records have some of these options among the facts of the environment, and the others among the
-    options of a session. An option that is absent in both places had its default.
+    An option identifies a run if another value makes it a different run, whose results must not be
+    mixed. Older records have some of these options among the facts of the environment, and the
+    others among the options of a session. An option that is absent in both places had its default.
     """
     env = manifest.get("env") or {}
     if "options" in env:
         return manifest
-    declared_options: dict[str, Option] = {}
+    declared_options: dict[str, OptionDescription] = {}
     for kind in environment_kinds():
         declared_options |= list_class_options(kind)
     section_by_option = _section_by_option()
@@ -693,8 +696,13 @@ def add_identity(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**manifest, "env": {**facts, "options": identity}}
 
 
-def _identity(options: Options, declared_options: Mapping[str, Option]) -> dict[str, Any]:
-    """Return the environment's options that identify a run and differ from their defaults."""
+def _identity(
+    options: Options, declared_options: Mapping[str, OptionDescription]
+) -> dict[str, Any]:
+    """Return the environment's options that identify a run and differ from their defaults.
+
+    An option that `declared_options` lacks counts as identifying.
+    """
     return {
         name: list(value) if isinstance(value, tuple) else value
         for name, value in sorted(options.items())
@@ -730,7 +738,7 @@ def inherited_options(
 
 def list_record_effects(
     manifest: Mapping[str, Any], overrides: Options, *, trust: bool = False, is_resume: bool = False
-) -> list[Effect]:
+) -> list[UntrustedOption]:
     """List the effects of recorded options whose values the caller did not repeat.
 
     See `RunSpec.from_record` for the arguments and the meaning of effects.
@@ -768,8 +776,8 @@ def _add_folder(manifest: Mapping[str, Any], overrides: Options) -> Options:
 def _repeated_names(record_values: Options, overrides: Options) -> set[str]:
     """Return the names of the recorded options that the caller repeats with the same value.
 
-    If the caller names a folder with an ``intercode.toml``, all options of the file count as
-    repeated.
+    If the caller names a folder with an ``intercode.toml``, the file's options count as the
+    caller's options.
     """
     spec = RunSpec.from_layers(overrides)
     option_sets = [
@@ -849,8 +857,9 @@ def _refuse_twice(layer: Options, values: Options) -> None:
 def _read_given(overrides: Options, manifest: Mapping[str, Any], *, trust: bool) -> dict[str, Any]:
     """Parse the texts ``NAME=VALUE`` among the caller's options, by `read_options`.
 
-    The texts are dropped if only an untrusted record names the environment. To parse them,
-    InterCode would have to import the environment's class. `check` refuses such a record later.
+    The texts are dropped if only an untrusted record names the environment or protocol, and its
+    code is not InterCode's. To parse the texts, InterCode would have to import this code. `check`
+    refuses such a record later.
     """
     overrides = _drop_none(overrides)
     texts = overrides.pop("options", ())
@@ -882,7 +891,7 @@ def _drop_none(options: Options) -> dict[str, Any]:
 
 
 @cache
-def list_section_options(section: type[msgspec.Struct]) -> dict[str, Option]:
+def list_section_options(section: type[msgspec.Struct]) -> dict[str, OptionDescription]:
     """List the options of a part of a spec.
 
     Args:
@@ -910,9 +919,9 @@ def _environment_name(kind: type[msgspec.Struct]) -> str:
 
 
 @cache
-def environment_options() -> dict[str, Option]:
+def environment_options() -> dict[str, OptionDescription]:
     """List the command-line options of all InterCode's own environments, with the limits last."""
-    options: dict[str, Option] = {}
+    options: dict[str, OptionDescription] = {}
     for kind in environment_kinds():
         for name, option in list_class_options(kind).items():
             if option.has_flag:
@@ -920,7 +929,9 @@ def environment_options() -> dict[str, Option]:
     return dict(sorted(options.items(), key=lambda item: item[0] in LIMITS))
 
 
-def group_options(title: str, options: Mapping[str, Option]) -> dict[str, dict[str, Option]]:
+def group_options(
+    title: str, options: Mapping[str, OptionDescription]
+) -> dict[str, dict[str, OptionDescription]]:
     """Group options by the title under which ``--help`` lists them.
 
     Args:
@@ -930,13 +941,13 @@ def group_options(title: str, options: Mapping[str, Option]) -> dict[str, dict[s
     Returns:
         Title → options of the group by name.
     """
-    groups: dict[str, dict[str, Option]] = {title: {}}
+    groups: dict[str, dict[str, OptionDescription]] = {title: {}}
     for name, option in options.items():
         groups.setdefault(option.group or title, {})[name] = option
     return groups
 
 
-def group_by_environment() -> dict[str, dict[str, Option]]:
+def group_by_environment() -> dict[str, dict[str, OptionDescription]]:
     """Group the options of environments by the title under which ``--help`` lists them.
 
     Options of all environments come first, then options of some environments, then limits.
@@ -944,7 +955,7 @@ def group_by_environment() -> dict[str, dict[str, Option]]:
     Returns:
         Title → options of the group by name.
     """
-    groups: dict[str, dict[str, Option]] = {}
+    groups: dict[str, dict[str, OptionDescription]] = {}
     kinds = {_environment_name(kind): kind for kind in environment_kinds()}
     for name, option in environment_options().items():
         envs = [env for env, kind in kinds.items() if name in list_class_options(kind)]
@@ -1059,7 +1070,7 @@ def environments(*, packages: bool = True) -> list[str]:
 
 def add_options(
     parser: argparse._ActionsContainer,
-    options: Mapping[str, Option],
+    options: Mapping[str, OptionDescription],
     *names: str,
     excluded_names: str = "",
 ) -> None:
@@ -1108,7 +1119,7 @@ _REPEATABLE_FLAGS = {"tasks": "--task", "accept": "--accept", "skill": "--skill"
 """Name of an option that may be given several times → its flag on the command line."""
 
 
-def _help(option: Option) -> str:
+def _help(option: OptionDescription) -> str:
     shows_default = option.default not in (None, False, (), "") and "default" not in option.help
     shows_default_value = (
         shows_default and option.name in _section_by_option() and not option.choices
@@ -1116,7 +1127,7 @@ def _help(option: Option) -> str:
     return f"{option.help} (default: {option.default})" if shows_default_value else option.help
 
 
-def _argparse_keywords(option: Option) -> dict[str, Any]:
+def _argparse_keywords(option: OptionDescription) -> dict[str, Any]:
     """Return the keyword arguments of argparse's ``add_argument`` for an option's value."""
     if option.kinds == (bool,):
         has_negation = option.default is None
@@ -1269,8 +1280,8 @@ CODE = {"reward", "sandbox", "engine"}
 def resolve_paths(options: Options) -> dict[str, Any]:
     """Make the paths among options absolute, so they are valid in any working directory.
 
-    Options that a run displays, such as the agent and the model, stay unchanged. They are resolved
-    once, before the working directory can change.
+    Options that a run displays, such as the agent and the model, stay unchanged. The run resolves
+    these options once, before the working directory can change.
     """
     return {name: _resolve_value(name, value) for name, value in options.items()}
 

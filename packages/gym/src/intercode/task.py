@@ -1,7 +1,8 @@
 """Tasks, which are problems for agents, and datasets of tasks, as plain, validated data.
 
-`Task.__post_init__` validates and normalises every field, so callers need no further checks. A
-`Dataset` is an ordered set of tasks with unique ids. `intercode.datasets.files` reads data files.
+`Task.__post_init__` validates and normalises every field that a data file can set. The values in
+`Task.metadata` are validated only where they are used. A `Dataset` is an ordered set of tasks with
+unique ids. `intercode.datasets.files` reads data files.
 """
 
 from __future__ import annotations
@@ -408,11 +409,15 @@ class Dataset(Sequence[Task]):
                 yield self._tasks[row]
 
     def sample(self, count: int, seed: int = 0) -> Dataset:
-        """Return at most `count` random tasks in random order; both depend only on `seed`."""
+        """Return at most `count` random tasks in the order that `order` derives from the seed."""
         return self._copy_with(self._tasks[row] for row in self.order(seed)[:count])
 
     def limit_timeouts(self, timeout: float) -> Dataset:
-        """Return the dataset, in which no task has a `timeout` above a maximum in seconds."""
+        """Return the dataset, in which each longer `timeout` of a task is lowered to a maximum.
+
+        Args:
+            timeout: The maximum in seconds. A task without its own time limit stays unchanged.
+        """
         if all((task.timeout or 0) <= timeout for task in self):
             return self
         return self._copy_with(
@@ -496,7 +501,7 @@ def _limit(name: str) -> Callable[[object], Any]:
 def _files(value: object) -> dict[str, str]:
     if not isinstance(value, Mapping):
         raise ValueError(f"must be an object of path → text, not {_json_type(value)}")
-    return _FixedDict((_nonempty_text(path), _text(content)) for path, content in value.items())
+    return _ImmutableDict((_nonempty_text(path), _text(content)) for path, content in value.items())
 
 
 def _metadata(value: object) -> dict[str, Any]:
@@ -510,7 +515,7 @@ def _refuse_change(*args: object, **options: object) -> NoReturn:
     raise TypeError("a task is immutable; dataclasses.replace creates a changed copy")
 
 
-class _FixedDict(dict[Any, Any]):
+class _ImmutableDict(dict[Any, Any]):
     """An immutable dictionary within a task. Several environments may share the task."""
 
     __setitem__ = __delitem__ = __ior__ = _refuse_change
@@ -520,7 +525,7 @@ class _FixedDict(dict[Any, Any]):
         return type(self), (dict(self),)
 
 
-class _FixedList(list[Any]):
+class _ImmutableList(list[Any]):
     """An immutable list within a task. Several environments may share the task."""
 
     __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse_change
@@ -532,11 +537,11 @@ class _FixedList(list[Any]):
 
 def freeze(value: Any) -> Any:
     """Return an immutable copy of data of JSON types, which is equal to the data."""
-    if isinstance(value, (_FixedDict, _FixedList)):
+    if isinstance(value, (_ImmutableDict, _ImmutableList)):
         return value
     if isinstance(value, Mapping):
-        return _FixedDict((key, freeze(item)) for key, item in value.items())
-    return _FixedList(map(freeze, value)) if isinstance(value, list) else value
+        return _ImmutableDict((key, freeze(item)) for key, item in value.items())
+    return _ImmutableList(map(freeze, value)) if isinstance(value, list) else value
 
 
 def _thaw(value: Any) -> Any:

@@ -23,7 +23,7 @@ class ToolCall:
     Attributes:
         call_id: The id that the result, a message of role ``tool``, refers to.
         name: The tool's name.
-        arguments: Arguments by name. If the model's text is not JSON object, the arguments are
+        arguments: Arguments by name. If the model's text is not a JSON object, the arguments are
             ``{"_raw": text}``.
     """
 
@@ -33,7 +33,7 @@ class ToolCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Verb:
+class ActionTool:
     """A tool of an environment, and functions that convert its calls to actions and back."""
 
     tool: Tool

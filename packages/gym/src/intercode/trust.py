@@ -2,9 +2,9 @@
 
 A record may come from a stranger. Options such as amounts, modes and names of InterCode's own
 components are harmless. An option has an effect if InterCode would execute code, read or write a
-path, or connect to an address because of its value. `check` refuses such an `Effect` unless the
-caller repeats the option's value, or trusts the record. The tables in this module are allowlists:
-an option outside the tables counts as an option with an effect.
+path, or connect to an address because of its value. `check` refuses such an `UntrustedOption`
+unless the caller repeats the option's value, or trusts the record. The tables in this module are
+allowlists: an option outside the tables counts as an option with an effect.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ _DEEDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Effect:
+class UntrustedOption:
     """A recorded option with an effect: code, a path or an address would be used."""
 
     option: str
@@ -111,7 +111,8 @@ class Effect:
     def words(self) -> list[str]:
         """The words with which a caller repeats the option on a command line."""
         values = self.value if isinstance(self.value, list) else [self.value]
-        # Other options belong to an environment outside InterCode, and are given by ``-o``.
+        # Options outside both tables belong to an environment outside InterCode. On a command line,
+        # they are set by ``-o``.
         if self.option not in _DEEDS and self.option not in DATA_OPTIONS:
             texts = (str(v).lower() if isinstance(v, bool) else v for v in values)
             return [word for text in texts for word in ("-o", f"{self.option}={text}")]
@@ -121,7 +122,9 @@ class Effect:
         return [word for v in values for word in ((flag,) if v is True else (flag, str(v)))]
 
 
-def effects(options: Mapping[str, Any], approved_names: Collection[str] = ()) -> list[Effect]:
+def effects(
+    options: Mapping[str, Any], approved_names: Collection[str] = ()
+) -> list[UntrustedOption]:
     """List the options of a record that have effects.
 
     Args:
@@ -129,14 +132,18 @@ def effects(options: Mapping[str, Any], approved_names: Collection[str] = ()) ->
         approved_names: The names of the options whose values the caller has repeated.
     """
     return [
-        Effect(name, value, _DEEDS.get(name, "is not known to be harmless"))
+        UntrustedOption(name, value, _DEEDS.get(name, "is not known to be harmless"))
         for name, value in options.items()
         if name not in approved_names and _has_effect(name, value, options)
     ]
 
 
 def check(
-    record: object, record_effects: Collection[Effect], options: Mapping[str, Any], *, trust: bool
+    record: object,
+    record_effects: Collection[UntrustedOption],
+    options: Mapping[str, Any],
+    *,
+    trust: bool,
 ) -> None:
     """Refuse a record that has effects, unless the caller trusts the record.
 
@@ -177,7 +184,7 @@ def check(
     )
 
 
-def listing(record_effects: Collection[Effect]) -> str:
+def listing(record_effects: Collection[UntrustedOption]) -> str:
     """Format effects for a message: for each, the option to repeat and a description."""
     lines = (
         f"  {_escape_line(shlex.join(effect.words))}\n    {effect.deed}"
@@ -196,7 +203,7 @@ def _key_for(option: str, options: Mapping[str, Any]) -> str:
 
     The result is empty if no key would be sent.
     """
-    from intercode.models.keys import find
+    from intercode.models.api_keys import find
 
     if option == "engine":
         return next((name for name in _PASSWORDS if find(name)), "")

@@ -10,15 +10,15 @@ from intercode.agents import registry
 from intercode.envs.traits import find_traits
 from intercode.episode import Turn
 from intercode.models import Message, Reply, Retry, Settings, Tool, ToolCall, Usage
-from intercode.models.prices import Price
-from intercode.models.remote import MODELS, CallContext, RemoteModel
+from intercode.models.prices import ModelPrice
+from intercode.models.remote import MODELS, ModelCallContext, RemoteModel
 from intercode.models.scripted import Line, Script
 from intercode.task import Task
 
 TASK = Task("a", "Count the files.", metadata={"db_tables": {"files": ["name", "size"]}})
 COLD, WARM = Settings(), Settings(temperature=1.0)
 TAKEN = Usage(10, 1)
-PRICE = Price(input=2.0, output=10.0)
+PRICE = ModelPrice(input=2.0, output=10.0)
 KEY = "sk-very-secret-0123456789"
 LOOK = {"bash": "ls", "sql": "SELECT 1", "python": "1 + 1"}
 PARAMETER = {"bash": "command", "sql": "statement", "python": "code"}
@@ -71,7 +71,7 @@ def fenced(code: str, language: str) -> str:
 def model(url: str, *, retries: int = 6, provider: str = "openai-compatible") -> RemoteModel:
     """A client of a scripted server that does not wait long."""
     client = MODELS.get(provider)("test", base_url=url, timeout=60.0)
-    around = CallContext(price=PRICE, retry=Retry(retries=retries, first_wait=0.001))
+    around = ModelCallContext(price=PRICE, retry=Retry(retries=retries, first_wait=0.001))
     return RemoteModel(f"{provider}/test", client, around)
 
 

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from intercode import make
-from intercode.agents.guarded_env import GuardedEnv
+from intercode.agents.guarded_env import AgentEnv
 from intercode.episode import Episode
 from intercode.errors import ActionError, EnvironmentStateError, SandboxError
 from intercode.evaluate import RunResult, evaluate
-from intercode.evaluate.episode_loop import Semaphore, SharedResources, run_episode
+from intercode.evaluate.episode_loop import FifoSemaphore, SharedRunResources, run_episode
 from intercode.task import Dataset, Task
 
 from evaluate import fakes  # isort: skip
@@ -27,11 +27,11 @@ TASK = Task("t", "Make /tmp/a.", verification="test -e /tmp/a")
 
 
 class Holds:
-    def __init__(self, play: Callable[[GuardedEnv], Any]) -> None:
+    def __init__(self, play: Callable[[AgentEnv], Any]) -> None:
         self.run = play
 
 
-def played(play: Callable[[GuardedEnv], Any], task: Task = TASK, **options: Any) -> RunResult:
+def played(play: Callable[[AgentEnv], Any], task: Task = TASK, **options: Any) -> RunResult:
     tasks = Dataset([task], name="one")
     return evaluate(tasks, lambda task: Holds(play), lambda: make("bash", data=tasks, **options))
 
@@ -42,7 +42,7 @@ def only(result: RunResult) -> Episode:
 
 
 def test_an_episode_that_is_not_ended_is_handed_in_as_it_stands() -> None:
-    def play(env: GuardedEnv) -> None:
+    def play(env: AgentEnv) -> None:
         assert env.observation == TASK.query and env.running
         assert env.step("touch /tmp/a; echo done")[:2] == ("done\n", 0.0)
         assert env.observation == "done\n"
@@ -52,7 +52,7 @@ def test_an_episode_that_is_not_ended_is_handed_in_as_it_stands() -> None:
 
 
 def test_tools_are_called_and_turns_are_counted() -> None:
-    def play(env: GuardedEnv) -> Episode:
+    def play(env: AgentEnv) -> Episode:
         assert [tool.name for tool in env.tools] == ["bash", "submit"]
         env.call("bash", {"command": "touch /tmp/a"})
         assert [message["role"] for message in env.messages("plain")][-2:] == ["assistant", "user"]
@@ -67,7 +67,7 @@ def test_tools_are_called_and_turns_are_counted() -> None:
 def test_nothing_tells_the_reward() -> None:
     seen: list[object] = []
 
-    def play(env: GuardedEnv) -> Episode:
+    def play(env: AgentEnv) -> Episode:
         (fork,) = env.fork(1)
         fork.step("touch /tmp/a")
         seen.append(fork.step("submit"))
@@ -90,7 +90,7 @@ def test_no_end_is_scored_before_the_agent_has_chosen() -> None:
         scored.append(episode.id)
         return 1.0
 
-    def play(env: GuardedEnv) -> Episode:
+    def play(env: AgentEnv) -> Episode:
         forks = env.fork(3)
         for fork in forks:
             fork.step("submit")
@@ -103,7 +103,7 @@ def test_no_end_is_scored_before_the_agent_has_chosen() -> None:
 
 
 def test_an_end_that_was_closed_may_be_chosen() -> None:
-    def play(env: GuardedEnv) -> Episode:
+    def play(env: AgentEnv) -> Episode:
         ends = []
         for fork in env.fork(2):
             fork.step("touch /tmp/a")
@@ -119,7 +119,7 @@ def test_an_end_that_was_closed_may_be_chosen() -> None:
 def test_nothing_of_an_attempt_is_kept_when_it_is_over() -> None:
     seen: list[weakref.ref[Any]] = []
 
-    def play(env: GuardedEnv) -> None:
+    def play(env: AgentEnv) -> None:
         (fork,) = env.fork(1)
         seen.extend([weakref.ref(env), weakref.ref(fork)])
 
@@ -146,7 +146,7 @@ def test_no_attribute_leads_to_gold() -> None:
     task = Task("t", "Find it.", gold=("flag{secret}",))
     seen: list[object] = []
 
-    def play(env: GuardedEnv) -> None:
+    def play(env: AgentEnv) -> None:
         (fork,) = env.fork(1)
         with fork.snapshot() as snapshot:
             assert env.restore(snapshot) == task.query
@@ -163,7 +163,7 @@ def test_wrong_flags_count_over_all_forks() -> None:
     task = Task("t", "Find it.", gold=("flag{b}",))
     told: list[str] = []
 
-    def play(env: GuardedEnv) -> Episode:
+    def play(env: AgentEnv) -> Episode:
         forks = env.fork(4)
         told.extend(fork.step("submit flag{a}")[0] for fork in forks[:3])
         forks[3].step("submit flag{b}")  # the fourth attempt of three
@@ -180,14 +180,14 @@ def test_wrong_flags_count_over_all_forks() -> None:
 
 
 def test_the_reward_of_every_turn_is_told_where_it_was_asked_for() -> None:
-    def play(env: GuardedEnv) -> None:
+    def play(env: AgentEnv) -> None:
         assert env.step("touch /tmp/a")[1] == 1.0
 
     assert only(played(play, reward_every_turn=True)).success
 
 
 def test_a_fork_may_count_and_is_the_attempt_then() -> None:
-    def play(env: GuardedEnv) -> Episode:
+    def play(env: AgentEnv) -> Episode:
         env.step("cd /tmp")
         first, second = env.fork(2)
         first.step("touch b")
@@ -201,7 +201,7 @@ def test_a_fork_may_count_and_is_the_attempt_then() -> None:
 
 
 def test_what_a_foreign_episode_or_an_exception_is() -> None:
-    def raises(env: GuardedEnv) -> None:
+    def raises(env: AgentEnv) -> None:
         raise KeyError("mine")
 
     for play, says in (
@@ -215,7 +215,7 @@ def test_what_a_foreign_episode_or_an_exception_is() -> None:
 
 
 def test_an_agent_may_catch_its_own_mistakes() -> None:
-    def play(env: GuardedEnv) -> Episode:
+    def play(env: AgentEnv) -> Episode:
         with pytest.raises(ActionError):
             env.step(7)  # type: ignore[arg-type]
         env.step("touch /tmp/a")
@@ -233,7 +233,7 @@ def test_a_lost_sandbox_is_an_error_even_if_the_agent_catches_it() -> None:
         tasks, fail=lambda task, action: SandboxError("lost") if action == "x" else None
     )
 
-    def play(env: GuardedEnv) -> None:
+    def play(env: AgentEnv) -> None:
         with pytest.raises(SandboxError):
             env.step("x")
 
@@ -244,9 +244,9 @@ def test_a_lost_sandbox_is_an_error_even_if_the_agent_catches_it() -> None:
 
 
 def test_forks_are_closed_and_the_first_environment_is_not() -> None:
-    kept: list[GuardedEnv] = []
+    kept: list[AgentEnv] = []
 
-    def play(env: GuardedEnv) -> None:
+    def play(env: AgentEnv) -> None:
         kept.extend([env, *env.fork(2)])
         env.close()
         for one in kept:
@@ -261,10 +261,10 @@ def test_forks_are_closed_and_the_first_environment_is_not() -> None:
 def test_permits_are_held_while_it_decides_and_while_it_acts() -> None:
     env = fakes.FakeEnv(fakes.dataset(1))
     env.reset(options={"task_id": "t0"})
-    shared = SharedResources(calls=Semaphore(1), sandboxes=Semaphore(1))
+    shared = SharedRunResources(calls=FifoSemaphore(1), sandboxes=FifoSemaphore(1))
     held: list[tuple[int, int]] = []
     actions: list[str] = []
-    shared = SharedResources(
+    shared = SharedRunResources(
         shared.calls, shared.sandboxes, lambda task, action: actions.append(action)
     )
     step = env.step
@@ -275,7 +275,7 @@ def test_permits_are_held_while_it_decides_and_while_it_acts() -> None:
 
     env.step = watched  # type: ignore[method-assign]
 
-    def play(one: GuardedEnv) -> None:
+    def play(one: AgentEnv) -> None:
         held.append((shared.calls.held, shared.sandboxes.held))
         threads = [threading.Thread(target=one.step, args=("x",)) for _ in range(2)]
         for thread in threads:

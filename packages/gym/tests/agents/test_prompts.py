@@ -11,7 +11,12 @@ import pytest
 import intercode
 from intercode.agents import registry
 from intercode.agents.base import make
-from intercode.agents.conversation import Clip, Prompt, PromptContext, turn_values
+from intercode.agents.conversation import (
+    ObservationClipper,
+    PromptContext,
+    StrategyPrompts,
+    turn_values,
+)
 from intercode.envs.traits import SHELL
 from intercode.episode import Turn
 from intercode.errors import UsageError
@@ -24,8 +29,11 @@ from .talking import TASK, Says, play
 
 def test_what_is_shown_of_an_observation() -> None:
     text = "".join(map(str, range(10))) * 10
-    assert Clip(100)(text) == text and Clip(10, tail=False)(text) == text[:10]
-    assert Clip(11)(text) == "01234\n[… 89 characters are left out here …]\n456789"
+    assert (
+        ObservationClipper(100)(text) == text
+        and ObservationClipper(10, tail=False)(text) == text[:10]
+    )
+    assert ObservationClipper(11)(text) == "01234\n[… 89 characters are left out here …]\n456789"
     says = Says(["`ls`", "`ls`"])
     play("try-again", says, ["\udcff\x00"])
     assert says.heard[1][-1].content.encode()
@@ -48,7 +56,7 @@ def test_a_prompt_of_ones_own(tmp_path: Any) -> None:
     play("try-again", says, ["it\n"], prompt=own)
     assert says.heard[1][-1].content == "You saw it."
     assert "Count the files." in says.heard[0][1].content
-    assert Prompt("try_again", own).digest != Prompt("try_again").digest
+    assert StrategyPrompts("try_again", own).digest != StrategyPrompts("try_again").digest
 
 
 @pytest.mark.parametrize(
@@ -68,7 +76,7 @@ def test_a_prompt_that_cannot_be(tmp_path: Any, text: str, told: str) -> None:
     with pytest.raises(UsageError, match=told):
         play("try-again", Says([]), prompt=own)
     with pytest.raises(UsageError, match="No such file"):
-        Prompt("try_again", tmp_path / "none.j2")
+        StrategyPrompts("try_again", tmp_path / "none.j2")
 
 
 def observed(action: str, ok: bool = True) -> Turn:
@@ -96,7 +104,7 @@ def test_try_again_tells_what_became_of_an_action(turns: list[Turn], told: str) 
     scene = PromptContext.from_env(None, TASK)
     language = "sql" if ".schema" in turns[0].action else "bash"
     values = {**scene.values(), "language": language, "show_reward": False}
-    text = Prompt("try_again").render(
+    text = StrategyPrompts("try_again").render(
         "observation", observation="seen", **values | turn_values(turns)
     )
     assert told in text and TASK.query not in text
@@ -112,7 +120,7 @@ def test_a_model_that_has_looked_is_not_sent_to_look_again() -> None:
         ([observed(".schema", ok=False), failed], "Reply with `.schema`"),
         ([observed(".tables"), failed], "Reply with `.schema`"),
     ):
-        text = Prompt("try_again").render("observation", **values | turn_values(turns))
+        text = StrategyPrompts("try_again").render("observation", **values | turn_values(turns))
         assert told in text
 
 
@@ -121,7 +129,7 @@ def test_silence_is_told_apart_from_failure() -> None:
     for strategy in ("try_again", "react", "tool_calling"):
         for ok, told in ((True, "(none: it succeeded)"), (False, "(none: it failed)")):
             values = {**scene.values(), **turn_values([observed("x", ok)]), "show_reward": False}
-            assert told in Prompt(strategy).render("observation", observation="", **values)
+            assert told in StrategyPrompts(strategy).render("observation", observation="", **values)
 
 
 @pytest.mark.parametrize("agent", ["try-again", "react"])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from intercode.agents.conversation import PromptContext
-from intercode.agents.noisy_oracle import NAME, ScriptedAgents, plan, replies
+from intercode.agents.noisy_oracle import NAME, NoisyOracleAgents, plan, replies
 from intercode.agents.parser import find_code
 from intercode.datasets import load_seeded
 from intercode.envs.swe import apply_patch
@@ -82,7 +82,9 @@ def test_what_it_says_is_read_as_what_it_means(env: str) -> None:
 
 
 def test_it_is_named_for_what_it_is() -> None:
-    facts = ScriptedAgents().facts()
+    facts = NoisyOracleAgents().facts()
     assert (
-        (ScriptedAgents().name, facts["model"]) == ("try-again", NAME) == ("try-again", "scripted")
+        (NoisyOracleAgents().name, facts["model"])
+        == ("try-again", NAME)
+        == ("try-again", "scripted")
     )

@@ -23,8 +23,8 @@ from intercode_sandbox.docker.engine import DockerEngine
 from intercode_sandbox.docker.provider import DockerProvider
 from intercode_sandbox.images import resolve
 from intercode_sandbox.images.debian import MIRROR
+from intercode_sandbox.images.image_export import export_image
 from intercode_sandbox.images.pinned_debian import trees
-from intercode_sandbox.images.transfer import export_image
 from ordinary import ordinary_user
 from trees import ODD, tree
 from waiting import PATIENCE

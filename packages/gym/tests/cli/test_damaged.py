@@ -18,7 +18,7 @@ import pytest
 from intercode import records
 from intercode.cli.main import main
 from intercode.errors import RecordError
-from intercode.records import EPISODES, MANIFEST, RecordWriter
+from intercode.records import EPISODES, MANIFEST, RunRecordWriter
 from sources import ROOT
 
 from .conftest import command
@@ -76,9 +76,9 @@ def test_garbage_for_episodes(run: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert (run / EPISODES).read_bytes() == garbage
     (run / EPISODES).write_bytes(b"garbage")
     with pytest.raises(RecordError, match="not an episode"):
-        RecordWriter(run)
+        RunRecordWriter(run)
     (run / EPISODES).write_bytes(b"")  # no lock was kept
-    RecordWriter(run).close()
+    RunRecordWriter(run).close()
 
 
 def places(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

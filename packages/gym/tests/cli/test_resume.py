@@ -12,7 +12,7 @@ import pytest
 from evaluate.fakes import Factory, dataset
 from intercode.cli.main import main
 from intercode.evaluate import evaluate
-from intercode.records import EPISODES, MANIFEST, RecordWriter, read_episodes, read_manifest
+from intercode.records import EPISODES, MANIFEST, RunRecordWriter, read_episodes, read_manifest
 from intercode_sandbox.host_files import remove_tree
 from intercode_sandbox.images.cache import ImageCache
 
@@ -121,7 +121,7 @@ def test_nothing_to_do(begun: Path, capsys: Tell) -> None:
     change(begun, lambda manifest: manifest["sessions"][1]["host"].update(release="0.1"))
     before = {path.name: path.read_bytes() for path in begun.iterdir()}
     capsys.readouterr()
-    with RecordWriter(begun):
+    with RunRecordWriter(begun):
         assert resume() == 0
         assert capsys.readouterr().out.endswith("nothing to do: every episode has a result\n")
         assert resume("--json") == 0
@@ -147,7 +147,7 @@ def test_killed_amid_a_line(begun: Path) -> None:
 
 def test_another_writer_is_at_work(begun: Path, capsys: Tell) -> None:
     before = (begun / MANIFEST).read_bytes()
-    with RecordWriter(begun):
+    with RunRecordWriter(begun):
         assert resume() == 1
     assert "another process is writing" in capsys.readouterr().err
     assert (begun / MANIFEST).read_bytes() == before

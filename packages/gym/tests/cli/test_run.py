@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from intercode.records import EPISODES, RecordWriter, read_episodes, read_latest
+from intercode.records import EPISODES, RunRecordWriter, read_episodes, read_latest
 
 from .conftest import TASKS, Run, keys, parsed, write
 
@@ -156,7 +156,7 @@ def test_going_on(cli: Run, data: Path) -> None:
 
 
 def test_a_run_has_one_writer(cli: Run, data: Path, tmp_path: Path) -> None:
-    with RecordWriter(tmp_path / "run"):
+    with RunRecordWriter(tmp_path / "run"):
         assert (
             "another process" in cli("run", "bash", "--data", data, "--out", "run", code=1).stderr
         )

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from intercode.cli.run_output import Watcher
+from intercode.cli.run_output import ProgressPrinter
 from intercode.episode import Episode
 from intercode.records import Outcome
 
@@ -72,7 +72,7 @@ def test_what_a_model_takes_is_shown_and_what_it_took_before(tmp_path: Path, dat
 
 
 def test_tokens_where_the_price_is_not_known() -> None:
-    watcher = Watcher(quiet=True)
+    watcher = ProgressPrinter(quiet=True)
     episode = Episode("t", "?", "bash")
     for tokens, shown in (None, ""), (9_000, "9001 tokens"), (80_000, "89k"), (10**6, "1.1M"):
         if tokens is not None:
@@ -83,7 +83,7 @@ def test_tokens_where_the_price_is_not_known() -> None:
 
 
 def test_what_does_not_fit_is_left_out() -> None:
-    watcher = Watcher(quiet=True)
+    watcher = ProgressPrinter(quiet=True)
     watcher.begin(10_000, [])
     episode = Episode("t", "?", "bash", status="error")
     episode.metadata["model"] = {"input_tokens": 999_999, "output_tokens": 1, "cost": 1234.5}
@@ -96,7 +96,7 @@ def test_what_does_not_fit_is_left_out() -> None:
 
 
 def test_the_nodes_of_a_cluster_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
-    watcher = Watcher()
+    watcher = ProgressPrinter()
     watcher.begin(10, [])
     assert "node" not in watcher.status()
     watcher.nodes(2, "one\x1b takes part")
@@ -115,7 +115,7 @@ def test_playing(tmp_path: Path, data: Path) -> None:
 
 @pytest.mark.parametrize("earlier", [False, True])
 def test_attempts_at_one_task_get_no_interval_of_independent_episodes(earlier: bool) -> None:
-    watcher = Watcher(quiet=True)
+    watcher = ProgressPrinter(quiet=True)
     episodes = [Episode("t", "?", "bash", status="submitted", epoch=epoch) for epoch in (0, 1)]
     watcher.begin(2, [Outcome.from_episode(one) for one in episodes] if earlier else [])
     if not earlier:

@@ -22,9 +22,9 @@ from intercode.envs.options import list_class_options
 from intercode.errors import RecordError, TrustError
 from intercode.evaluate import evaluate
 from intercode.evaluate.rescore import rescore
-from intercode.records import EPISODES, MANIFEST, RecordWriter, load_actions, read_manifest
+from intercode.records import EPISODES, MANIFEST, RunRecordWriter, load_actions, read_manifest
 from intercode.registry import DATASETS, ENVS, MODELS, REWARDS, SOURCES
-from intercode.report.live_runs import RunLibrary
+from intercode.report.live_runs import ViewerRuns
 from intercode.spec import (
     SECTIONS,
     RunOptions,
@@ -36,7 +36,7 @@ from intercode.spec import (
 )
 from intercode.trust import _DEEDS, DATA_OPTIONS, effects
 from intercode_sandbox.images.resolve import SCHEMES
-from intercode_sandbox.lazy_imports import Registry
+from intercode_sandbox.lazy_imports import LazyRegistry
 from intercode_sandbox.providers import PROVIDERS
 from waiting import PATIENCE
 
@@ -439,7 +439,7 @@ def test_names_of_ours_are_no_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert [one for one in acting if not effects(one)] == []
 
 
-def plugin(monkeypatch: pytest.MonkeyPatch, registry: Registry, folder: Path) -> None:
+def plugin(monkeypatch: pytest.MonkeyPatch, registry: LazyRegistry, folder: Path) -> None:
     """Let an installed package have an environment whose module leaves a trace."""
     (folder / "ic_bait.py").write_text(BAIT)
     monkeypatch.syspath_prepend(str(folder))
@@ -451,7 +451,7 @@ def plugin(monkeypatch: pytest.MonkeyPatch, registry: Registry, folder: Path) ->
 
 @pytest.mark.parametrize("registry", [ENVS, SOURCES])
 def test_no_module_of_a_package_is_imported_because_a_record_names_it(
-    run: Path, trap: Trap, capsys: Tell, monkeypatch: pytest.MonkeyPatch, registry: Registry
+    run: Path, trap: Trap, capsys: Tell, monkeypatch: pytest.MonkeyPatch, registry: LazyRegistry
 ) -> None:
     plugin(monkeypatch, registry, trap.folder)
     manifest = json.loads((run / MANIFEST).read_text().replace('"env": "bash"', '"env": "bait"'))
@@ -464,7 +464,7 @@ def test_no_module_of_a_package_is_imported_because_a_record_names_it(
     capsys.readouterr()
     assert main(["export", "run", "--to", "chat", "--style", "tools"]) == 2
     assert "--trust" in capsys.readouterr().err
-    RunLibrary([run]).refresh()
+    ViewerRuns([run]).refresh()
     for command in ("resume", "rescore", "locked"):
         assert main(COMMANDS[command]) == 2
         assert "--env bait" in capsys.readouterr().err
@@ -480,7 +480,7 @@ def test_no_module_of_a_package_is_imported_because_a_record_names_it(
     assert registry.is_trusted("bait"), "what this process has registered is its own"
 
 
-PACKAGES: dict[str, tuple[Registry, dict[str, Any]]] = {
+PACKAGES: dict[str, tuple[LazyRegistry, dict[str, Any]]] = {
     "agent": (AGENTS, {"agent": "bait"}),
     "data": (DATASETS, {"data": "bait"}),
     "engine": (ENGINES, {"env": "sql", "engine": "bait"}),
@@ -537,7 +537,7 @@ def test_readers_of_records_run_no_file_that_one_names(run: Path, trap: Trap) ->
         main(["report", "run", "--html", "page.html"])
         for style in ("chat", "tools"):
             main(["export", "run", "--to", "chat", "--style", style])
-        RunLibrary([run]).refresh()
+        ViewerRuns([run]).refresh()
         for command in COMMANDS:
             main(COMMANDS[command])
         assert trap.is_untouched
@@ -645,7 +645,7 @@ def test_nothing_is_written_through_a_link(run: Path, kind: str) -> None:
     fresh = run / f".{MANIFEST}.new"
     fresh.touch()
     put(fresh, kind, secret.absolute())
-    writer = RecordWriter(run)
+    writer = RunRecordWriter(run)
     try:
         if kind == "folder":
             with pytest.raises(RecordError):
@@ -658,7 +658,7 @@ def test_nothing_is_written_through_a_link(run: Path, kind: str) -> None:
         writer.close()
     put(run / EPISODES, "file", secret.absolute())
     with pytest.raises(RecordError, match="is a symbolic link, which is refused in"):
-        RecordWriter(run)
+        RunRecordWriter(run)
     assert secret.read_text() == "mine"
 
 
@@ -666,19 +666,19 @@ def test_the_viewer_follows_no_link(run: Path, tmp_path: Path) -> None:
     (runs := tmp_path / "runs").mkdir()
     outside = run.rename(tmp_path / "outside")
     (runs / "out").symlink_to(outside)
-    library = RunLibrary([runs])
+    library = ViewerRuns([runs])
     assert not library.refresh() and library.runs() == [] and library.rows == []
     (real := runs / "real").mkdir()
     (real / MANIFEST).write_bytes((outside / MANIFEST).read_bytes())
     (real / EPISODES).symlink_to(outside / EPISODES)
-    library = RunLibrary([runs])
+    library = ViewerRuns([runs])
     library.refresh()
     assert len(library.runs()) == 1 and library.rows == []
     assert "is a symbolic link, which is refused in" in library.overview()[1]
     (real / EPISODES).unlink()
     (runs / "same").symlink_to("real")
     (real / EPISODES).write_bytes((outside / EPISODES).read_bytes())
-    library = RunLibrary([runs])
+    library = ViewerRuns([runs])
     library.refresh()
     assert len(library.runs()) == 2, "a link within the folder is one of it"
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from intercode.databases import DatabaseEngine, DatabaseSession, Source, find, get_engine
-from intercode.databases.embedded import EmbeddedEngine
+from intercode.databases import DatabaseEngine, DatabaseSession, DatabaseSource, find, get_engine
+from intercode.databases.embedded import EmbeddedDatabaseEngine
 from intercode_sandbox import Limits
 
 ENGINES = ["sqlite", "duckdb", "mysql", "postgresql"]
@@ -68,14 +68,14 @@ def engine(request: pytest.FixtureRequest) -> Iterator[DatabaseEngine]:
 
 
 @pytest.fixture(scope="session")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
+def source(tmp_path_factory: pytest.TempPathFactory) -> DatabaseSource:
     path = tmp_path_factory.mktemp("databases") / "music.sql"
     path.write_text(SCRIPT)
     return find(path)
 
 
 @pytest.fixture
-def start(engine: DatabaseEngine, source: Source) -> Iterator[Open]:
+def start(engine: DatabaseEngine, source: DatabaseSource) -> Iterator[Open]:
     """Opens sessions, with limits by keyword, that are closed when the test ends."""
     opened: list[DatabaseSession] = []
 
@@ -95,18 +95,18 @@ def session(start: Open) -> DatabaseSession:
 
 
 @pytest.fixture(scope="session", params=["sqlite", "duckdb"])
-def embedded(request: pytest.FixtureRequest) -> Iterator[EmbeddedEngine]:
+def embedded(request: pytest.FixtureRequest) -> Iterator[EmbeddedDatabaseEngine]:
     if not there_is(request.param):
         pytest.skip(f"{request.param} is not installed here")
     engine = get_engine(request.param)
-    assert isinstance(engine, EmbeddedEngine)
+    assert isinstance(engine, EmbeddedDatabaseEngine)
     yield engine
     engine.close()
 
 
 @pytest.fixture(scope="session")
-def sqlite() -> Iterator[EmbeddedEngine]:
+def sqlite() -> Iterator[EmbeddedDatabaseEngine]:
     engine = get_engine("sqlite")
-    assert isinstance(engine, EmbeddedEngine)
+    assert isinstance(engine, EmbeddedDatabaseEngine)
     yield engine
     engine.close()

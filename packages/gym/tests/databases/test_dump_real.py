@@ -14,7 +14,7 @@ import pytest
 
 from intercode.databases import find
 from intercode.databases.convert.build import as_sqlite
-from intercode.databases.servers.private import PrivateServer, start_mariadb
+from intercode.databases.servers.private_server import PrivateDatabaseServer, start_mariadb
 from intercode.errors import TaskError
 
 from .conftest import there_is
@@ -57,7 +57,7 @@ PARENTS = [
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[PrivateServer]:
+def server() -> Iterator[PrivateDatabaseServer]:
     if not there_is("mysql") or shutil.which("mariadb-dump") is None:
         pytest.skip("mariadb-server and mariadb-client are not installed here")
     with closing(start_mariadb()) as started:
@@ -69,7 +69,7 @@ def server() -> Iterator[PrivateServer]:
         yield started
 
 
-def dump(server: PrivateServer, path: Path, *options: str) -> Path:
+def dump(server: PrivateDatabaseServer, path: Path, *options: str) -> Path:
     known = server.connect_args
     command = ["mariadb-dump", "--socket", known["unix_socket"], "-u", known["user"], *options]
     env = {**os.environ, "MYSQL_PWD": known.get("password", "")}
@@ -87,7 +87,7 @@ def dump(server: PrivateServer, path: Path, *options: str) -> Path:
     ],
 )
 def test_as_it_was(
-    server: PrivateServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: str
+    server: PrivateDatabaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: str
 ) -> None:
     monkeypatch.setenv("INTERCODE_CACHE", str(tmp_path))
     path = dump(server, tmp_path / "all.sql", "--databases", "shop", "other", *options.split())
@@ -111,7 +111,7 @@ def test_as_it_was(
 
 
 def test_a_dump_must_say_its_database(
-    server: PrivateServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: PrivateDatabaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("INTERCODE_CACHE", str(tmp_path))
     with pytest.raises(TaskError, match="databases: write the dump with --databases"):

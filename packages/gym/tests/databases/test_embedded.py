@@ -14,8 +14,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from intercode.databases import DatabaseSession, Source, find, get_engine
-from intercode.databases.embedded import EmbeddedDatabaseSession, EmbeddedEngine
+from intercode.databases import DatabaseSession, DatabaseSource, find, get_engine
+from intercode.databases.embedded import EmbeddedDatabaseEngine, EmbeddedDatabaseSession
 from intercode.errors import DatabaseError, OutputLimitError, SandboxError, UsageError
 from intercode_sandbox import Limits
 from intercode_sandbox.base import SandboxBackend
@@ -41,7 +41,9 @@ def process(session: EmbeddedDatabaseSession) -> int:
     return session._worker.process.pid
 
 
-def test_the_library_starts_no_threads(embedded: EmbeddedEngine, source: Source) -> None:
+def test_the_library_starts_no_threads(
+    embedded: EmbeddedDatabaseEngine, source: DatabaseSource
+) -> None:
     """DuckDB has one for each core and eight for I/O; the other thread is the worker's watchdog."""
     expected = 2 if embedded.name == "duckdb" else 1
     with closing(embedded.open(source)) as session:
@@ -55,7 +57,9 @@ def test_the_library_starts_no_threads(embedded: EmbeddedEngine, source: Source)
 # -- the copy ------------------------------------------------------------------------------------
 
 
-def test_only_what_writes_makes_a_copy(embedded: EmbeddedEngine, source: Source) -> None:
+def test_only_what_writes_makes_a_copy(
+    embedded: EmbeddedDatabaseEngine, source: DatabaseSource
+) -> None:
     with closing(embedded.open(source)) as session:
         value(session, "WITH x AS (SELECT 1) SELECT count(*) FROM artist, x")
         session.execute("SELECT nope; INSERT")
@@ -69,7 +73,9 @@ def test_only_what_writes_makes_a_copy(embedded: EmbeddedEngine, source: Source)
         assert value(session, "SELECT count(*) FROM artist") == 5
 
 
-def test_a_copy_is_gone_with_its_session(embedded: EmbeddedEngine, source: Source) -> None:
+def test_a_copy_is_gone_with_its_session(
+    embedded: EmbeddedDatabaseEngine, source: DatabaseSource
+) -> None:
     session = embedded.open(source)
     session.execute(INSERT)
     used = sandbox(session)
@@ -81,7 +87,7 @@ def test_a_copy_is_gone_with_its_session(embedded: EmbeddedEngine, source: Sourc
     again.close()
 
 
-def test_no_room_for_a_copy(embedded: EmbeddedEngine, tmp_path: Path) -> None:
+def test_no_room_for_a_copy(embedded: EmbeddedDatabaseEngine, tmp_path: Path) -> None:
     path = tmp_path / "large.sqlite"
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE large (a BLOB)")
@@ -101,7 +107,9 @@ def test_no_room_for_a_copy(embedded: EmbeddedEngine, tmp_path: Path) -> None:
 # -- workers -------------------------------------------------------------------------------------
 
 
-def test_a_worker_that_only_read_is_used_again(embedded: EmbeddedEngine, source: Source) -> None:
+def test_a_worker_that_only_read_is_used_again(
+    embedded: EmbeddedDatabaseEngine, source: DatabaseSource
+) -> None:
     session = embedded.open(source)
     value(session, "SELECT count(*) FROM artist")
     used, pid = sandbox(session), process(session)
@@ -116,7 +124,9 @@ def test_a_worker_that_only_read_is_used_again(embedded: EmbeddedEngine, source:
     third.close()
 
 
-def test_a_grader_never_gets_an_agents_worker(embedded: EmbeddedEngine, source: Source) -> None:
+def test_a_grader_never_gets_an_agents_worker(
+    embedded: EmbeddedDatabaseEngine, source: DatabaseSource
+) -> None:
     limits = Limits(timeout=70)
     agent = embedded.open(source, limits)
     used = sandbox(agent)
@@ -130,7 +140,7 @@ def test_a_grader_never_gets_an_agents_worker(embedded: EmbeddedEngine, source: 
 
 
 def test_a_statement_that_costs_the_process_its_life(
-    embedded: EmbeddedEngine, source: Source
+    embedded: EmbeddedDatabaseEngine, source: DatabaseSource
 ) -> None:
     """Killed as the kernel does it when memory runs out: the agent is told and goes on."""
     with closing(embedded.open(source)) as session:
@@ -152,7 +162,9 @@ def test_a_statement_that_costs_the_process_its_life(
         assert value(session, "SELECT count(*) FROM artist") == 5, "what was written is there"
 
 
-def test_a_state_that_costs_the_process_its_life(embedded: EmbeddedEngine, source: Source) -> None:
+def test_a_state_that_costs_the_process_its_life(
+    embedded: EmbeddedDatabaseEngine, source: DatabaseSource
+) -> None:
     """The database that the agent has left cannot be graded, which is no failure of ours."""
     with closing(embedded.open(source)) as session:
         endless = "WITH RECURSIVE c (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) "
@@ -171,7 +183,7 @@ def test_a_state_that_costs_the_process_its_life(embedded: EmbeddedEngine, sourc
 
 
 def test_a_process_that_is_lost_between_statements(
-    embedded: EmbeddedEngine, source: Source
+    embedded: EmbeddedDatabaseEngine, source: DatabaseSource
 ) -> None:
     """That is no agent's doing, and no observation."""
     with closing(embedded.open(source)) as session:
@@ -182,7 +194,7 @@ def test_a_process_that_is_lost_between_statements(
         assert value(session, "SELECT count(*) FROM artist") == 4
 
 
-def test_a_sandbox_that_is_lost(embedded: EmbeddedEngine, source: Source) -> None:
+def test_a_sandbox_that_is_lost(embedded: EmbeddedDatabaseEngine, source: DatabaseSource) -> None:
     session = embedded.open(source)
     sandbox(session).close()
     assert select.select([session._worker.process.exit_fd], [], [], 60)[0]
@@ -191,7 +203,9 @@ def test_a_sandbox_that_is_lost(embedded: EmbeddedEngine, source: Source) -> Non
     session.close()
 
 
-def test_what_looks_at_no_clock_is_killed(sqlite: EmbeddedEngine, source: Source) -> None:
+def test_what_looks_at_no_clock_is_killed(
+    sqlite: EmbeddedDatabaseEngine, source: DatabaseSource
+) -> None:
     with closing(sqlite.open(source, Limits(memory=4 << 30))) as session:
         session.execute(INSERT)
         outcome = session.execute(HARD, timeout=0.05)  # allow limit: it takes longer anywhere
@@ -202,14 +216,16 @@ def test_what_looks_at_no_clock_is_killed(sqlite: EmbeddedEngine, source: Source
         assert value(session, "SELECT count(*) FROM artist") == 5
 
 
-def test_memory_that_runs_out_is_an_observation(sqlite: EmbeddedEngine, source: Source) -> None:
+def test_memory_that_runs_out_is_an_observation(
+    sqlite: EmbeddedDatabaseEngine, source: DatabaseSource
+) -> None:
     with closing(sqlite.open(source, Limits(memory=64 << 20))) as session:
         outcome = session.execute("SELECT hex(randomblob(60000000)), hex(randomblob(60000000))")
         assert outcome.failure is not None
         assert value(session, "SELECT count(*) FROM artist") == 4
 
 
-def test_very_many_statements(sqlite: EmbeddedEngine, source: Source) -> None:
+def test_very_many_statements(sqlite: EmbeddedDatabaseEngine, source: DatabaseSource) -> None:
     with closing(sqlite.open(source)) as session:
         outcome = session.execute("SELECT 1;" * 5000)
         assert len(outcome.results) == 5000
@@ -219,7 +235,9 @@ def test_very_many_statements(sqlite: EmbeddedEngine, source: Source) -> None:
         assert outcome.timed_out
 
 
-def test_threads_that_open_and_close_at_random(embedded: EmbeddedEngine, source: Source) -> None:
+def test_threads_that_open_and_close_at_random(
+    embedded: EmbeddedDatabaseEngine, source: DatabaseSource
+) -> None:
     troubles: list[BaseException] = []
 
     def play(session: DatabaseSession) -> None:
@@ -243,20 +261,20 @@ def test_no_statement_of_duckdb_starts_a_thread(monkeypatch: pytest.MonkeyPatch)
     """Where memory has run out, a thread that is started never reports back."""
     duckdb = pytest.importorskip("duckdb")
     from intercode.databases.inside.duckdb import DuckDBDatabase
-    from intercode.databases.inside.worker import Collector
+    from intercode.databases.inside.worker import ResultRowCollector
 
     database = DuckDBDatabase()
     monkeypatch.delattr(threading.Thread, "start")
     with duckdb.connect() as database.connection:
-        results, failure, _, _ = database.execute("SELECT 7", Collector(PATIENCE, 1, 1000))
+        results, failure, _, _ = database.execute("SELECT 7", ResultRowCollector(PATIENCE, 1, 1000))
         assert (results, failure) == ([[["7"], [(7,)], 1, None]], None)
         hard = "SELECT count(*) FROM range(200000) a, range(200000) b"
-        _, failure, late, _ = database.execute(hard, Collector(0.1, 1, 1000))
+        _, failure, late, _ = database.execute(hard, ResultRowCollector(0.1, 1, 1000))
         assert late and "time limit" in failure[0]
 
 
 def test_a_process_without_memory_is_replaced(
-    embedded: EmbeddedEngine, source: Source, monkeypatch: pytest.MonkeyPatch
+    embedded: EmbeddedDatabaseEngine, source: DatabaseSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After the failure, not at the next statement, which has not caused it."""
     from intercode.databases.inside import worker
@@ -279,8 +297,8 @@ def test_a_process_without_memory_is_replaced(
 
 def test_an_interrupt_of_duckdb_that_comes_before_its_statement_comes_again() -> None:
     duckdb = pytest.importorskip("duckdb")
-    from intercode.databases.inside.duckdb import _Watchdog
-    from intercode.databases.inside.worker import Collector
+    from intercode.databases.inside.duckdb import _DuckDBWatchdog
+    from intercode.databases.inside.worker import ResultRowCollector
 
     interrupts: list[float] = []
     with duckdb.connect() as connection:
@@ -290,7 +308,7 @@ def test_an_interrupt_of_duckdb_that_comes_before_its_statement_comes_again() ->
             connection.interrupt()
 
         watched = SimpleNamespace(interrupt=interrupt)
-        guard = _Watchdog().guard(watched, Collector(0, 1, 1))
+        guard = _DuckDBWatchdog().guard(watched, ResultRowCollector(0, 1, 1))
         with guard, pytest.raises(duckdb.InterruptException):
             assert eventually(lambda: interrupts)
             connection.execute("SELECT count(*) FROM range(200000) a, range(200000) b")

@@ -12,10 +12,14 @@ from pathlib import Path
 import pytest
 
 from intercode.databases import find
-from intercode.databases.embedded import EmbeddedEngine, PristineFile, PristineFiles
+from intercode.databases.embedded import (
+    EmbeddedDatabaseEngine,
+    PristineDatabaseCache,
+    PristineDatabaseFile,
+)
 from intercode.databases.inside import worker
-from intercode.databases.inside.sqlite import Redirection, SQLiteDatabase
-from intercode.databases.inside.worker import Collector
+from intercode.databases.inside.sqlite import SQLiteDatabase, SqliteOpenHook
+from intercode.databases.inside.worker import ResultRowCollector
 from intercode.errors import DatabaseError
 
 from .test_engines import rows
@@ -30,14 +34,14 @@ def make(path: Path, then: Callable[[sqlite3.Connection], object] = lambda c: No
     return path
 
 
-def test_a_file_with_a_write_ahead_log(embedded: EmbeddedEngine, tmp_path: Path) -> None:
+def test_a_file_with_a_write_ahead_log(embedded: EmbeddedDatabaseEngine, tmp_path: Path) -> None:
     path = make(tmp_path / "a b%20?#.sqlite", lambda c: c.execute("PRAGMA journal_mode = WAL"))
     with closing(embedded.open(find(path))) as session:
         assert rows(session.execute("SELECT * FROM t")) == [("é",)]
         assert session.execute("INSERT INTO t VALUES ('x')").failure is None
 
 
-def test_text_that_is_not_utf_8(sqlite: EmbeddedEngine, tmp_path: Path) -> None:
+def test_text_that_is_not_utf_8(sqlite: EmbeddedDatabaseEngine, tmp_path: Path) -> None:
     path = make(tmp_path / "latin.sqlite")
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("INSERT INTO t VALUES (CAST(X'FF41' AS TEXT))")
@@ -46,7 +50,7 @@ def test_text_that_is_not_utf_8(sqlite: EmbeddedEngine, tmp_path: Path) -> None:
         assert rows(session.execute("SELECT * FROM t")) == [("é",), ("\udcffA",)]
 
 
-def test_a_file_is_never_written_to(sqlite: EmbeddedEngine, tmp_path: Path) -> None:
+def test_a_file_is_never_written_to(sqlite: EmbeddedDatabaseEngine, tmp_path: Path) -> None:
     path = make(tmp_path / "mine.sqlite")
     before = path.read_bytes()
     with closing(sqlite.open(find(path))) as session:
@@ -59,7 +63,7 @@ def test_a_file_is_never_written_to(sqlite: EmbeddedEngine, tmp_path: Path) -> N
 def test_pristine_files_are_sealed(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(b"content")
-    file = PristineFile.from_path(path)
+    file = PristineDatabaseFile.from_path(path)
     assert fcntl.fcntl(file.fd, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
     for attempt in (
         lambda: os.pwrite(file.fd, b"x", 0),
@@ -73,7 +77,7 @@ def test_pristine_files_are_sealed(tmp_path: Path) -> None:
 
 
 def test_a_large_file_is_read_where_it_is(
-    embedded: EmbeddedEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    embedded: EmbeddedDatabaseEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As root, whose files no sandbox can write to."""
     monkeypatch.setattr("intercode.databases.embedded._LARGE_FILE_BYTES", 0)
@@ -85,18 +89,18 @@ def test_a_large_file_is_read_where_it_is(
         session.execute("DELETE FROM t")
         assert rows(session.execute("SELECT count(*) FROM t")) == [(0,)]
     assert path.read_bytes() == before
-    file = PristineFile.from_path(path)
+    file = PristineDatabaseFile.from_path(path)
     assert os.readlink(f"/proc/self/fd/{file.fd}").startswith("/memfd") == (os.geteuid() != 0)
     path.chmod(0o640)
-    file = PristineFile.from_path(path)
+    file = PristineDatabaseFile.from_path(path)
     assert os.readlink(f"/proc/self/fd/{file.fd}").startswith("/memfd"), "others may not read it"
 
 
 def test_pristine_files_are_bounded(tmp_path: Path) -> None:
-    pristine = PristineFiles(size=250)
+    pristine = PristineDatabaseCache(size=250)
     made: list[str] = []
 
-    def get(name: str) -> PristineFile:
+    def get(name: str) -> PristineDatabaseFile:
         def write() -> Path:
             made.append(name)
             (tmp_path / name).write_bytes(name.encode() * 100)
@@ -118,12 +122,12 @@ def test_pristine_files_are_bounded(tmp_path: Path) -> None:
 def test_an_sqlite_that_hides_its_symbols(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It cannot be made to open a descriptor: then the file is copied at once."""
     monkeypatch.setattr(worker, "FOLDER", tmp_path)
-    monkeypatch.setattr(Redirection, "_install", lambda self: False)
+    monkeypatch.setattr(SqliteOpenHook, "_install", lambda self: False)
     path = make(tmp_path.with_name(f"{tmp_path.name}.sqlite"))
     database = SQLiteDatabase()
     for sql, count in (("SELECT count(*) FROM t", 1), ("DELETE FROM t; SELECT 0", 0)):
         database.open(os.open(path, os.O_RDONLY), "x", False, 0)
-        results, failure, _, written = database.execute(sql, Collector(10, 10, 1000))
+        results, failure, _, written = database.execute(sql, ResultRowCollector(10, 10, 1000))
         assert failure is None
         assert results[-1][1] == [(count,)]
         assert written == (count == 0)

@@ -8,8 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from intercode.databases import Source
-from intercode.databases.embedded import EmbeddedDatabaseSession, EmbeddedWorker, PristineFile
+from intercode.databases import DatabaseSource
+from intercode.databases.embedded import (
+    EmbeddedDatabaseSession,
+    EmbeddedDatabaseWorker,
+    PristineDatabaseFile,
+)
 from intercode.errors import DatabaseError
 from intercode_sandbox import Limits
 from intercode_sandbox.native.provider import NativeProvider
@@ -19,7 +23,7 @@ from .worker_liar import ANSWERS
 pytestmark = pytest.mark.defends("escape", "host DoS")
 
 
-REST = EmbeddedWorker.close, lambda pristine: pytest.fail("no other session is asked for")
+REST = EmbeddedDatabaseWorker.close, lambda pristine: pytest.fail("no other session is asked for")
 """What a session does at its end, and how it opens another one."""
 
 
@@ -31,9 +35,9 @@ def provider() -> Iterator[NativeProvider]:
 
 
 @pytest.fixture
-def session(provider: NativeProvider, source: Source) -> Iterator[EmbeddedDatabaseSession]:
-    limits, pristine = Limits(), PristineFile.from_path(source.path)
-    worker = EmbeddedWorker(provider.start("scratch", limits), "worker_liar")
+def session(provider: NativeProvider, source: DatabaseSource) -> Iterator[EmbeddedDatabaseSession]:
+    limits, pristine = Limits(), PristineDatabaseFile.from_path(source.path)
+    worker = EmbeddedDatabaseWorker(provider.start("scratch", limits), "worker_liar")
     with closing(EmbeddedDatabaseSession(source, limits, pristine, worker, *REST)) as opened:
         yield opened
 

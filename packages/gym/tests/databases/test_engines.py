@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from intercode.databases import ActionOutcome, DatabaseEngine, DatabaseSession, Source
+from intercode.databases import DatabaseEngine, DatabaseSession, DatabaseSource, SqlActionOutcome
 from intercode.errors import ActionError, OutputLimitError, SandboxError
 
 from .conftest import TABLES, Open
@@ -32,7 +32,7 @@ def long_value(engine: DatabaseEngine, size: int) -> str:
     return f"SELECT repeat('x', {size})"
 
 
-def rows(outcome: ActionOutcome) -> list[tuple[Any, ...]]:
+def rows(outcome: SqlActionOutcome) -> list[tuple[Any, ...]]:
     """The rows of an action's only result."""
     assert outcome.failure is None, outcome.failure
     (result,) = outcome.results
@@ -268,7 +268,7 @@ def test_close_can_be_called_again(start: Open) -> None:
 def test_another_thread_ends_what_runs(engine: DatabaseEngine, start: Open, how: str) -> None:
     session = start()
     raised: list[BaseException] = []
-    outcomes: list[ActionOutcome] = []
+    outcomes: list[SqlActionOutcome] = []
     begun = threading.Event()
 
     def run() -> None:
@@ -299,7 +299,7 @@ def test_kill_with_nothing_running(session: DatabaseSession) -> None:
     assert value(session, "SELECT count(*) FROM artist") == 5
 
 
-def test_what_an_engine_says_of_itself(engine: DatabaseEngine, source: Source) -> None:
+def test_what_an_engine_says_of_itself(engine: DatabaseEngine, source: DatabaseSource) -> None:
     facts = engine.facts()
     assert facts["product"]
     assert facts["version"]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from intercode.databases import DatabaseEngine, DatabaseSession, Source
+from intercode.databases import DatabaseEngine, DatabaseSession, DatabaseSource
 
 from .conftest import TABLES, Open
 from .test_engines import MANY, endless, value
@@ -56,7 +56,7 @@ def described(session: DatabaseSession) -> Any:
 
 
 @pytest.fixture(scope="module")
-def pristine(engine: DatabaseEngine, source: Source) -> Any:
+def pristine(engine: DatabaseEngine, source: DatabaseSource) -> Any:
     session = engine.open(source)
     found = described(session)
     session.close()
@@ -119,7 +119,9 @@ def test_what_was_changed_is_there_until_the_end(start: Open) -> None:
     assert value(session, "SELECT count(*) FROM artist_song") == 4
 
 
-def test_sessions_at_once_never_see_each_other(engine: DatabaseEngine, source: Source) -> None:
+def test_sessions_at_once_never_see_each_other(
+    engine: DatabaseEngine, source: DatabaseSource
+) -> None:
     """All are open at once, and half of them write."""
     meet = threading.Barrier(SESSIONS)
 
@@ -153,7 +155,7 @@ def test_sessions_at_once_never_see_each_other(engine: DatabaseEngine, source: S
 
 
 def test_sessions_one_after_another_in_threads(
-    engine: DatabaseEngine, source: Source, pristine: Any
+    engine: DatabaseEngine, source: DatabaseSource, pristine: Any
 ) -> None:
     def play(write: bool) -> Callable[[], Any]:
         session = engine.open(source)

@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 
 import intercode
 from intercode import databases
-from intercode.databases.inside.sqlite import Authorizer, position, split
+from intercode.databases.inside.sqlite import SqliteAuthorizer, position, split
 from pythons import program
 
 PIECES = [
@@ -119,17 +119,19 @@ WRITES = [
 
 
 @pytest.fixture
-def guarded() -> tuple[sqlite3.Connection, Authorizer]:
+def guarded() -> tuple[sqlite3.Connection, SqliteAuthorizer]:
     connection = sqlite3.connect(":memory:", isolation_level=None)
     connection.executescript("CREATE TABLE t (a); INSERT INTO t VALUES (1);"
                              "CREATE VIEW v AS SELECT a FROM t")  # fmt: skip
-    guard = Authorizer()
+    guard = SqliteAuthorizer()
     connection.set_authorizer(guard)
     return connection, guard
 
 
 @pytest.mark.parametrize("sql", READS)
-def test_reading_is_let_through(guarded: tuple[sqlite3.Connection, Authorizer], sql: str) -> None:
+def test_reading_is_let_through(
+    guarded: tuple[sqlite3.Connection, SqliteAuthorizer], sql: str
+) -> None:
     connection, guard = guarded
     connection.execute(sql).fetchall()
     assert not guard.is_write_refused
@@ -137,7 +139,9 @@ def test_reading_is_let_through(guarded: tuple[sqlite3.Connection, Authorizer], 
 
 
 @pytest.mark.parametrize("sql", WRITES)
-def test_writing_waits_for_a_copy(guarded: tuple[sqlite3.Connection, Authorizer], sql: str) -> None:
+def test_writing_waits_for_a_copy(
+    guarded: tuple[sqlite3.Connection, SqliteAuthorizer], sql: str
+) -> None:
     connection, guard = guarded
     with pytest.raises(sqlite3.DatabaseError):
         connection.execute(sql).fetchall()

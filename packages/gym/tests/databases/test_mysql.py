@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from intercode.databases import Source, find, get_engine
+from intercode.databases import DatabaseSource, find, get_engine
 from intercode.databases.servers.mysql_client import MySQLConnection
 from intercode.errors import TaskError
 from waiting import eventually
@@ -62,7 +62,9 @@ def seen(session: Any) -> Any:
 
 
 @pytest.mark.parametrize("actions", SNEAKY, ids=lambda actions: actions[0][:40])
-def test_no_way_around_leaves_anything(mysql: Any, source: Source, actions: list[str]) -> None:
+def test_no_way_around_leaves_anything(
+    mysql: Any, source: DatabaseSource, actions: list[str]
+) -> None:
     session = mysql.open(source)
     pristine = seen(session)
     session.close()
@@ -76,7 +78,9 @@ def test_no_way_around_leaves_anything(mysql: Any, source: Source, actions: list
         session.close()
 
 
-def test_the_servers_own_count_tells_what_the_text_hides(mysql: Any, source: Source) -> None:
+def test_the_servers_own_count_tells_what_the_text_hides(
+    mysql: Any, source: DatabaseSource
+) -> None:
     """The last line of defence, tried by going around those before it."""
     session = mysql.open(source)
     session._connection.query("SET SESSION TRANSACTION READ WRITE")
@@ -89,7 +93,7 @@ def test_the_servers_own_count_tells_what_the_text_hides(mysql: Any, source: Sou
     following.close()
 
 
-def test_reading_is_not_taken_for_writing(mysql: Any, source: Source) -> None:
+def test_reading_is_not_taken_for_writing(mysql: Any, source: DatabaseSource) -> None:
     session = mysql.open(source)
     for action in (
         "SHOW TABLES; SHOW CREATE TABLE song; DESCRIBE artist",
@@ -105,7 +109,7 @@ def test_reading_is_not_taken_for_writing(mysql: Any, source: Source) -> None:
     session.close()
 
 
-def test_the_nominal_name_in_and_out(mysql: Any, source: Source) -> None:
+def test_the_nominal_name_in_and_out(mysql: Any, source: DatabaseSource) -> None:
     session = mysql.open(source)
     assert value(session, "SELECT DATABASE()") == "music"
     assert rows(session.execute("SHOW DATABASES LIKE 'music'")) == [("music",)]
@@ -121,7 +125,7 @@ def test_the_nominal_name_in_and_out(mysql: Any, source: Source) -> None:
     session.close()
 
 
-def test_foreign_keys_and_views_are_cloned(mysql: Any, source: Source) -> None:
+def test_foreign_keys_and_views_are_cloned(mysql: Any, source: DatabaseSource) -> None:
     session = mysql.open(source)
     text = rows(session.execute("SHOW CREATE TABLE artist_song"))[0][1]
     assert text.count("FOREIGN KEY") == 2
@@ -134,7 +138,7 @@ def test_foreign_keys_and_views_are_cloned(mysql: Any, source: Source) -> None:
     session.close()
 
 
-def test_values_that_only_mysql_has(mysql: Any, source: Source) -> None:
+def test_values_that_only_mysql_has(mysql: Any, source: DatabaseSource) -> None:
     session = mysql.open(source)
     found = rows(
         session.execute(
@@ -149,7 +153,9 @@ def test_values_that_only_mysql_has(mysql: Any, source: Source) -> None:
     session.close()
 
 
-def test_another_character_set_does_not_break_the_connection(mysql: Any, source: Source) -> None:
+def test_another_character_set_does_not_break_the_connection(
+    mysql: Any, source: DatabaseSource
+) -> None:
     session = mysql.open(source)
     session.execute("SET NAMES latin1")
     found = value(session, "SELECT name FROM artist WHERE id = 1")
@@ -160,7 +166,7 @@ def test_another_character_set_does_not_break_the_connection(mysql: Any, source:
 
 
 @pytest.mark.parametrize("size", [250, 251, 65_535, 65_536, 16_000_000])
-def test_values_of_every_length(mysql: Any, source: Source, size: int) -> None:
+def test_values_of_every_length(mysql: Any, source: DatabaseSource, size: int) -> None:
     session = mysql.open(source)
     sql = f"SELECT 1, REPEAT('x', {size}), NULL, ''"
     assert rows(session.execute(sql)) == [(1, "x" * size, None, "")]
@@ -168,7 +174,7 @@ def test_values_of_every_length(mysql: Any, source: Source, size: int) -> None:
 
 
 @pytest.mark.skipif(not there_is("mysql"), reason="mysql is not installed here")
-def test_everything_is_read_as_the_driver_reads_it(mysql: Any, source: Source) -> None:
+def test_everything_is_read_as_the_driver_reads_it(mysql: Any, source: DatabaseSource) -> None:
     """The data and the server's own tables, with every type and flag that they have."""
     session = mysql.open(source)
     with mysql.admin() as admin:
@@ -237,7 +243,7 @@ def test_a_database_and_its_table_of_one_name(mysql: Any) -> None:
 
 
 def test_a_process_that_was_stopped_does_not_take_that_for_a_restart(
-    mysql: Any, source: Source, monkeypatch: pytest.MonkeyPatch
+    mysql: Any, source: DatabaseSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was for five seconds, once it had asked how long the server runs."""
     session = mysql.open(source)
@@ -262,7 +268,7 @@ def test_a_process_that_was_stopped_does_not_take_that_for_a_restart(
     session.close()
 
 
-def test_a_prepared_transaction_keeps_no_clone(mysql: Any, source: Source) -> None:
+def test_a_prepared_transaction_keeps_no_clone(mysql: Any, source: DatabaseSource) -> None:
     """It outlives its connection, and holds locks."""
     session = mysql.open(source)
     session.execute("XA START 'z'; DELETE FROM artist_song; XA END 'z'; XA PREPARE 'z'")

@@ -11,8 +11,8 @@ from urllib.parse import urlencode
 import psycopg
 import pytest
 
-from intercode.databases import Source, get_engine
-from intercode.databases.servers.private import start_postgresql
+from intercode.databases import DatabaseSource, get_engine
+from intercode.databases.servers.private_server import start_postgresql
 
 from .conftest import there_is
 from .test_engines import rows, value
@@ -87,7 +87,9 @@ def seen(session: Any) -> Any:
 
 
 @pytest.mark.parametrize("actions", SNEAKY, ids=lambda actions: actions[0][:40])
-def test_no_way_around_leaves_anything(postgresql: Any, source: Source, actions: list[str]) -> None:
+def test_no_way_around_leaves_anything(
+    postgresql: Any, source: DatabaseSource, actions: list[str]
+) -> None:
     session = postgresql.open(source)
     pristine = seen(session)
     session.close()
@@ -101,7 +103,7 @@ def test_no_way_around_leaves_anything(postgresql: Any, source: Source, actions:
         session.close()
 
 
-def test_a_select_that_writes_is_run(postgresql: Any, source: Source) -> None:
+def test_a_select_that_writes_is_run(postgresql: Any, source: DatabaseSource) -> None:
     session = postgresql.open(source)
     assert value(session, CTE) == 4
     assert session.is_written
@@ -109,7 +111,7 @@ def test_a_select_that_writes_is_run(postgresql: Any, source: Source) -> None:
     session.close()
 
 
-def test_reading_is_not_taken_for_writing(postgresql: Any, source: Source) -> None:
+def test_reading_is_not_taken_for_writing(postgresql: Any, source: DatabaseSource) -> None:
     session = postgresql.open(source)
     for action in (
         "SELECT * FROM information_schema.columns; SHOW search_path",
@@ -123,7 +125,7 @@ def test_reading_is_not_taken_for_writing(postgresql: Any, source: Source) -> No
     session.close()
 
 
-def test_the_nominal_name_in_and_out(postgresql: Any, source: Source) -> None:
+def test_the_nominal_name_in_and_out(postgresql: Any, source: DatabaseSource) -> None:
     session = postgresql.open(source)
     assert rows(session.execute("SELECT current_database(), current_user")) == [("music", "music")]
     assert value(session, "SELECT count(*) FROM music.public.artist") == 4
@@ -139,7 +141,7 @@ def test_the_nominal_name_in_and_out(postgresql: Any, source: Source) -> None:
 
 
 @pytest.mark.parametrize("what", ["pg_database", "pg_stat_activity", "pg_roles"])
-def test_other_databases_are_not_seen(postgresql: Any, source: Source, what: str) -> None:
+def test_other_databases_are_not_seen(postgresql: Any, source: DatabaseSource, what: str) -> None:
     session = postgresql.open(source)
     failure = session.execute(f"SELECT * FROM {what}").failure
     assert failure is not None
@@ -147,7 +149,7 @@ def test_other_databases_are_not_seen(postgresql: Any, source: Source, what: str
     session.close()
 
 
-def test_values_that_only_postgresql_has(postgresql: Any, source: Source) -> None:
+def test_values_that_only_postgresql_has(postgresql: Any, source: DatabaseSource) -> None:
     session = postgresql.open(source)
     found = rows(
         session.execute(
@@ -167,7 +169,7 @@ def test_values_that_only_postgresql_has(postgresql: Any, source: Source) -> Non
     session.close()
 
 
-def test_copy_does_not_break_the_connection(postgresql: Any, source: Source) -> None:
+def test_copy_does_not_break_the_connection(postgresql: Any, source: DatabaseSource) -> None:
     session = postgresql.open(source)
     assert session.execute("COPY artist TO STDOUT").failure is None
     failure = session.execute("COPY artist FROM STDIN").failure
@@ -177,13 +179,15 @@ def test_copy_does_not_break_the_connection(postgresql: Any, source: Source) -> 
     session.close()
 
 
-def test_names_are_found_however_they_are_written(postgresql: Any, source: Source) -> None:
+def test_names_are_found_however_they_are_written(postgresql: Any, source: DatabaseSource) -> None:
     session = postgresql.open(source)
     assert rows(session.execute("SELECT Name FROM Artist WHERE ID = 4")) == [("Nobody",)]
     session.close()
 
 
-def test_rows_hidden_from_their_owner_are_in_the_state(postgresql: Any, source: Source) -> None:
+def test_rows_hidden_from_their_owner_are_in_the_state(
+    postgresql: Any, source: DatabaseSource
+) -> None:
     session = postgresql.open(source)
     outcome = session.execute(
         "ALTER TABLE artist ENABLE ROW LEVEL SECURITY; ALTER TABLE artist FORCE ROW LEVEL SECURITY"
@@ -195,7 +199,7 @@ def test_rows_hidden_from_their_owner_are_in_the_state(postgresql: Any, source: 
     session.close()
 
 
-def test_a_view_that_fails_has_no_rows(postgresql: Any, source: Source) -> None:
+def test_a_view_that_fails_has_no_rows(postgresql: Any, source: DatabaseSource) -> None:
     session = postgresql.open(source)
     session.execute("CREATE VIEW bad AS SELECT 1 / (id - id) AS x FROM artist")
     table = session.state()["bad"]
@@ -203,7 +207,7 @@ def test_a_view_that_fails_has_no_rows(postgresql: Any, source: Source) -> None:
     session.close()
 
 
-def test_memory_is_limited(postgresql: Any, source: Source) -> None:
+def test_memory_is_limited(postgresql: Any, source: DatabaseSource) -> None:
     session = postgresql.open(source)
     session.execute("SET work_mem = '1000GB'")
     sql = "SELECT array_agg(repeat('x', 1000)) FROM generate_series(1, 10000000)"
@@ -214,7 +218,7 @@ def test_memory_is_limited(postgresql: Any, source: Source) -> None:
     session.close()
 
 
-def test_an_administrator_who_is_no_superuser(source: Source) -> None:
+def test_an_administrator_who_is_no_superuser(source: DatabaseSource) -> None:
     """May make databases and roles, as those of a hosted server may."""
     if not there_is("postgresql"):
         pytest.skip("postgresql is not installed here")

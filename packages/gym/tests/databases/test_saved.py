@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from intercode.databases import Source, embedded as module
+from intercode.databases import DatabaseSource, embedded as module
 from intercode.databases.base import DatabaseSession
-from intercode.databases.embedded import EmbeddedDatabaseSession, EmbeddedEngine
+from intercode.databases.embedded import EmbeddedDatabaseEngine, EmbeddedDatabaseSession
 from intercode.errors import ForkError
 from intercode_sandbox import Limits
 
@@ -80,7 +80,7 @@ def rest(session: DatabaseSession, actions: list[str]) -> Any:
 )
 @given(st.data())
 def test_what_begins_from_it_goes_on_as_the_source(
-    embedded: EmbeddedEngine, source: Source, data: st.DataObject
+    embedded: EmbeddedDatabaseEngine, source: DatabaseSource, data: st.DataObject
 ) -> None:
     actions = st.lists(st.sampled_from(ALIKE + OWN[embedded.name]), max_size=7)
     before, after, other = data.draw(actions), data.draw(actions), data.draw(actions)
@@ -123,7 +123,7 @@ def test_what_begins_from_it_goes_on_as_the_source(
     ],
 )  # fmt: skip
 def test_what_cannot_be_carried_is_refused_or_left_out(
-    embedded: EmbeddedEngine, source: Source, engine: str, sql: str, said: str
+    embedded: EmbeddedDatabaseEngine, source: DatabaseSource, engine: str, sql: str, said: str
 ) -> None:
     if engine != embedded.name:
         return
@@ -144,7 +144,7 @@ def test_what_cannot_be_carried_is_refused_or_left_out(
 
 
 def test_a_session_that_has_only_read_costs_nothing(
-    embedded: EmbeddedEngine, source: Source
+    embedded: EmbeddedDatabaseEngine, source: DatabaseSource
 ) -> None:
     with closing(embedded.open(source)) as session:
         outcome(session, ALIKE[0])
@@ -155,7 +155,7 @@ def test_a_session_that_has_only_read_costs_nothing(
 
 
 def test_a_saved_database_outlives_its_session_and_is_freed(
-    embedded: EmbeddedEngine, source: Source
+    embedded: EmbeddedDatabaseEngine, source: DatabaseSource
 ) -> None:
     gc.collect()
     others = set(map(id, module._saved_files))
@@ -183,7 +183,7 @@ def test_a_saved_database_outlives_its_session_and_is_freed(
 
 
 def test_databases_that_are_saved_have_a_bound(
-    embedded: EmbeddedEngine, source: Source, monkeypatch: pytest.MonkeyPatch
+    embedded: EmbeddedDatabaseEngine, source: DatabaseSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with closing(embedded.open(source)) as session:
         outcome(session, "DELETE FROM artist_song")
@@ -194,7 +194,7 @@ def test_databases_that_are_saved_have_a_bound(
 
 
 def test_the_copy_of_a_fork_counts_against_its_limits(
-    embedded: EmbeddedEngine, source: Source
+    embedded: EmbeddedDatabaseEngine, source: DatabaseSource
 ) -> None:
     with closing(embedded.open(source, Limits(disk=4 << 20))) as session:
         outcome(session, "CREATE TABLE t (a BLOB)")

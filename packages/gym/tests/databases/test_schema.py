@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from intercode.databases import DatabaseEngine, Source, find
+from intercode.databases import DatabaseEngine, DatabaseSource, find
 from intercode.databases.convert.build import as_sqlite
 from intercode.databases.convert.schema import (
+    DatabaseSchema,
     ForeignKey,
-    Schema,
     TableSchema,
     read_schema,
     rows,
@@ -27,7 +27,7 @@ from intercode.databases.convert.schema_ddl import (
     finish_statements,
     identifier,
 )
-from intercode.databases.convert.schema_types import Type, fit
+from intercode.databases.convert.schema_types import ColumnType, fit
 from intercode.databases.source import names
 from intercode.errors import TaskError
 from intercode_sandbox.base import Limits
@@ -68,51 +68,51 @@ CREATE VIEW counted AS SELECT COUNT(*) AS N FROM "Vi";
 
 
 @pytest.fixture(scope="module")
-def odd(tmp_path_factory: pytest.TempPathFactory) -> Source:
+def odd(tmp_path_factory: pytest.TempPathFactory) -> DatabaseSource:
     path = tmp_path_factory.mktemp("odd") / "odd.sql"
     path.write_text(SCRIPT, encoding="utf-8")
     return find(path)
 
 
 @pytest.fixture(scope="module")
-def schema(odd: Source) -> Schema:
+def schema(odd: DatabaseSource) -> DatabaseSchema:
     return read_schema(as_sqlite(odd))
 
 
-def table(schema: Schema, name: str) -> TableSchema:
+def table(schema: DatabaseSchema, name: str) -> TableSchema:
     return next(table for table in schema.tables if table.name == name)
 
 
-def test_types_are_of_what_is_declared_and_held(schema: Schema) -> None:
+def test_types_are_of_what_is_declared_and_held(schema: DatabaseSchema) -> None:
     held = {column.name: column.type for column in table(schema, "Odd Parent").columns}
     assert held == {
-        "Id": Type("integer"),
-        "Näme": Type("text"),
-        "code": Type("text"),
-        "moment": Type("datetime", 6),
-        "day": Type("date"),
-        "noted": Type("text"),
-        "clock": Type("time"),
-        "price": Type("decimal", 10, 2),
-        "flag": Type("integer"),
-        "data": Type("blob"),
-        "real_": Type("double"),
-        "any_": Type("integer"),
-        "big": Type("bigint"),
-        "mixed": Type("text"),
-        "ci": Type("text"),
-        "odd": Type("text"),
-        "100%": Type("varchar", 4),
+        "Id": ColumnType("integer"),
+        "Näme": ColumnType("text"),
+        "code": ColumnType("text"),
+        "moment": ColumnType("datetime", 6),
+        "day": ColumnType("date"),
+        "noted": ColumnType("text"),
+        "clock": ColumnType("time"),
+        "price": ColumnType("decimal", 10, 2),
+        "flag": ColumnType("integer"),
+        "data": ColumnType("blob"),
+        "real_": ColumnType("double"),
+        "any_": ColumnType("integer"),
+        "big": ColumnType("bigint"),
+        "mixed": ColumnType("text"),
+        "ci": ColumnType("text"),
+        "odd": ColumnType("text"),
+        "100%": ColumnType("varchar", 4),
     }
     empty = [column.type.kind for column in table(schema, "empty").columns]
     assert " ".join(empty) == "date double varchar bigint double text datetime blob"
     child = table(schema, "Child Of")
-    assert child.column("parent").type == Type("integer")  # as what it refers to
-    assert child.column("at").type == Type("text")  # there is no 30 February
+    assert child.column("parent").type == ColumnType("integer")  # as what it refers to
+    assert child.column("at").type == ColumnType("text")  # there is no 30 February
     assert table(schema, "Odd Parent").column("ci").ignores_case
 
 
-def test_keys(schema: Schema) -> None:
+def test_keys(schema: DatabaseSchema) -> None:
     order = [table.name for table in schema.tables]
     assert order.index("Odd Parent") < order.index("Child Of")
     parent = table(schema, "Odd Parent")
@@ -136,7 +136,7 @@ def test_keys(schema: Schema) -> None:
     ]
 
 
-def test_rows_fit_the_types(odd: Source, schema: Schema) -> None:
+def test_rows_fit_the_types(odd: DatabaseSource, schema: DatabaseSchema) -> None:
     first, second, third = rows(as_sqlite(odd), table(schema, "Odd Parent"))
     moment = datetime(2020, 1, 2, 3, 4, 5, 123456)
     assert first[2:13] == (
@@ -148,7 +148,7 @@ def test_rows_fit_the_types(odd: Source, schema: Schema) -> None:
     assert list(rows(as_sqlite(odd), table(schema, "latin"))) == [("é",)]
 
 
-def test_a_default_that_has_no_other_words_is_left_out(schema: Schema) -> None:
+def test_a_default_that_has_no_other_words_is_left_out(schema: DatabaseSchema) -> None:
     told: list[str] = []
     made = " ".join(create_statements(schema, "postgres", told.append))
     assert "left out: the default of Odd Parent.odd: hex(1)" in told
@@ -156,7 +156,7 @@ def test_a_default_that_has_no_other_words_is_left_out(schema: Schema) -> None:
     assert "DEFAULT 'x''y\\z'" in made and "DEFAULT 'quoted'" in made
 
 
-def test_view_that_cannot_be_read_is_left_out(schema: Schema) -> None:
+def test_view_that_cannot_be_read_is_left_out(schema: DatabaseSchema) -> None:
     views = [line for line in finish_statements(schema, "postgres") if "VIEW" in line]
     assert views[0].startswith('CREATE VIEW "vi" AS SELECT "id", "näme"')
     assert len(views) == 2
@@ -178,17 +178,19 @@ def test_dates_are_dates(tmp_path_factory: pytest.TempPathFactory, days: list[da
         texts = [(day and day.isoformat(),) for day in days]
         connection.executemany("INSERT INTO t VALUES (?)", texts)
     found = read_schema(path).tables[0]
-    assert found.columns[0].type == Type("date")
+    assert found.columns[0].type == ColumnType("date")
     assert [row[0] for row in rows(path, found)] == days
 
 
 @given(st.text(st.characters(codec="utf-8", exclude_characters="\0")))
 def test_text_fits_as_it_is(text: str) -> None:
-    assert fit(text, Type("text")) == text
-    assert fit(text.encode(), Type("text")) == text
+    assert fit(text, ColumnType("text")) == text
+    assert fit(text.encode(), ColumnType("text")) == text
 
 
-def test_the_same_in_every_engine(engine: DatabaseEngine, odd: Source, schema: Schema) -> None:
+def test_the_same_in_every_engine(
+    engine: DatabaseEngine, odd: DatabaseSource, schema: DatabaseSchema
+) -> None:
     check(engine, odd, schema)
     session = engine.open(odd)
     try:
@@ -219,7 +221,7 @@ def test_the_release_in_every_engine(engine: DatabaseEngine, dump: Path) -> None
         check(engine, source, read_schema(as_sqlite(source)))
 
 
-def check(engine: DatabaseEngine, source: Source, schema: Schema) -> None:
+def check(engine: DatabaseEngine, source: DatabaseSource, schema: DatabaseSchema) -> None:
     """The engine has all tables, and in them the rows."""
     session = engine.open(source, Limits(timeout=PATIENCE), role="grader")
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from intercode.databases import DatabaseEngine, DatabaseSession
-from intercode.databases.base import ActionOutcome, StatementResult
+from intercode.databases.base import SqlActionOutcome, StatementResult
 from intercode.interpreters.base import Execution
 from intercode.interpreters.schema_commands import SchemaCommand, parse_command
 from intercode.interpreters.sql import SqlInterpreter
@@ -130,13 +130,13 @@ class TooLong:
 
     def execute(
         self, sql: str, *, timeout: float | None = None, max_rows: int = 0
-    ) -> ActionOutcome:
+    ) -> SqlActionOutcome:
         self.timeout = timeout
         if sql.startswith("SHOW CREATE"):
-            return ActionOutcome(
+            return SqlActionOutcome(
                 (StatementResult(("Table", "Create Table"), (), 1),), restarted=True
             )
-        return ActionOutcome((StatementResult(("name",), (("song",),), 1),))
+        return SqlActionOutcome((StatementResult(("name",), (("song",),), 1),))
 
 
 def test_a_statement_beyond_the_limit_is_a_failure_of_the_action() -> None:

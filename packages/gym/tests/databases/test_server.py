@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from intercode.databases.servers import supervisor
-from intercode.databases.servers.private import (
+from intercode.databases.servers.private_server import (
     RECIPES,
-    PrivateServer,
+    PrivateDatabaseServer,
     find_binary,
     start_mariadb,
     start_postgresql,
@@ -92,7 +92,8 @@ def test_nothing_is_left_after_a_kill(product: str) -> None:
     """Of the owner, of its supervisor, and of both."""
     script = (
         "import sys, time\n"
-        f"from intercode.databases.servers.private import {START[product].__name__} as start\n"
+        f"from intercode.databases.servers.private_server import {START[product].__name__} as "
+        "start\n"
         "server = start()\n"
         "print(server._process.pid, server.folder, flush=True)\n"
         "time.sleep(60)\n"
@@ -157,7 +158,7 @@ def test_a_failed_start_quotes_the_log(
     monkeypatch.setattr(subprocess, "Popen", popen)
     bad = replace(good, command=lambda folder: [*good.command(folder), "--no-such-option=1"])
     with pytest.raises(DatabaseError, match=r"no.such.option"):
-        PrivateServer(bad)
+        PrivateDatabaseServer(bad)
     assert set(folders()) == before
 
 

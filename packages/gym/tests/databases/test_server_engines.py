@@ -13,10 +13,10 @@ from urllib.parse import unquote, urlencode
 
 import pytest
 
-from intercode.databases import DatabaseEngine, DatabaseSession, Source, get_engine
-from intercode.databases.base import ActionOutcome
-from intercode.databases.servers.names import is_leftover, new_name
-from intercode.databases.servers.private import start_mariadb, start_postgresql
+from intercode.databases import DatabaseEngine, DatabaseSession, DatabaseSource, get_engine
+from intercode.databases.base import SqlActionOutcome
+from intercode.databases.servers.database_names import is_leftover, new_name
+from intercode.databases.servers.private_server import start_mariadb, start_postgresql
 from intercode.errors import DatabaseError, SandboxClosedError, UsageError
 from waiting import eventually
 
@@ -63,7 +63,7 @@ def databases(engine: Any) -> set[str]:
         return {name for (name,) in admin.query(asks) if name.startswith("ic")}
 
 
-def test_who_only_reads_leaves_a_clone_for_the_next(server: Any, source: Source) -> None:
+def test_who_only_reads_leaves_a_clone_for_the_next(server: Any, source: DatabaseSource) -> None:
     first = server.open(source)
     assert value(first, "SELECT count(*) FROM artist") == 4
     assert first.execute("SELECT nope").failure is not None
@@ -80,7 +80,7 @@ def test_who_only_reads_leaves_a_clone_for_the_next(server: Any, source: Source)
     third.close()
 
 
-def test_a_grader_never_gets_an_agents_clone(server: Any, source: Source) -> None:
+def test_a_grader_never_gets_an_agents_clone(server: Any, source: DatabaseSource) -> None:
     agent = server.open(source)
     agent.close()
     grader = server.open(source, role="grader")
@@ -88,7 +88,7 @@ def test_a_grader_never_gets_an_agents_clone(server: Any, source: Source) -> Non
     grader.close()
 
 
-def test_to_kill_ones_own_connection_is_an_observation(server: Any, source: Source) -> None:
+def test_to_kill_ones_own_connection_is_an_observation(server: Any, source: DatabaseSource) -> None:
     session = server.open(source)
     session.execute("INSERT INTO artist VALUES (5, 'kept', NULL, NULL)")
     outcome = session.execute(KILLS_ITSELF[server.name])
@@ -100,7 +100,7 @@ def test_to_kill_ones_own_connection_is_an_observation(server: Any, source: Sour
     session.close()
 
 
-def test_the_time_limit_cannot_be_set_away(server: Any, source: Source) -> None:
+def test_the_time_limit_cannot_be_set_away(server: Any, source: DatabaseSource) -> None:
     session = server.open(source)
     setting = "max_statement_time" if server.name == "mysql" else "statement_timeout"
     assert session.execute(f"SET {setting} = 0").failure is None
@@ -115,14 +115,14 @@ def test_the_time_limit_cannot_be_set_away(server: Any, source: Source) -> None:
 
 
 def test_a_statement_that_ends_as_its_connection_is_cut_is_an_observation(
-    server: Any, source: Source, monkeypatch: pytest.MonkeyPatch
+    server: Any, source: DatabaseSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second interrupt cuts it, and may come when all has been answered."""
     session = server.open(source)
     run = session._run
 
-    def cut(*given: Any) -> ActionOutcome:
-        outcome: ActionOutcome = run(*given)
+    def cut(*given: Any) -> SqlActionOutcome:
+        outcome: SqlActionOutcome = run(*given)
         session._limit.strike_count = 2
         session._interrupt(2)
         return outcome
@@ -135,7 +135,7 @@ def test_a_statement_that_ends_as_its_connection_is_cut_is_an_observation(
     session.close()
 
 
-def test_a_server_that_dies_is_an_error_and_comes_back(server: Any, source: Source) -> None:
+def test_a_server_that_dies_is_an_error_and_comes_back(server: Any, source: DatabaseSource) -> None:
     reading, running, idle = (server.open(source) for _ in range(3))
     running.execute("INSERT INTO artist VALUES (5, 'lost', NULL, NULL)")
     raised: list[BaseException] = []
@@ -169,7 +169,7 @@ def children(pid: int) -> list[int]:
         return [int(child) for child in file.read().split()]
 
 
-def test_parallel_opens_fill_a_template_once(server: Any, source: Source) -> None:
+def test_parallel_opens_fill_a_template_once(server: Any, source: DatabaseSource) -> None:
     sessions: list[DatabaseSession] = []
     threads = [
         threading.Thread(target=lambda: sessions.append(server.open(source))) for _ in range(8)
@@ -184,7 +184,7 @@ def test_parallel_opens_fill_a_template_once(server: Any, source: Source) -> Non
         session.close()
 
 
-def test_nothing_is_left_on_a_server_by_url(url: str, source: Source) -> None:
+def test_nothing_is_left_on_a_server_by_url(url: str, source: DatabaseSource) -> None:
     engine: Any = get_engine(url)
     watching: Any = get_engine(url)
     session = engine.open(source)
@@ -200,7 +200,7 @@ def test_nothing_is_left_on_a_server_by_url(url: str, source: Source) -> None:
     watching.close()
 
 
-def test_what_a_killed_run_left_is_swept_by_the_next(url: str, source: Source) -> None:
+def test_what_a_killed_run_left_is_swept_by_the_next(url: str, source: DatabaseSource) -> None:
     script = (
         "import sys, time\n"
         "from intercode.databases import find, get_engine\n"
@@ -227,7 +227,7 @@ def test_what_a_killed_run_left_is_swept_by_the_next(url: str, source: Source) -
 @pytest.mark.parametrize(
     ("url", "says"),
     [
-        ("mysql://root@localhost/music", "leave '/music' off the URL"),
+        ("mysql://root@localhost/music", "leave '/music' from the URL"),
         ("mysql://root@localhost:many", "port"),
         ("mysql://root@localhost?colour=red", "colour"),
         ("postgresql://localhost:many", "port"),

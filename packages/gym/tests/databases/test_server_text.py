@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from intercode.databases.servers.names import original_position, rewrite
+from intercode.databases.servers.database_names import original_position, rewrite
 from intercode.databases.servers.session import has_only_reads
 
 

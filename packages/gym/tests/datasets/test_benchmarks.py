@@ -17,7 +17,7 @@ from intercode.databases.source import names
 from intercode.datasets import bird, load, spider, wikisql
 from intercode.datasets.spider import compute_difficulty
 from intercode.errors import TaskError
-from intercode.rewards.test_suite import sibling_databases
+from intercode.rewards.spider_test_suite import sibling_databases
 from intercode.task import Dataset
 
 from . import layouts

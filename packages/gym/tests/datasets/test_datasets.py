@@ -15,7 +15,7 @@ from intercode.errors import TaskError, UsageError
 from intercode.registry import DATASETS
 from intercode.rewards.answer_types import AnswerType
 from intercode.task import CANNOT, Dataset, Task
-from intercode_sandbox.lazy_imports import Registry
+from intercode_sandbox.lazy_imports import LazyRegistry
 
 SIZES = {1: 60, 2: 53, 3: 60, 4: 27}
 """Tasks of the release, by file system."""
@@ -88,7 +88,7 @@ def test_load_takes_a_dataset_a_name_or_a_file(release: Path) -> None:
 
 
 def test_a_registry_imports_when_asked() -> None:
-    registry = Registry("thing", {"late": "json:dumps"})
+    registry = LazyRegistry("thing", {"late": "json:dumps"})
     assert registry.get("late") is json.dumps
     registry.register("here", len)
     assert registry.get("here") is len

@@ -134,6 +134,14 @@ def test_a_file_is_unpacked_and_a_folder_linked_to(archive: Path, tmp_path: Path
     assert not home("spider").is_symlink() and folder.is_dir()
 
 
+def test_the_checksum_is_of_a_local_archive_too(archive: Path, cache: Path) -> None:
+    with pytest.raises(FetchError, match=r"SHA-256 is [0-9a-f]{64}, not 0000"):
+        fetch("spider", origin=str(archive), sha256="00" * 32)
+    assert archive.is_file() and not home("spider").exists()
+    digest = hashlib.sha256(archive.read_bytes()).hexdigest()
+    assert len(fetch("spider", origin=str(archive), sha256=digest.upper())) == 3
+
+
 def test_at_the_same_time(archive: Path, cache: Path) -> None:
     waiting: list[str] = []
 
@@ -311,6 +319,15 @@ def test_same_name_twice(tmp_path: Path) -> None:
             archive.writestr("x", "two")
     with pytest.raises(FetchError, match="cannot be unpacked"):
         unpack(tmp_path / "archive", tmp_path / "out")
+
+
+def test_a_folder_that_exists_is_left_alone(tmp_path: Path) -> None:
+    archive = zipped(tmp_path / "archive", {"x": b"new"})
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "x").write_bytes(b"old")
+    with pytest.raises(FileExistsError):
+        unpack(archive, tmp_path / "out")
+    assert found(tmp_path / "out") == {"x": b"old"}
 
 
 def test_no_archive(tmp_path: Path) -> None:

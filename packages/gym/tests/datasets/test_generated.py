@@ -19,7 +19,7 @@ import intercode
 from intercode import datasets
 from intercode.cli.main import main
 from intercode.datasets.generated import KINDS, SPLITS, load_generated, task
-from intercode.datasets.generated.sampling import _WORDS, NamePool
+from intercode.datasets.generated.sampling import _WORDS, TaskNamePool
 from intercode.errors import TaskError, TaskNotFoundError, UsageError
 from intercode.task import LOOKS, Dataset, Task
 
@@ -108,7 +108,7 @@ def test_no_split_has_what_is_held_out_of_another(kind: str, difficulty: int) ->
         assert pairs["compositions"]
         assert not pairs["compositions"] & (pairs["train"] | pairs["validation"] | pairs["test"])
         assert operations["compositions"] <= operations["train"] | set(_known(kind))
-        train = NamePool.from_split("train")
+        train = TaskNamePool.from_split("train")
         assert seen["compositions"] <= {*train.words, *map(str, train.numbers)}
 
 
@@ -122,9 +122,9 @@ def _known(kind: str) -> set[str]:
 
 
 def test_pools_share_nothing() -> None:
-    one, *others = (NamePool.from_split(split) for split in ("train", "validation", "test"))
+    one, *others = (TaskNamePool.from_split(split) for split in ("train", "validation", "test"))
     for first, second in ((one, others[0]), (one, others[1]), (others[0], others[1])):
-        for name in NamePool.__slots__:
+        for name in TaskNamePool.__slots__:
             assert not set(getattr(first, name)) & set(getattr(second, name)), name
     for pool in (one, *others):
         assert {number % 2 for number in pool.numbers} == {0, 1}

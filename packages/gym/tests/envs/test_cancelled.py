@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 import pytest
 
 import intercode
-from intercode.interpreters.base import CANCELLATION, Cancellation
+from intercode.interpreters.base import CANCELLATION, ActionCancellation
 from intercode.task import Dataset, Task
 from intercode_sandbox import Limits
 from waiting import PATIENCE, eventually, new_marker, sleepers
@@ -26,7 +26,7 @@ SLEEP = {
 @contextmanager
 def cancelled(when: Callable[[], object]) -> Iterator[None]:
     """Cancel what is called in the block, as soon as something holds, and again until it ends."""
-    cancellation, over = Cancellation(), threading.Event()
+    cancellation, over = ActionCancellation(), threading.Event()
 
     def cancel() -> None:
         if eventually(lambda: over.is_set() or when()):
@@ -88,7 +88,7 @@ def test_the_score_that_follows_is_not_stopped() -> None:
 
 
 def test_a_request_before_the_action_counts() -> None:
-    cancellation, woken = Cancellation(), threading.Event()
+    cancellation, woken = ActionCancellation(), threading.Event()
     cancellation.request()
     with cancellation.waking(woken.set):
         assert woken.is_set()

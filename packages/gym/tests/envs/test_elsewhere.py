@@ -13,7 +13,7 @@ import pytest
 import intercode
 from intercode.cli.main import main
 from intercode.envs.episode_state import EpisodeState
-from intercode.envs.remote import RemoteEnvironment, RemoteReply
+from intercode.envs.remote import RemoteEnvironment, RemoteStepReply
 from intercode.envs.traits import SHELL, Traits
 from intercode.registry import SOURCES
 
@@ -39,17 +39,17 @@ class Echo(RemoteEnvironment):
         self.word, self.said = task.task_id, ""
         return task.query
 
-    def _take(self, action: str) -> RemoteReply:
+    def _take(self, action: str) -> RemoteStepReply:
         if action == LOST:
             raise intercode.SandboxError("the other end is gone")
         if action == REFUSED:
             raise intercode.SandboxUnavailableError("the other end permits nothing")
         self.said += action
-        return RemoteReply(action, exit_code=0)
+        return RemoteStepReply(action, exit_code=0)
 
-    def _submit(self, answer: str | None) -> RemoteReply:
+    def _submit(self, answer: str | None) -> RemoteStepReply:
         value = float(self.word in self.said)
-        return RemoteReply("", value, parts={"said": value})
+        return RemoteStepReply("", value, parts={"said": value})
 
 
 @pytest.fixture(autouse=True)

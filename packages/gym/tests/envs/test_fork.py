@@ -18,7 +18,7 @@ from intercode.envs.time_limit import TimeLimit
 from intercode.envs.vector import ThreadVectorEnv
 from intercode.episode import Episode, Fork, NoAction, Score
 from intercode.errors import EnvironmentStateError, ForkError, SandboxError, UsageError
-from intercode.interpreters.base import Execution, SavedState
+from intercode.interpreters.base import Execution, SavedInterpreterState
 from intercode.task import Dataset, Task
 from waiting import PATIENCE
 
@@ -64,7 +64,7 @@ class Saving(Memory):
 
     freed: ClassVar[list[str]] = []
 
-    def save(self, lossy: bool = False) -> SavedState:
+    def save(self, lossy: bool = False) -> SavedInterpreterState:
         lost = ("1 background process: job",) if "job" in self.done else ()
         if lost and not lossy:
             raise ForkError(f"cannot be saved: {lost[0]}")
@@ -75,7 +75,9 @@ class Saving(Memory):
             place = source.open()
             return place, place
 
-        return SavedState(opened, lambda: freed.append(" ".join(done)), ("actions",), lost)
+        return SavedInterpreterState(
+            opened, lambda: freed.append(" ".join(done)), ("actions",), lost
+        )
 
 
 def begun(place: Toy, *actions: str, **options: Any) -> InterCodeEnv[Any]:
@@ -107,7 +109,7 @@ def test_state_is_saved_where_it_can_be_else_the_actions_are_repeated() -> None:
         env.snapshot(mode="state")
     with pytest.raises(ForkError, match=r"Memory cannot save its state.*replay"):
         begun(Memory()).snapshot(mode="state")
-    with pytest.raises(UsageError, match="'exact'"):
+    with pytest.raises(UsageError, match=r"^mode must be one of auto, state, replay, not 'exact'$"):
         env.snapshot(mode="exact")  # type: ignore[arg-type]
 
 

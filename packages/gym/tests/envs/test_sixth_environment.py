@@ -21,7 +21,7 @@ from msgspec import Meta
 
 from intercode import Dataset, InterCodeEnv, Task
 from intercode.envs.options import SandboxOptions
-from intercode.envs.traits import Guess, Traits, constant_actions
+from intercode.envs.traits import GuessedSolution, Traits, constant_actions
 from intercode.interpreters.base import Execution
 
 ROWS = "apple,3\\npear,5\\nplum,3\\n"
@@ -86,7 +86,7 @@ class AwkEnv(InterCodeEnv):
         looks=("{ print }", "END { print NR }"),
         mistakes=without_its_end,
         wrong=("BEGIN { print 42 }",),
-        constants=(Guess("print 5", constant_actions("BEGIN { print 5 }")),),
+        constants=(GuessedSolution("print 5", constant_actions("BEGIN { print 5 }")),),
         prediction=lambda text: text.removeprefix("awk: "),
         pure_reward=lambda: score,
         recognises=lambda tasks: any("awk" in task.metadata for task in tasks),

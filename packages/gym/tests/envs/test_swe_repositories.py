@@ -14,7 +14,7 @@ from intercode.envs.swe import SweEnv
 from intercode.errors import ImageError
 from intercode.task import Dataset
 from intercode_sandbox import Limits
-from intercode_sandbox.images.repository import prepare
+from intercode_sandbox.images.git_repository import prepare
 from waiting import PATIENCE
 
 from .swe_tasks import FILES, GOLD, git, make_repository, task, write

@@ -15,7 +15,7 @@ import intercode
 from intercode.envs.tools import list_tools, read_action
 from intercode.envs.traits import PYTHON, SHELL, SQL, Traits
 from intercode.errors import EnvironmentStateError, SandboxError
-from intercode.tool_calls import Tool, Verb
+from intercode.tool_calls import ActionTool, Tool
 from waiting import PATIENCE
 
 from .conftest import MakeEnv, kill_sandbox
@@ -144,7 +144,7 @@ def test_calls_from_several_threads_wait_for_each_other() -> None:
 
 
 def test_an_environment_may_have_more_tools() -> None:
-    peek = Verb(
+    peek = ActionTool(
         Tool(
             "peek",
             "Look.",

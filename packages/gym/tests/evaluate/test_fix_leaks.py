@@ -19,7 +19,7 @@ from envs.swe_tasks import git, write
 from envs.test_swe_history import FULL_CODE, GOLD, STUBS, make_past, past_task
 from intercode.cli.main import main
 from intercode.envs.swe import SweEnv
-from intercode.evaluate.gold_leaks import Leak, leaks
+from intercode.evaluate.gold_leaks import GoldLeak, leaks
 from intercode.evaluate.validate import validate
 from intercode.task import Dataset, Task
 from intercode_sandbox.images.base import SEARCH_PATH
@@ -63,7 +63,7 @@ def packed(folder: Path, place: Path) -> str:
     return f"host+{path}"
 
 
-def found(task: Task, image: str | None = None, history: str = "none") -> list[Leak]:
+def found(task: Task, image: str | None = None, history: str = "none") -> list[GoldLeak]:
     with closing(SweEnv(Dataset([task]), image=image, history=history)) as env:
         env.reset()
         return leaks(task, env.workspace, image or "host", flags=False)
@@ -144,7 +144,7 @@ def test_all_places_are_searched(past: Path, tmp_path: Path) -> None:
     assert any(place.startswith("/opt/objects/") for place in places)
 
 
-def texts(seen: list[Leak], place: str) -> str:
+def texts(seen: list[GoldLeak], place: str) -> str:
     return " ".join(leak.text for leak in seen if leak.place == place)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from intercode.cli.main import main
-from intercode.envs.options import Option, list_constructor_options
+from intercode.envs.options import OptionDescription, list_constructor_options
 from intercode.errors import RecordError
 from intercode.evaluate import evaluate as run
 from intercode.evaluate.manifest_diff import DriftError, differences
@@ -101,7 +101,7 @@ IMPOSSIBLE = {("sql", "capabilities"), ("python", "keys")}
 NAMES = {"image": "images", "default_image": "images", "reward": "reward", "capabilities": "limits"}
 
 
-def _known(env: str, folder: Path) -> dict[str, Option]:
+def _known(env: str, folder: Path) -> dict[str, OptionDescription]:
     if env == "maze":
         return list_constructor_options(load("environment", f"{folder / 'maze.py'}:Maze"))
     return list_constructor_options(environment(env))

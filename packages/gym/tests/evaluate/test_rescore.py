@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import threading
 from collections.abc import Callable
@@ -263,6 +264,17 @@ def test_what_is_refused_leaves_nothing_behind(made: Path, tmp_path: Path) -> No
     rescore(made, BASH, brief, out=out)
     with pytest.raises(UsageError, match="is itself a rescored run, of"):
         rescore(out, BASH, brief, out=tmp_path / "third")
+
+
+def test_results_that_the_run_does_not_have_are_refused(made: Path, tmp_path: Path) -> None:
+    run, out = tmp_path / "run", tmp_path / "again"
+    shutil.copytree(made, run)
+    rescore(run, BASH, brief, out=out)
+    lines = (run / "episodes.jsonl").read_bytes().splitlines(keepends=True)
+    (run / "episodes.jsonl").write_bytes(b"".join(lines[1:]))
+    with pytest.raises(RecordError) as caught:
+        rescore(run, BASH, brief, out=out)
+    assert f"{out} has episodes that {run} does not have: " in str(caught.value)
 
 
 def test_another_environment_than_the_recorded_one_is_noticed(made: Path) -> None:

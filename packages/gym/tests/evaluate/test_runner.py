@@ -25,7 +25,7 @@ from intercode.errors import (
 )
 from intercode.evaluate import Progress, evaluate
 from intercode.evaluate.episode_loop import episode_seed
-from intercode.records import RecordWriter
+from intercode.records import RunRecordWriter
 from intercode.report.runs import read_runs
 from intercode.report.tables import run_tables
 from intercode.task import Dataset, Task
@@ -402,7 +402,7 @@ def test_another_run_is_not_mixed_in(tmp_path: Path, change: dict[str, Any], tol
 
 
 def test_two_writers_are_refused(tmp_path: Path) -> None:
-    with RecordWriter(tmp_path / "run"), pytest.raises(RunLockedError):
+    with RunRecordWriter(tmp_path / "run"), pytest.raises(RunLockedError):
         evaluate(TASKS, "oracle", Factory(TASKS), out=tmp_path / "run")
     assert evaluate(TASKS, "oracle", Factory(TASKS), out=tmp_path / "run").complete
 

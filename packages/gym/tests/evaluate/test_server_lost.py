@@ -18,8 +18,8 @@ import pytest
 from intercode.databases import DatabaseEngine, find, get_engine
 from intercode.databases.servers import supervisor
 from intercode.databases.servers.mysql_client import MySQLConnection
-from intercode.databases.servers.private import RECIPES, PrivateServer, _user
-from intercode.databases.servers.session import UnreachableServer
+from intercode.databases.servers.private_server import RECIPES, PrivateDatabaseServer, _user
+from intercode.databases.servers.session import UnreachableDatabaseServer
 from intercode.errors import DatabaseError
 from intercode.evaluate import evaluate
 from intercode.evaluate.progress import Progress
@@ -43,7 +43,7 @@ def tasks(tmp_path: Path) -> Dataset:
     return Dataset([read, write], databases=str(tmp_path))
 
 
-def server_process(server: PrivateServer) -> int:
+def server_process(server: PrivateDatabaseServer) -> int:
     """The pid of the server itself, below its supervisor."""
     assert server._process is not None
     pid = server._process.pid
@@ -112,7 +112,7 @@ def check(result: RunResult) -> None:
 @pytest.mark.parametrize("name", ["mysql", "postgresql"])
 def test_a_private_server_is_started_again(name: str, tasks: Dataset, tmp_path: Path) -> None:
     with closing(get_engine(name)) as engine:
-        server: PrivateServer = engine._server  # type: ignore[attr-defined]
+        server: PrivateDatabaseServer = engine._server  # type: ignore[attr-defined]
         check(
             run(
                 engine,
@@ -124,7 +124,7 @@ def test_a_private_server_is_started_again(name: str, tasks: Dataset, tmp_path: 
         assert engine._server is not server  # type: ignore[attr-defined]
 
 
-class Standing(PrivateServer):
+class Standing(PrivateDatabaseServer):
     """A server as an administrator has it: nobody watches over it, and its data outlives it.
 
     It ends with the thread that has started it: so none is left of tests that are killed.
@@ -160,7 +160,7 @@ def standing(request: pytest.FixtureRequest) -> Iterator[Standing]:
         yield server
 
 
-def url_of(server: PrivateServer) -> str:
+def url_of(server: PrivateDatabaseServer) -> str:
     """How a user would name this server."""
     given = server.connect_args
     if server.product == "postgresql":
@@ -193,7 +193,7 @@ def test_a_server_at_a_url_is_waited_for(
         def telling(arguments: Any) -> Any:
             try:
                 return connect(arguments)
-            except UnreachableServer:
+            except UnreachableDatabaseServer:
                 refused.set()
                 raise
 

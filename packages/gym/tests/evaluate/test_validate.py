@@ -15,10 +15,10 @@ import intercode
 from intercode import load_dataset
 from intercode.envs.traits import detect_environment
 from intercode.errors import RewardError, SandboxError, UsageError
-from intercode.evaluate import checks, evaluate
-from intercode.evaluate.checks import CHECKS, GARBAGE, GOLD, GOLD_REPEAT, NOOP, Trial
-from intercode.evaluate.task_selection import Exclusion, read_exclusion
-from intercode.evaluate.validate import GoldRepeatDelay, Validation, validate
+from intercode.evaluate import evaluate, task_checks
+from intercode.evaluate.task_checks import CHECKS, GARBAGE, GOLD, GOLD_REPEAT, NOOP, TrialResult
+from intercode.evaluate.task_selection import ExcludedTasks, read_exclusion
+from intercode.evaluate.validate import GoldRepeatDelay, ValidationResult, validate
 from intercode.records import read_latest, read_manifest
 from intercode.task import Dataset, Task
 from intercode_sandbox.base import Limits
@@ -44,7 +44,7 @@ BASH = Dataset(
 )  # fmt: skip
 
 
-def texts(found: Validation) -> dict[str, list[str]]:
+def texts(found: ValidationResult) -> dict[str, list[str]]:
     """Task → ``kind: problem`` of each."""
     problems: dict[str, list[str]] = {}
     for problem in found.problems:
@@ -110,11 +110,11 @@ def test_sound_tasks() -> None:
 
 
 @pytest.fixture(scope="module")
-def of_bash() -> Validation:
+def of_bash() -> ValidationResult:
     """A hundredth of its limit makes a task slow: for one 0.6 seconds, a minute for the others."""
     limits = Limits(timeout=6000.0)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(checks, "SLOW_SHARE", 0.01)
+        patch.setattr(task_checks, "SLOW_SHARE", 0.01)
         return validate(
             BASH,
             lambda: intercode.make("bash", data=BASH, limits=limits),
@@ -123,7 +123,7 @@ def of_bash() -> Validation:
         )
 
 
-def test_what_is_wrong_with_real_tasks(of_bash: Validation) -> None:
+def test_what_is_wrong_with_real_tasks(of_bash: ValidationResult) -> None:
     found = texts(of_bash)
     assert "sound" not in found and "slow" not in found
     assert found["loose"] == ["free: a wrong answer scores 1.00"]
@@ -140,7 +140,7 @@ def test_what_is_wrong_with_real_tasks(of_bash: Validation) -> None:
     assert of_bash.reasons()["clock"].count("; ") == 2
 
 
-def test_what_a_constant_prints_may_be_right_by_chance(of_bash: Validation) -> None:
+def test_what_a_constant_prints_may_be_right_by_chance(of_bash: ValidationResult) -> None:
     (doubt,) = of_bash.doubts
     assert (doubt.task_id, doubt.kind) == ("sound", "constant")
     assert doubt.problem == "echo 1 scores 1.00: a constant, perhaps by chance"
@@ -200,7 +200,7 @@ def test_gold_begins_an_odd_number_of_seconds_later(
     assert hands.now - before < 0.4, "another task's"
 
 
-def test_what_is_slow(of_bash: Validation) -> None:
+def test_what_is_slow(of_bash: ValidationResult) -> None:
     slow = {found.task_id: found for found in of_bash.slow_tasks}
     assert set(slow) == {"late", "slow"}
     assert slow["slow"].limit == 60.0
@@ -229,7 +229,7 @@ def test_episodes_without_a_score() -> None:
 
 def test_rewards_that_vary() -> None:
     trials = {
-        number: Trial(reward, None, None, "", ((1, "x"),), 0.0, 0.0, timed_out=False)
+        number: TrialResult(reward, None, None, "", ((1, "x"),), 0.0, 0.0, timed_out=False)
         for number, reward in enumerate((1.0, 0.5, 0.0, 0.0))
     }
     problems = [problem for check in CHECKS for problem in check(TASKS[0], trials)]
@@ -247,13 +247,13 @@ def test_tests_that_are_slow() -> None:
     """How long tests take is what doing nothing, which they fail, does not take."""
     slowest = 2.0
     trials = {
-        number: Trial(reward, None, None, "", (), slowest, rest=rest, timed_out=False)
+        number: TrialResult(reward, None, None, "", (), slowest, rest=rest, timed_out=False)
         for number, reward, rest in ((GOLD, 1.0, 40.0), (GOLD_REPEAT, 1.0, 37.0), (NOOP, 0.0, 3.0))
     }
-    used = checks.usage(TASKS[0], trials, None)
+    used = task_checks.usage(TASKS[0], trials, None)
     assert (used.seconds, used.suggested_timeout) == (34.0, 136.0)
-    assert [found.limit for found in checks.find_slow_tasks(TASKS[0], used, 100.0)] == [100.0]
-    assert list(checks.find_slow_tasks(TASKS[0], used, 136.0)) == []
+    assert [found.limit for found in task_checks.find_slow_tasks(TASKS[0], used, 100.0)] == [100.0]
+    assert list(task_checks.find_slow_tasks(TASKS[0], used, 136.0)) == []
 
 
 def test_what_tests_take_is_no_actions_time(tmp_path: Path) -> None:
@@ -261,7 +261,7 @@ def test_what_tests_take_is_no_actions_time(tmp_path: Path) -> None:
     gold = "def one():\n    return 1"
     tasks = Dataset([Task("one", "?", gold=(gold,), tests=(tests,), timeout=PATIENCE)])
     evaluate(tasks, "oracle", lambda: intercode.make("python", data=tasks), out=tmp_path)
-    (trial,) = read_latest(tmp_path, lambda episode: Trial.from_episode(episode, {})).values()
+    (trial,) = read_latest(tmp_path, lambda episode: TrialResult.from_episode(episode, {})).values()
     assert trial.rest >= 0.7
 
 
@@ -367,7 +367,7 @@ def test_a_run_leaves_tasks_out(tmp_path: Path) -> None:
 
 
 def test_a_list_is_written_and_read(tmp_path: Path) -> None:
-    made = Exclusion.from_tasks(TASKS, {"t1": "why; ünd"})
+    made = ExcludedTasks.from_tasks(TASKS, {"t1": "why; ünd"})
     made.write(tmp_path / "list.json")
     again = read_exclusion(tmp_path / "list.json")
     assert again == made and again.check(TASKS) == ""
@@ -405,7 +405,7 @@ def test_malformed_lists_are_refused(tmp_path: Path, text: str | bytes, message:
 @given(st.dictionaries(st.text(min_size=1), st.text()), st.text())
 def test_any_list_survives(tmp_path_factory: Any, tasks: dict[str, str], text: str) -> None:
     path = tmp_path_factory.mktemp("lists") / "list.json"
-    made = Exclusion.from_tasks(TASKS, tasks)
+    made = ExcludedTasks.from_tasks(TASKS, tasks)
     made.write(path)
     assert read_exclusion(path) == made
     assert json.loads(path.read_text())["tasks"] == tasks

@@ -9,7 +9,7 @@ import pytest
 
 from intercode.interpreters.base import Execution
 from intercode.interpreters.bash import BashInterpreter
-from intercode.interpreters.shell import RunningAction, Shell
+from intercode.interpreters.shell import BashProcess, RunningShellAction
 from waiting import PATIENCE, eventually, running
 
 LIMIT = 0.4
@@ -48,17 +48,17 @@ def at_the_limit(
 
     As if this process had been stopped for so long.
     """
-    read = Shell.read
+    read = BashProcess.read
 
-    def read_late(shell: Shell, run: RunningAction, deadline: float) -> bool:
+    def read_late(shell: BashProcess, run: RunningShellAction, deadline: float) -> bool:
         is_over = read(shell, run, deadline)
         if time.monotonic() >= run.deadline:
             assert eventually(lambda: bash.sandbox.exec(["test", "-e", ASLEEP]).ok)
-            monkeypatch.setattr(Shell, "read", read)
+            monkeypatch.setattr(BashProcess, "read", read)
         return is_over
 
     def execute(action: str) -> Execution:
-        monkeypatch.setattr(Shell, "read", read_late)
+        monkeypatch.setattr(BashProcess, "read", read_late)
         return bash.execute(f"{request.param}{action}; : > {ASLEEP}; sleep 999; echo never", LIMIT)
 
     return execute

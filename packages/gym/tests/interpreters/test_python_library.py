@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from intercode.interpreters.inside.library import FOLDER, Library, extensions
+from intercode.interpreters.inside.library import FOLDER, StdlibMemoryLoader, extensions
 
 _BUILD = [name[:-3] for name in os.listdir(FOLDER) if name.startswith("_sysconfigdata")]
 SOURCE = '# -*- coding: utf-8 -*-\n"""Doc."""\n\ndef f():\n    return "é"\n'
@@ -40,8 +40,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def finding(folder: Path) -> Iterator[Library]:
-    library = Library(str(folder))
+def finding(folder: Path) -> Iterator[StdlibMemoryLoader]:
+    library = StdlibMemoryLoader(str(folder))
     sys.meta_path.append(library)
     yield library
     sys.meta_path.remove(library)
@@ -49,7 +49,7 @@ def finding(folder: Path) -> Iterator[Library]:
         sys.modules.pop(name, None)
 
 
-def test_modules_are_found_without_their_files(finding: Library, folder: Path) -> None:
+def test_modules_are_found_without_their_files(finding: StdlibMemoryLoader, folder: Path) -> None:
     for path in (folder / "one.py", folder / "pack" / "part.py"):
         path.unlink()
     part = importlib.import_module("pack.part")
@@ -61,7 +61,7 @@ def test_modules_are_found_without_their_files(finding: Library, folder: Path) -
     assert importlib.import_module("pack").__path__ == []
 
 
-def test_what_is_left_out(finding: Library) -> None:
+def test_what_is_left_out(finding: StdlibMemoryLoader) -> None:
     for name in ("test.hidden", "pack.tests.no", "not-a-name.x", "nothing"):
         assert finding.find_spec(name) is None
 
@@ -78,13 +78,13 @@ def test_a_compiled_file_is_used_if_it_fits(folder: Path, stale: bool) -> None:
         stamp = int(status.st_mtime).to_bytes(4, "little") + status.st_size.to_bytes(4, "little")
         compiled.write_bytes(header + stamp + compiled.read_bytes()[16:])
     names: dict[str, int] = {}
-    exec(Library(str(folder)).get_code("one"), names)
+    exec(StdlibMemoryLoader(str(folder)).get_code("one"), names)
     assert names["x"] == (22 if stale else 1)
 
 
 def test_nobody_can_write_to_it(folder: Path) -> None:
     gc.collect()  # else others, of tests before, could go while their ranges are looked at
-    library = Library(str(folder))
+    library = StdlibMemoryLoader(str(folder))
     with pytest.raises(TypeError):
         library._content[0:1] = b"x"
     libc = ctypes.CDLL(None, use_errno=True)
@@ -106,7 +106,7 @@ def test_nobody_can_write_to_it(folder: Path) -> None:
 
 
 def test_no_more_than_the_library_is_in_it() -> None:
-    library = Library()
+    library = StdlibMemoryLoader()
     assert {"json.decoder", "asyncio", "statistics", "encodings.utf_8"} <= set(library._locations)
     tops = {name.partition(".")[0] for name in library._locations}
     assert tops <= sys.stdlib_module_names | {"__hello__", "__phello__"} | set(_BUILD)
@@ -117,8 +117,8 @@ def test_every_module_of_it_can_be_compiled_and_its_extensions_loaded() -> None:
     code = (
         "import importlib, sys\n"
         "sys.path.insert(0, sys.argv[1])\n"
-        "from intercode.interpreters.inside.library import Library, extensions\n"
-        "library = Library()\n"
+        "from intercode.interpreters.inside.library import StdlibMemoryLoader, extensions\n"
+        "library = StdlibMemoryLoader()\n"
         "for name in library._locations: library.get_code(name)\n"
         "for name in extensions(): importlib.import_module(name)\n"
     )

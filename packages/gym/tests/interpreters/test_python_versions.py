@@ -50,7 +50,7 @@ def check_that_it_runs(found: str) -> None:
             pass_fds=[write],
         )
         os.close(write)
-        frames = wire.Frames(1 << 20).feed(answers.read())
+        frames = wire.MessageStreamParser(1 << 20).feed(answers.read())
     assert frames == [(wire.STARTED, 0, b""), (1, 0, b""), (2, 1, b""), (4, 2, b"3"), (1, 3, b"")]
     lines = [line for line in done.stdout.decode().splitlines() if set(line) - set(" ^~")]
     assert lines == [

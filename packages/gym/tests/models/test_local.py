@@ -48,7 +48,7 @@ def is_alive(pid: int) -> bool:
     return True
 
 
-def server_of(model: RemoteModel) -> server.LocalServer:
+def server_of(model: RemoteModel) -> server.LocalModelServer:
     (shared,) = server._shared_servers.values()
     return shared.server
 
@@ -162,8 +162,15 @@ def test_a_taken_port_is_told(path: Path) -> None:
     with get_model(f"local/{path}", base_url=f"http://localhost:{port}/v1") as model:
         model.start()
         assert server_of(model).url.endswith(f":{port}")
-    with pytest.raises(UsageError, match="only selects the port"):
-        get_model(f"local/{path}", base_url="http://example.com:80")
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://example.com:80", "http://localhost:99999", "http://localhost:abc", "http://localhost"],
+)
+def test_a_url_without_a_port_of_this_machine_is_refused(path: Path, url: str) -> None:
+    with pytest.raises(UsageError, match=r"only selects the port, such as http://127\.0\.0\.1:"):
+        get_model(f"local/{path}", base_url=url)
 
 
 def test_a_server_that_does_not_start_is_told_with_its_log(path: Path, cache: Path) -> None:
@@ -281,7 +288,7 @@ def test_the_catalog_is_complete() -> None:
 
 
 @pytest.fixture
-def catalogued(path: Path, monkeypatch: pytest.MonkeyPatch) -> catalog.ModelEntry:
+def catalogued(path: Path, monkeypatch: pytest.MonkeyPatch) -> catalog.LocalModelEntry:
     """The smallest model of the catalog, whose file is now the test's."""
     content = path.read_bytes()
     facts = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
@@ -291,7 +298,7 @@ def catalogued(path: Path, monkeypatch: pytest.MonkeyPatch) -> catalog.ModelEntr
 
 
 def test_a_file_that_is_had_already(
-    catalogued: catalog.ModelEntry, path: Path, cache: Path
+    catalogued: catalog.LocalModelEntry, path: Path, cache: Path
 ) -> None:
     other = path.with_name("other.gguf")
     other.write_bytes(path.read_bytes() + b"x")
@@ -312,7 +319,7 @@ def test_a_file_that_is_had_already(
 
 
 def test_a_download_goes_on_where_it_broke_off(
-    catalogued: catalog.ModelEntry, path: Path, cache: Path
+    catalogued: catalog.LocalModelEntry, path: Path, cache: Path
 ) -> None:
     content = path.read_bytes()
     said: list[str] = []
@@ -332,11 +339,11 @@ def test_a_download_goes_on_where_it_broke_off(
 
 
 def test_a_run_fetches_what_it_names(
-    catalogued: catalog.ModelEntry, path: Path, monkeypatch: pytest.MonkeyPatch
+    catalogued: catalog.LocalModelEntry, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
     with serve(Place(path.read_bytes(), kind="application/octet-stream")) as place:
-        monkeypatch.setattr(catalog.ModelEntry, "url", place.url)
+        monkeypatch.setattr(catalog.LocalModelEntry, "url", place.url)
         store.ensure("openai/gpt-4o", said.append)
         store.ensure(f"local/{path}", said.append)
         store.ensure(None, said.append)

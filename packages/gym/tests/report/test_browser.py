@@ -15,8 +15,8 @@ import pytest
 from intercode import records
 from intercode.cli.main import main
 from intercode.episode import Episode, FileChange, Fork, Score, Turn, TurnChanges
-from intercode.report.live_runs import RunLibrary
-from intercode.report.server import Viewer
+from intercode.report.live_runs import ViewerRuns
+from intercode.report.server import RunViewerServer
 from report.test_view import append, begun
 from waiting import PATIENCE
 
@@ -521,7 +521,7 @@ def test_ten_thousand_episodes(read: Callable[..., Reader], tmp_path: Path) -> N
 def test_a_run_that_goes_on(read: Callable[..., Reader], tmp_path: Path) -> None:
     run = begun(tmp_path / "runs" / "one", tasks=30)
     append(run, *(episode(n, good=True) for n in range(3)))
-    viewer = Viewer(RunLibrary([tmp_path / "runs"]))
+    viewer = RunViewerServer(ViewerRuns([tmp_path / "runs"]))
     thread = threading.Thread(target=viewer.serve)
     thread.start()
     try:

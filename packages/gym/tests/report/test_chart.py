@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from intercode.errors import UsageError
-from intercode.evaluate.statistics import Estimate
+from intercode.evaluate.statistics import IntervalEstimate
 from intercode.report.text import MARKS, MIN_WIDTH, ROWS, chart
 
 RATES = st.lists(st.floats(0, 1), min_size=1, max_size=60)
 NAMES = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=60)
 
 
-def points(rates: list[float]) -> list[Estimate]:
-    return [Estimate(rate, max(0.0, rate - 0.1), min(1.0, rate + 0.1)) for rate in rates]
+def points(rates: list[float]) -> list[IntervalEstimate]:
+    return [IntervalEstimate(rate, max(0.0, rate - 0.1), min(1.0, rate + 0.1)) for rate in rates]
 
 
 def body(text: str) -> list[str]:

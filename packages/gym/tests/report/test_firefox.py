@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from intercode.report.live_runs import RunLibrary
-from intercode.report.server import Viewer
+from intercode.report.live_runs import ViewerRuns
+from intercode.report.server import RunViewerServer
 from report.test_browser import episode, hostile
 from report.test_view import append, begun
 from waiting import PATIENCE
@@ -101,7 +101,7 @@ def test_in_firefox(tmp_path: Path) -> None:
     append(run, *(episode(number, good=number % 2 == 0) for number in range(10)), hostile())
     append(begun(tmp_path / "runs" / "B", tasks=20), *(episode(n, good=n < 9) for n in range(10)))
     (tmp_path / "profile").mkdir()
-    viewer = Viewer(RunLibrary([tmp_path / "runs"]))
+    viewer = RunViewerServer(ViewerRuns([tmp_path / "runs"]))
     serving = threading.Thread(target=viewer.serve)
     serving.start()
     try:

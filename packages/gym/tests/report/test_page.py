@@ -21,8 +21,8 @@ from intercode.cli.main import main
 from intercode.cli.terminal import table
 from intercode.episode import Episode, Score, Turn
 from intercode.evaluate.manifest import session
-from intercode.report.episodes import MAX_TEXT_LENGTH
-from intercode.report.page import CHUNK, MODULES, app
+from intercode.report.viewer_episodes import MAX_TEXT_LENGTH
+from intercode.report.viewer_page import CHUNK, MODULES, app
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\x1b[2J\u202e\udcff|&quot;"
 COUNT = 2 * CHUNK + 30

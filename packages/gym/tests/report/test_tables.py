@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from intercode.records import Outcome
-from intercode.report.runs import Run
+from intercode.report.runs import RecordedRun
 from intercode.report.tables import by_agent, matrix
 
 
-def run(agent: str, env: str, *solved: bool, failed: int = 0) -> Run:
+def run(agent: str, env: str, *solved: bool, failed: int = 0) -> RecordedRun:
     outcomes = [
         Outcome(
             f"t{n}",
@@ -24,7 +24,7 @@ def run(agent: str, env: str, *solved: bool, failed: int = 0) -> Run:
         for n, good in enumerate(solved)
     ]
     outcomes += [Outcome(f"e{n}", 0, "error", None, False, 0, 1.0, "lost") for n in range(failed)]
-    return Run(Path(agent, env), {"env": {"env": env}}, outcomes, agent)
+    return RecordedRun(Path(agent, env), {"env": {"env": env}}, outcomes, agent)
 
 
 def test_rows_and_columns() -> None:

@@ -21,8 +21,8 @@ from intercode import records
 from intercode.episode import Episode, Fork, Score, Turn
 from intercode.errors import RecordError
 from intercode.evaluate.manifest import session
-from intercode.report.live_runs import RunLibrary
-from intercode.report.server import Viewer
+from intercode.report.live_runs import ViewerRuns
+from intercode.report.server import RunViewerServer
 from waiting import PATIENCE, eventually
 
 GOLD = "THE-GOLD"
@@ -60,7 +60,7 @@ def append(folder: Path, *episodes: Episode) -> None:
             file.write(one.to_json() + "\n")
 
 
-def all_read(library: RunLibrary) -> RunLibrary:
+def all_read(library: ViewerRuns) -> ViewerRuns:
     while library.refresh():
         pass
     return library
@@ -69,7 +69,7 @@ def all_read(library: RunLibrary) -> RunLibrary:
 def test_what_is_appended_is_read_as_it_comes(tmp_path: Path) -> None:
     one = begun(tmp_path / "one")
     append(one, episode(1))
-    library = all_read(RunLibrary([tmp_path]))
+    library = all_read(ViewerRuns([tmp_path]))
     assert [row.task for row in library.rows] == ["t1"]
     line = episode(2, good=False).to_json()
     with (one / records.EPISODES).open("a") as file:
@@ -99,7 +99,7 @@ def test_what_is_appended_is_read_as_it_comes(tmp_path: Path) -> None:
 def test_a_file_that_was_replaced_is_read_once_more(tmp_path: Path) -> None:
     one = begun(tmp_path / "one")
     append(one, *(episode(n) for n in range(5)))
-    library = all_read(RunLibrary([one]))
+    library = all_read(ViewerRuns([one]))
     searching = library.search("echo")
     assert next(searching) == (0, True)
     (one / records.EPISODES).write_text(episode(9, said="echo " * 200).to_json() + "\n")
@@ -111,7 +111,7 @@ def test_a_file_that_was_replaced_is_read_once_more(tmp_path: Path) -> None:
 
 def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="neither the folder of a run"):
-        RunLibrary([tmp_path / "none"])
+        ViewerRuns([tmp_path / "none"])
     one = begun(tmp_path / "one")
     append(one, episode(1))
     with (one / records.EPISODES).open("a") as file:
@@ -119,8 +119,8 @@ def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
     (tmp_path / "two").mkdir()
     (tmp_path / "two" / records.MANIFEST).write_text("{")
     with pytest.raises(RecordError, match="not JSON"):
-        RunLibrary([tmp_path / "two"])
-    library = all_read(RunLibrary([tmp_path]))
+        ViewerRuns([tmp_path / "two"])
+    library = all_read(ViewerRuns([tmp_path]))
     assert len(library.rows) == 1
     *_, line, damaged = json.loads(library.overview()[1])["warnings"]
     assert "episodes.jsonl, byte" in line and "is not JSON" in damaged
@@ -130,12 +130,12 @@ def test_gold_that_is_hidden_is_not_found_either(tmp_path: Path) -> None:
     oracle = begun(tmp_path / "oracle", needs_gold=True)
     append(oracle, episode(1, said=GOLD))
     append(begun(tmp_path / "one"), episode(2, good=False))
-    library = all_read(RunLibrary([tmp_path], hide_gold=True))
+    library = all_read(ViewerRuns([tmp_path], hide_gold=True))
     assert len(library.rows) == 2
     for at in range(2):
         assert GOLD not in json.dumps(library.body(at)) and library.body(at)["hidden"]
     assert not any(found for _, found in library.search(GOLD))
-    shown = all_read(RunLibrary([tmp_path]))
+    shown = all_read(ViewerRuns([tmp_path]))
     assert all(found for _, found in shown.search(GOLD))
 
 
@@ -144,7 +144,7 @@ def test_a_fork_may_come_before_the_attempt_that_it_is_of(tmp_path: Path) -> Non
     fork = episode(1)
     fork.fork = Fork("t1#0", 1, (0,))
     append(one, fork, episode(2, good=False))
-    library = all_read(RunLibrary([one]))
+    library = all_read(ViewerRuns([one]))
     assert json.loads(library.overview()[1])["runs"][0]["rate"] == 0.5
 
 
@@ -156,7 +156,7 @@ def test_forks_and_troubles_are_in_the_rows(tmp_path: Path) -> None:
     late.metadata = {"ended_by": "tokens", "tags": ["hard", "x"]}
     failed.status, failed.score, failed.metadata = "error", None, {"error_type": "SandboxError"}
     append(one, episode(1), fork, late, failed)
-    rows = all_read(RunLibrary([one])).rows
+    rows = all_read(ViewerRuns([one])).rows
     assert [row.parent for row in rows] == [None, "t1#0", None, None]
     assert rows[1].id == "t1#0.0"
     assert (rows[2].kinds, rows[2].level) == (("timeout", "limit: tokens"), "hard")
@@ -167,10 +167,10 @@ def test_forks_and_troubles_are_in_the_rows(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def served(tmp_path: Path) -> Iterator[tuple[Viewer, Path]]:
+def served(tmp_path: Path) -> Iterator[tuple[RunViewerServer, Path]]:
     one = begun(tmp_path / "one")
     append(one, episode(1), episode(2, good=False))
-    viewer = Viewer(RunLibrary([tmp_path]))
+    viewer = RunViewerServer(ViewerRuns([tmp_path]))
     thread = threading.Thread(target=viewer.serve)
     thread.start()
     yield viewer, one
@@ -178,12 +178,12 @@ def served(tmp_path: Path) -> Iterator[tuple[Viewer, Path]]:
     thread.join(PATIENCE)
 
 
-def connection(viewer: Viewer) -> http.client.HTTPConnection:
+def connection(viewer: RunViewerServer) -> http.client.HTTPConnection:
     return http.client.HTTPConnection(urlsplit(viewer.url).netloc, timeout=PATIENCE)
 
 
 def get(
-    viewer: Viewer, path: str, headers: dict[str, str] | None = None, method: str = "GET"
+    viewer: RunViewerServer, path: str, headers: dict[str, str] | None = None, method: str = "GET"
 ) -> tuple[int, str]:
     asked = connection(viewer)
     asked.request(method, path, headers=headers or {})
@@ -193,7 +193,7 @@ def get(
     return told
 
 
-def events(viewer: Viewer, query: str = "") -> Iterator[tuple[str, Any]]:
+def events(viewer: RunViewerServer, query: str = "") -> Iterator[tuple[str, Any]]:
     asked = connection(viewer)
     asked.request("GET", f"/{viewer.token}/events{query}")
     answer = asked.getresponse()
@@ -207,7 +207,7 @@ def events(viewer: Viewer, query: str = "") -> Iterator[tuple[str, Any]]:
         asked.close()
 
 
-def test_news_are_sent_as_they_come(served: tuple[Viewer, Path]) -> None:
+def test_news_are_sent_as_they_come(served: tuple[RunViewerServer, Path]) -> None:
     viewer, one = served
     news = events(viewer)
     name, runs = next(news)
@@ -230,7 +230,7 @@ def test_news_are_sent_as_they_come(served: tuple[Viewer, Path]) -> None:
     assert next(events(viewer, "?generation=0&from=5"))[0] == "reset"
 
 
-def test_what_a_browser_asks_for(served: tuple[Viewer, Path]) -> None:
+def test_what_a_browser_asks_for(served: tuple[RunViewerServer, Path]) -> None:
     viewer, _ = served
     while viewer.library.refresh():
         pass
@@ -249,7 +249,7 @@ def test_what_a_browser_asks_for(served: tuple[Viewer, Path]) -> None:
     assert get(viewer, f"{base}/", method="POST")[0] == 501
 
 
-def test_nobody_else_is_told(served: tuple[Viewer, Path]) -> None:
+def test_nobody_else_is_told(served: tuple[RunViewerServer, Path]) -> None:
     viewer, _ = served
     path = f"/{viewer.token}/episode?at=0"
     while viewer.library.refresh():
@@ -339,7 +339,7 @@ os.rename("{tmp_path}/new", "{tmp_path}/told")
 
 
 def test_only_so_many_pages_are_kept_up_to_date(
-    served: tuple[Viewer, Path], monkeypatch: pytest.MonkeyPatch
+    served: tuple[RunViewerServer, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     viewer, _ = served
     monkeypatch.setattr(viewer, "pages", threading.BoundedSemaphore(1))

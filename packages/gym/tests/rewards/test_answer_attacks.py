@@ -13,7 +13,7 @@ from databases.upstream import UPSTREAM, needs_upstream
 from intercode.datasets import nl2bash
 from intercode.rewards.answer_types import AnswerType
 from intercode.rewards.error_messages import drop_complaints, is_message
-from intercode.rewards.quantities import Question, parse_choice, parse_quantity
+from intercode.rewards.quantities import QuestionWords, parse_choice, parse_quantity
 from intercode.task import CANNOT, Dataset, Task
 
 MESSAGES: list[str] = json.loads(Path(__file__).with_name("tool_messages.json").read_text())
@@ -81,7 +81,7 @@ def test_through_the_environment() -> None:
 def test_a_message_is_no_answer(message: str) -> None:
     lines = drop_complaints([line for line in message.split("\n") if line.strip()])
     assert not lines or any(map(is_message, lines))
-    assert parse_quantity(lines, Question.parse(QUERY)) is None
+    assert parse_quantity(lines, QuestionWords.parse(QUERY)) is None
     for type_, gold in GOLDS:
         assert not type_.is_equivalent(gold, message), (type_.type, gold)
 
@@ -90,7 +90,7 @@ def test_a_message_is_no_answer(message: str) -> None:
 def test_no_message_is_a_number_in_any_question_of_the_release() -> None:
     tasks = [task for task in nl2bash.load(UPSTREAM, reviewed=True) if CANNOT not in task.metadata]
     outputs = [[line for line in text.split("\n") if line.strip()] for text in MESSAGES]
-    for question in {Question.parse(task.query) for task in tasks}:
+    for question in {QuestionWords.parse(task.query) for task in tasks}:
         for lines in outputs:
             assert parse_quantity(lines, question) is None, lines
             assert parse_choice(lines, question) is None, lines

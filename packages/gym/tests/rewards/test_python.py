@@ -10,7 +10,7 @@ import pytest
 
 from envs.haste import haste
 from intercode.envs.python import PythonEnv
-from intercode.interpreters.python_start import PythonProcess, provider
+from intercode.interpreters.python_start import PythonWorkerProcess, provider
 from intercode.rewards import python_run
 from intercode.task import Dataset, Task
 
@@ -259,12 +259,12 @@ def test_who_reads_his_messages_slowly_has_no_more_time(
 ) -> None:
     given: list[float] = []
 
-    def noted(process: PythonProcess, *message: Any) -> bool:
+    def noted(process: PythonWorkerProcess, *message: Any) -> bool:
         given.extend(message[3:])
         return send(process, *message)
 
-    send = PythonProcess.send
-    monkeypatch.setattr(PythonProcess, "send", noted)
+    send = PythonWorkerProcess.send
+    monkeypatch.setattr(PythonWorkerProcess, "send", noted)
     one = task("for n in range(9): assert f(n) == n", "def f(x): return x")
     assert grade(one, "def f(x): return x") == OK
     assert len(given) > 9 and given[-9:] == sorted(set(given[-9:]), reverse=True)
@@ -335,7 +335,7 @@ def f(x):
 
 
 def test_harmless_tests_share_a_process_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    def noted(sandbox: Any, worker: str, python: str | None = None) -> PythonProcess:
+    def noted(sandbox: Any, worker: str, python: str | None = None) -> PythonWorkerProcess:
         if worker == python_run.GRADER:
             started.append(worker)
         return start(sandbox, worker, python)

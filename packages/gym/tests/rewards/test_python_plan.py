@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, strategies as st
 
 from intercode.errors import TaskError
-from intercode.rewards.python_plan import PythonPlan, definitions, make_plan
+from intercode.rewards.python_plan import PythonGradingPlan, definitions, make_plan
 from intercode.rewards.python_run import is_same_output
 from intercode.task import Task
 
 
-def plan(*tests: str, gold: str = "", files: Any = None, **metadata: Any) -> PythonPlan:
+def plan(*tests: str, gold: str = "", files: Any = None, **metadata: Any) -> PythonGradingPlan:
     given = (gold,) if gold else ()
     return make_plan(Task("t", "?", gold=given, tests=tests, files=files or {}, metadata=metadata))
 

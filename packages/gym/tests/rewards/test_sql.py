@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from intercode.databases import DatabaseSession, Source
+from intercode.databases import DatabaseSession, DatabaseSource
 from intercode.databases.base import Role
 from intercode.episode import Episode, Score, Turn
 from intercode.errors import RewardError, TaskError
@@ -291,7 +291,7 @@ class Counting:
         self._store = store
 
     def open(
-        self, task: Task, role: Role = "agent", source: Source | None = None
+        self, task: Task, role: Role = "agent", source: DatabaseSource | None = None
     ) -> DatabaseSession:
         assert role == "grader"
         self.opened += 1

@@ -14,12 +14,12 @@ from hypothesis import given, strategies as st
 from intercode.databases.base import Row, StatementResult, TableState
 from intercode.rewards import sql_compare
 from intercode.rewards.sql_compare import (
-    Comparison,
+    ResultComparison,
     TiedRows,
     compare,
     keys,
 )
-from intercode.rewards.sql_states import StateComparison, compare_states, family
+from intercode.rewards.sql_state_compare import DatabaseStateComparison, compare_states, family
 
 NAN = float("nan")
 DAY = datetime.date(2024, 2, 29)
@@ -31,7 +31,7 @@ def result(rows: Sequence[Row], columns: int | None = None) -> StatementResult:
     return StatementResult(tuple(f"c{number}" for number in range(width)), rows, len(rows))
 
 
-def compared(gold: Sequence[Row], answer: Sequence[Row], **options: Any) -> Comparison:
+def compared(gold: Sequence[Row], answer: Sequence[Row], **options: Any) -> ResultComparison:
     width = next((len(row) for row in (*gold, *answer)), 1)
     return compare(result(gold, width), result(answer, width), **options)
 
@@ -84,9 +84,9 @@ def test_repeated_rows_count() -> None:
 
 def test_the_number_of_columns_must_agree() -> None:
     comparison = compare(result([(1, 2, 3)]), result([(1, 2)]))
-    assert comparison == Comparison(False, 0.0, "2 columns, not 3")
+    assert comparison == ResultComparison(False, 0.0, "2 columns, not 3")
     assert not compare(result([], 1), result([], 2)).equal
-    assert compare(result([], 2), result([], 2)) == Comparison(True, 1.0)
+    assert compare(result([], 2), result([], 2)) == ResultComparison(True, 1.0)
 
 
 def test_the_reason_says_how_many_rows_are_wrong() -> None:
@@ -100,7 +100,7 @@ def test_order_counts_only_where_gold_orders() -> None:
     gold, answer = [(1,), (2,), (2,)], [(2,), (1,), (2,)]
     assert compared(gold, answer).equal
     ordered = compared(gold, answer, ordered=True)
-    assert ordered == Comparison(False, 1.0, "the same rows in another order")
+    assert ordered == ResultComparison(False, 1.0, "the same rows in another order")
 
 
 def test_ties_may_come_in_any_order() -> None:
@@ -258,14 +258,16 @@ def table(*rows: Row, **columns: str) -> TableState:
 BEFORE = {"t": table((1, "a"), (2, "b"), id="INTEGER", name="TEXT"), "u": table((1,), n="INT")}
 
 
-def compared_states(gold: dict[str, TableState], agent: dict[str, TableState]) -> StateComparison:
+def compared_states(
+    gold: dict[str, TableState], agent: dict[str, TableState]
+) -> DatabaseStateComparison:
     return compare_states(BEFORE, {**BEFORE, **gold}, {**BEFORE, **agent})
 
 
 def test_columns_and_rows_may_stand_in_another_order() -> None:
     gold = {"t": table((1, "a"), (2, "c"), id="INTEGER", name="TEXT")}
     agent = {"t": table(("c", 2.0), ("a", 1), NAME="VARCHAR(9)", Id="bigint unsigned")}
-    assert compared_states(gold, agent) == StateComparison(True, 1.0, 1.0)
+    assert compared_states(gold, agent) == DatabaseStateComparison(True, 1.0, 1.0)
 
 
 def test_names_that_differ_in_capitals_alone_are_two() -> None:
@@ -348,7 +350,7 @@ def test_any_states(before: Any, gold: Any, agent: Any) -> None:
     assert 0.0 <= found.tables <= 1.0
     assert found.equal is (found.reason == "")
     assert found.equal is (found.overlap == 1.0)
-    assert compare_states(before, gold, gold) == StateComparison(True, 1.0, 1.0)
+    assert compare_states(before, gold, gold) == DatabaseStateComparison(True, 1.0, 1.0)
     other = compare_states(before, agent, gold)
     assert (other.equal, other.overlap, other.tables) == (found.equal, found.overlap, found.tables)
     if not compare_states(before, gold, before).equal:

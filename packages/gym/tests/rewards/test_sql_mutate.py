@@ -9,10 +9,10 @@ import pytest
 from intercode.databases.convert.schema import read_schema
 from intercode.rewards.database_mutator import mutate
 from intercode.rewards.sql_conditions import (
-    Condition,
+    ColumnCondition,
     ConstantComparison,
-    Lookup,
     QueryConditions,
+    RowLookup,
     collect_conditions,
 )
 from intercode.rewards.sql_gold import read_facts
@@ -52,7 +52,7 @@ def query(path: Path, sql: str) -> list[tuple[object, ...]]:
 
 
 ASKED = QueryConditions(
-    (Condition("customer", "city", ("Rome",)), Condition("", "amount", (7,))), 3
+    (ColumnCondition("customer", "city", ("Rome",)), ColumnCondition("", "amount", (7,))), 3
 )
 
 
@@ -134,7 +134,7 @@ def test_the_conditions_of_a_query(condition: str, expected: tuple[object, ...])
     query = read_facts(sql, "sqlite").query
     assert query is not None
     found = collect_conditions(query)
-    assert (found.conditions, found.count) == ((Condition(*expected),), 0)  # type: ignore[arg-type]
+    assert (found.conditions, found.count) == ((ColumnCondition(*expected),), 0)  # type: ignore[arg-type]
 
 
 def test_the_lookups_of_a_query() -> None:
@@ -148,11 +148,11 @@ def test_the_lookups_of_a_query() -> None:
     c, f = ConstantComparison("c", "=", 3), ConstantComparison("f", "=", 5)
     assert set(collect_conditions(query).lookups) == {
         *(
-            Lookup("t", (one,))
+            RowLookup("t", (one,))
             for one in (a, b, ConstantComparison("d", "=", 1), ConstantComparison("d", "=", 2))
         ),
-        *(Lookup("t", both) for both in ((a, b),)),
-        *(Lookup("u", both) for both in ((c,), (f,), (c, f))),
+        *(RowLookup("t", both) for both in ((a, b),)),
+        *(RowLookup("u", both) for both in ((c,), (f,), (c, f))),
     }
 
 
@@ -166,9 +166,9 @@ def test_the_conditions_of_all_parts_of_a_query() -> None:
     found = collect_conditions(query)
     assert found.count == 5
     assert set(found.conditions) == {
-        Condition("t", "b", (1,)),
-        Condition("v", "g", (2,)),
-        Condition("w", "h", (3,)),
+        ColumnCondition("t", "b", (1,)),
+        ColumnCondition("v", "g", (2,)),
+        ColumnCondition("w", "h", (3,)),
     }
 
 
@@ -176,7 +176,10 @@ def test_the_conditions_of_all_parts_of_a_query() -> None:
 def test_names_that_stand_once_go_on_doing_so(origin: Path, tmp_path: Path, seed: int) -> None:
     copy = tmp_path / "copy"
     asked = QueryConditions(
-        (Condition("customer", "name", ("ann", "Eve")), Condition("pupil", "name", ("Lou", "Kim")))
+        (
+            ColumnCondition("customer", "name", ("ann", "Eve")),
+            ColumnCondition("pupil", "name", ("Lou", "Kim")),
+        )
     )
     mutate(origin, copy, asked, seed, is_gentle=True)
     assert query(copy, "SELECT COUNT(*) - COUNT(DISTINCT name) FROM customer") == [(0,)]
@@ -204,9 +207,9 @@ SINGLES = [
 def test_what_is_looked_up_stands_once_in_every_copy(
     origin: Path, tmp_path: Path, seed: int, gentle: bool
 ) -> None:
-    lookups = [Lookup(table, comparisons) for table, comparisons in SINGLES]
+    lookups = [RowLookup(table, comparisons) for table, comparisons in SINGLES]
     conditions = [
-        Condition(table, one.column, (str(one.value).replace("%", "oë"),))
+        ColumnCondition(table, one.column, (str(one.value).replace("%", "oë"),))
         for table, comparisons in SINGLES
         for one in comparisons
     ]
@@ -226,7 +229,9 @@ def test_what_is_looked_up_stands_once_in_every_copy(
 
 
 def test_a_rough_copy_moves_what_is_looked_up(origin: Path, tmp_path: Path) -> None:
-    asked = QueryConditions(lookups=(Lookup("pupil", (ConstantComparison("name", "=", "Lou"),)),))
+    asked = QueryConditions(
+        lookups=(RowLookup("pupil", (ConstantComparison("name", "=", "Lou"),)),)
+    )
     found = set()
     for seed in range(20):
         mutate(origin, tmp_path / str(seed), asked, seed)

@@ -15,7 +15,7 @@ from hypothesis import given, settings, strategies as st
 
 from intercode.rewards import swe_runner
 from intercode.rewards.swe_plan import make_plan, patch_paths
-from intercode.rewards.swe_run import EXPECTED, ReportError, make_failing_tests, read_report
+from intercode.rewards.swe_run import EXPECTED, TestReportError, make_failing_tests, read_report
 from intercode.task import Task
 
 NAMES = ["tests/test_a.py::test_x", "src/check_b.py::Case::test_y[a::b c]"]
@@ -186,7 +186,7 @@ def test_outcomes_in_a_report() -> None:
     ],
 )
 def test_what_is_no_report(document: bytes) -> None:
-    with pytest.raises(ReportError, match="cannot be read"):
+    with pytest.raises(TestReportError, match="cannot be read"):
         read_report(document)
 
 

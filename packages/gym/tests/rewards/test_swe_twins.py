@@ -9,10 +9,10 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, strategies as st
 
-from intercode.rewards.mutated_tests import Edit, apply_edits, locate_test, make_edits
+from intercode.rewards.mutated_tests import FileEdit, apply_edits, locate_test, make_edits
 
 
-def made(source: str, *names: str, seed: int = 0) -> list[Edit]:
+def made(source: str, *names: str, seed: int = 0) -> list[FileEdit]:
     return make_edits(source.encode(), names or ("test_x",), random.Random(seed))
 
 

@@ -15,7 +15,7 @@ from intercode.databases.base import Row
 from intercode.envs.sql import DatabaseStage
 from intercode.episode import Episode, Score, Turn
 from intercode.errors import UsageError
-from intercode.rewards.test_suite import SqlTestSuiteReward, equal, prepare
+from intercode.rewards.spider_test_suite import SqlTestSuiteReward, equal, prepare
 from intercode.task import Dataset, Task
 
 from .sql_store import Store

@@ -16,7 +16,7 @@ from intercode_sandbox.base import Snapshot
 from intercode_sandbox.native.process import SandboxSlot
 from intercode_sandbox.native.provider import NativeProvider
 from intercode_sandbox.native.sandbox import NativeSandbox
-from intercode_sandbox.native.snapshot import Files
+from intercode_sandbox.native.snapshot import SandboxStartFiles
 from intercode_sandbox.units import MIB
 from open_resources import children
 from waiting import eventually
@@ -125,7 +125,7 @@ def test_a_source_gets_what_was_made_ready_for_its_forks(by_shell: bool) -> None
         source.forward(4000, says_here)
         ready, begin = with_a_shell(provider, source.freeze())._slot, source.begin
 
-        def ready_once(files: Files, alone: bool) -> SandboxSlot:
+        def ready_once(files: SandboxStartFiles, alone: bool) -> SandboxSlot:
             source.begin = begin
             return ready
 

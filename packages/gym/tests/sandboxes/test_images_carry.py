@@ -15,7 +15,7 @@ import pytest
 
 from intercode.cli.main import main
 from intercode.errors import ImageError
-from intercode_sandbox.images import list_images, pinned_debian, resolve, transfer as carrying
+from intercode_sandbox.images import image_export as carrying, list_images, pinned_debian, resolve
 from intercode_sandbox.images.cache import ImageCache
 from intercode_sandbox.images.tree import content_digest
 from sandbox.images import ROOT, make_tar

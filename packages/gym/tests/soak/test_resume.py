@@ -56,7 +56,7 @@ class Agents:
     def __call__(self, task):
         raise NotImplementedError
 
-    def within(self, env, task):
+    def make_agent(self, env, task):
         return Agent(task, env.episode.seed)
 
 make = Agents()

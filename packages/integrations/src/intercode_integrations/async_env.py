@@ -1,8 +1,8 @@
 """Environments with awaitable methods, for programs with an event loop (servers, agent frameworks).
 
-Each call runs on a thread of the executor of `AsyncSandbox`. Only a running call occupies a thread:
-a thousand idle episodes occupy none. The calls of one environment run one after the other, in the
-order in which the program made them.
+By default, calls run on the threads that all objects of `AsyncSandbox` and `AsyncEnv` share. Only a
+running call occupies a thread: a thousand idle episodes occupy none. The calls of one environment
+run one after the other, in the order in which the program made them.
 
 Cancellation of an awaiting task never leaves a call half done. A call that has not started is
 removed from the queue. A running call continues in the background, and the next call starts after
@@ -37,7 +37,7 @@ Result = tuple[str, float, bool, bool, dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Job(Generic[T]):
+class _QueuedCall(Generic[T]):
     call: Callable[[], T]
     result_future: asyncio.Future[T]
     discard: Callable[[T], object]
@@ -65,7 +65,7 @@ class CallQueue:
     ) -> None:
         self._label, self._stop, self._close = label, stop, close
         self._executor = executor
-        self._queue: deque[_Job[Any]] = deque()
+        self._queue: deque[_QueuedCall[Any]] = deque()
         self._running_future: asyncio.Future[Any] | None = None
         self._closing_task: asyncio.Task[None] | None = None
         self._idle_callbacks: list[Callable[[], object]] = []
@@ -89,7 +89,7 @@ class CallQueue:
         if self._closing_task is not None:
             raise EnvironmentStateError(f"{self._label} is closed")
         result_future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._queue.append(_Job(call, result_future, discard, abandon))
+        self._queue.append(_QueuedCall(call, result_future, discard, abandon))
         self._run_next()
         return await result_future
 
@@ -121,7 +121,7 @@ class CallQueue:
         while self._idle_callbacks and self._running_future is None:
             self._idle_callbacks.pop()()
 
-    def _finish_job(self, job: _Job[T], future: asyncio.Future[T]) -> None:
+    def _finish_job(self, job: _QueuedCall[T], future: asyncio.Future[T]) -> None:
         self._running_future = None
         error = future.exception()
         if not job.result_future.done():
@@ -235,8 +235,8 @@ class AsyncEnv:
             episode: The record of the attempt, in place of `output`.
         """
         workspace = workspace.sandbox.backend if isinstance(workspace, AsyncSandbox) else workspace
-        score = partial(self._base_env.score, task, workspace, output=output, episode=episode)
-        return await self._calls(score)
+        score_call = partial(self._base_env.score, task, workspace, output=output, episode=episode)
+        return await self._calls(score_call)
 
     async def snapshot(self, mode: ForkMode = "auto", lossy: bool = False) -> EpisodeSnapshot:
         """Save the running episode as a snapshot; see `InterCodeEnv.snapshot`."""
@@ -253,7 +253,7 @@ class AsyncEnv:
     ) -> list[AsyncEnv]:
         """Fork the running episode into new environments; see `InterCodeEnv.fork`.
 
-        If the awaiting task is cancelled, the finished forks are closed.
+        If the awaiting task is cancelled, any environments that the fork has made are closed.
         """
 
         def close(forks: list[InterCodeEnv[Any]]) -> None:
@@ -270,7 +270,8 @@ class AsyncEnv:
     async def close(self) -> None:
         """End the episode and its running action, and free its sandbox. Idempotent.
 
-        Any call that is running or waiting raises `SandboxClosedError` or `EnvironmentStateError`.
+        A waiting call raises `EnvironmentStateError`. A running call that needs the workspace
+        raises `SandboxClosedError` or `EnvironmentStateError`.
         """
         await self._calls.close()
 

@@ -23,7 +23,12 @@ with require_framework("NeMo Gym", "nemo-gym"):
 
 
 class InterCodeProvider:
-    """A sandbox provider for NeMo Gym. Image names are InterCode's, such as ``docker://NAME``."""
+    """A sandbox provider for NeMo Gym. Image names are InterCode's, such as ``docker://NAME``.
+
+    Args:
+        sandbox: The name of InterCode's provider: ``native`` or ``docker``.
+        network: The network that each sandbox reaches.
+    """
 
     name = "intercode"
 
@@ -40,8 +45,8 @@ class InterCodeProvider:
         """
         if spec.entrypoint or spec.resources.gpu:
             raise SandboxCreateError("this machine has neither an entry point nor a GPU")
-        memory, disk = spec.resources.memory_mib or 1024, spec.resources.disk_gib or 1
-        limits = Limits(timeout=600.0, memory=memory << 20, disk=disk << 30)
+        memory_mib, disk_gib = spec.resources.memory_mib or 1024, spec.resources.disk_gib or 1
+        limits = Limits(timeout=600.0, memory=memory_mib << 20, disk=disk_gib << 30)
         start, image = self._provider.start, spec.image or "host"
         try:
             backend = await asyncio.to_thread(start, image, limits, self._network)
@@ -62,22 +67,30 @@ class InterCodeProvider:
         timeout_s: float | None = None,
         user: str | int | None = None,
     ) -> SandboxExecResult:
-        """Run a command. Exit code 126 reports a missing folder or user, as a command's failure."""
+        """Run a command by Bash.
+
+        Returns:
+            The output and the exit code: 124 after a time-out, 126 if the working directory or the
+            user does not exist.
+        """
         sandbox, spec = self._live[handle.sandbox_id]
         options: dict[str, Any] = {"env": {**spec.env, **(env or {})}, "timeout": timeout_s}
         options |= {} if user in (None, 0, "root") else {"user": str(user)}
-        folder = cwd or spec.workdir
+        working_directory = cwd or spec.workdir
         try:
-            result = await sandbox.exec(["/bin/bash", "-c", command], cwd=folder, **options)
+            result = await sandbox.exec(
+                ["/bin/bash", "-c", command], cwd=working_directory, **options
+            )
         except (OSError, LookupError) as error:
             if isinstance(error, InterCodeError):
                 raise
             return SandboxExecResult("", str(error), 126)
         stdout, stderr = (
-            text.decode("utf-8", "replace") for text in (result.stdout, result.stderr)
+            stream_bytes.decode("utf-8", "replace")
+            for stream_bytes in (result.stdout, result.stderr)
         )
-        code, reason = (124, "timeout") if result.timed_out else (result.exit_code, None)
-        return SandboxExecResult(stdout, stderr, code, reason)
+        exit_code, reason = (124, "timeout") if result.timed_out else (result.exit_code, None)
+        return SandboxExecResult(stdout, stderr, exit_code, reason)
 
     async def upload_file(self, handle: Handle, source_path: Path, target_path: str) -> None:
         """Copy a file into the sandbox, with the mode of the source."""

@@ -1,9 +1,9 @@
 """A pool of sandboxes, or of environments, that a server leases to its clients.
 
 The pool limits the number of sandboxes, starts some of them before clients need them, and ends
-abandoned leases. A lease ends after an idle time, at a maximum age, or when the server reports that
-the client has left. Each lease has a fresh sandbox or environment, which the pool closes with the
-lease.
+abandoned leases. A lease that its client does not close ends after an idle time or at a maximum
+age. When the server reports that a client has left, all leases of the client end. Each lease has a
+fresh sandbox or environment, which the pool closes with the lease.
 """
 
 from __future__ import annotations
@@ -215,9 +215,13 @@ class SandboxPool(Generic[Key, Resource]):
         warm: Mapping[Key, int] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        for name, limit in {"capacity": capacity, "idle": idle, "lifetime": lifetime}.items():
+        for parameter_name, limit in {
+            "capacity": capacity,
+            "idle": idle,
+            "lifetime": lifetime,
+        }.items():
             if not limit > 0:
-                raise UsageError(f"{name} must be more than 0, not {limit}")
+                raise UsageError(f"{parameter_name} must be more than 0, not {limit}")
         self._warm_targets = dict(warm or {})
         if sum(self._warm_targets.values()) > capacity:
             raise UsageError(f"warm has more sandboxes than the capacity, {capacity}, allows")
@@ -386,10 +390,15 @@ class SandboxPool(Generic[Key, Resource]):
             raise
 
     def fill(self, lease: Lease[Key, Resource]) -> None:
-        """Open a lease that has a slot, with an already started resource or a new one."""
+        """Open a lease that has a slot, with an already started resource or a new one.
+
+        Raises:
+            CapacityError: The pool is closing.
+            InterCodeError: A new resource cannot be started.
+        """
         with self._condition:
-            warm = self._warm.get(lease.key)
-            resource = warm.popleft() if warm else None
+            warm_resources = self._warm.get(lease.key)
+            resource = warm_resources.popleft() if warm_resources else None
             # Started but unleased resources also count against the capacity. If a new resource
             # would exceed the capacity, the pool closes one of them first.
             evicted_resource = None if resource is not None else self._evict_warm()
@@ -438,8 +447,8 @@ class SandboxPool(Generic[Key, Resource]):
     def end(self, lease: Lease[Key, Resource], reason: str = "") -> bool:
         """End a lease and everything that runs in its resource.
 
-        If the resource is in use, this method only stops it, because a thread may be inside one of
-        its methods. `end_use` then closes the resource.
+        If an environment is in use, this method only stops the environment, because a thread may be
+        inside one of its methods. `end_use` then closes the environment.
 
         Args:
             lease: The lease.
@@ -452,11 +461,11 @@ class SandboxPool(Generic[Key, Resource]):
             if self._leases.pop(lease.id, None) is None:
                 return False
             lease.ended = True
-            used = lease.users > 0
+            is_in_use = lease.users > 0
             if reason:
                 self._counts[reason] += 1
         assert lease.resource is not None  # `fill` sets it before it registers the lease
-        (_stop if used else _close)(lease.resource)
+        (_stop if is_in_use else _close)(lease.resource)
         self._release_slot()
         return True
 
@@ -550,11 +559,11 @@ class SandboxPool(Generic[Key, Resource]):
 
     def _pause(self) -> float:
         """Return the seconds for which the background thread may wait: until a lease may expire."""
-        now, ends = self._clock(), [self._idle_limit, _MAX_PAUSE]
+        now, delays = self._clock(), [self._idle_limit, _MAX_PAUSE]
         for lease in self._leases.values():
-            ends.append(lease.start_time + self._lifetime - now)
-            ends += [] if lease.users else [lease.last_use + self._idle_limit - now]
-        return max(0.0, min(ends))
+            delays.append(lease.start_time + self._lifetime - now)
+            delays += [] if lease.users else [lease.last_use + self._idle_limit - now]
+        return max(0.0, min(delays))
 
     def _start_warm(self, key: Key) -> None:
         """Start one resource before a client needs it.
@@ -582,7 +591,7 @@ class SandboxPool(Generic[Key, Resource]):
 
 
 def _close(resource: SupportsClose) -> None:
-    """Close a resource that is not in use. A failure is only logged."""
+    """Close a resource. A failure is only logged."""
     try:
         resource.close()
     except (InterCodeError, OSError) as error:
@@ -590,7 +599,10 @@ def _close(resource: SupportsClose) -> None:
 
 
 def _stop(resource: SupportsClose) -> None:
-    """End everything that runs in a resource in use; `_close` follows when its user has left it."""
+    """End everything that runs in a resource in use.
+
+    An environment is only stopped, and is closed after its last use. Any other resource is closed.
+    """
     if isinstance(base_env := getattr(resource, "unwrapped", resource), InterCodeEnv):
         base_env.stop()
     else:

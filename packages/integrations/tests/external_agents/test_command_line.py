@@ -132,8 +132,8 @@ def test_a_budget_ends_the_run_which_can_be_gone_on_with(
             ["--recording", "x"],
             "agent oracle takes no --recording; agents with this option: predictio",
         ),
-        (["--agent", "cli:echo {qery}"], "{qery} is not a place of the command: {query} is"),
-        (["--agent", "cli:echo --url={ulr}"], "{ulr} is not a place of the command: {url} is"),
+        (["--agent", "cli:echo {qery}"], "no placeholder {qery} (did you mean {query}?)"),
+        (["--agent", "cli:echo --url={ulr}"], "no placeholder {ulr} (did you mean {url}?)"),
     ],
 )
 def test_refusals(options: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -152,7 +152,7 @@ def test_braces_of_a_program_are_its_own(caplog: pytest.LogCaptureFixture) -> No
     code = 'cli:python3 -c \'mode = "a b"; print(f"{mode}")\''
     for _ in range(2):
         assert find_profile(code).run.command[2] == 'mode = "a b"; print(f"{mode}")'
-    assert caplog.text.count("{mode} is not a place of the command: {model} is; it is left") == 1
+    assert caplog.text.count("no placeholder {mode} (did you mean {model}?); it is left") == 1
 
 
 def test_predictions_are_scored(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

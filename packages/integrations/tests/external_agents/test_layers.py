@@ -25,9 +25,9 @@ import pytest
 
 from intercode.cli.main import main
 from intercode.errors import ImageError
-from intercode_integrations.external_agents import layers, profile
+from intercode_integrations.external_agents import agent_layers, profile
 from intercode_sandbox import get_provider
-from intercode_sandbox.network import NetworkGate, Policy, RefusedError
+from intercode_sandbox.network import NetworkGate, NetworkPolicy, RefusedConnectionError
 
 PROFILE = """
 name = "{name}"
@@ -152,7 +152,7 @@ def _kept() -> list[str]:
     return sorted(path.name for path in Path(os.environ["INTERCODE_CACHE"], "agents").glob("*"))
 
 
-def _says(layer: layers.AgentLayer, *argv: str) -> str:
+def _says(layer: agent_layers.AgentLayer, *argv: str) -> str:
     provider = get_provider("native")
     try:
         sandbox = provider.start(f"host+{layer.path}")
@@ -164,9 +164,9 @@ def _says(layer: layers.AgentLayer, *argv: str) -> str:
 def test_an_agent_of_npm(index: Index, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["agents", "install", "tiny", "--json", "--quiet"]) == 0
     (told,) = json.loads(capsys.readouterr().out)["installed"]
-    layer = layers.installed_layer(layers.find_recipe("tiny"))
+    layer = agent_layers.installed_layer(agent_layers.find_recipe("tiny"))
     assert layer is not None and told["path"] == layer.path
-    assert layers.find_layer(profile.find_profile("tiny")) == Path(layer.path)
+    assert agent_layers.find_layer(profile.find_profile("tiny")) == Path(layer.path)
     assert set(layer.packages) == {"tiny@1.0.0", "tiny-linux@1.0.0"}
     assert all(checksum.startswith("sha512-") for checksum in layer.packages.values())
     assert _says(layer, "/opt/agents/tiny/bin/tiny") == "works as 0\n"
@@ -186,9 +186,9 @@ def test_a_second_build_is_compared_with_the_first(
     index: Index, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["agents", "install", "tiny"]) == 0
-    first = layers.installed_layer(layers.find_recipe("tiny"))
+    first = agent_layers.installed_layer(agent_layers.find_recipe("tiny"))
     assert main(["agents", "remove", "tiny"]) == 0
-    assert layers.installed_layer(layers.find_recipe("tiny")) is None
+    assert agent_layers.installed_layer(agent_layers.find_recipe("tiny")) is None
 
     index.fill(b"#!/bin/sh\necho stolen\nexit\n")  # of the same version
     capsys.readouterr()
@@ -198,7 +198,7 @@ def test_a_second_build_is_compared_with_the_first(
 
     index.fill(SAYS)
     assert main(["agents", "install", "tiny"]) == 0
-    again = layers.installed_layer(layers.find_recipe("tiny"))
+    again = agent_layers.installed_layer(agent_layers.find_recipe("tiny"))
     assert first is not None and again is not None and again.sha256 == first.sha256
 
 
@@ -208,7 +208,7 @@ def test_an_agent_of_pypi_and_a_password(
     url = f"{index.url}/simple".replace("://", "://reader:hunter2@")
     monkeypatch.setenv("PIP_INDEX_URL", url)
     assert main(["agents", "install", "pytiny"]) == 0
-    layer = layers.installed_layer(layers.find_recipe("pytiny"))
+    layer = agent_layers.installed_layer(agent_layers.find_recipe("pytiny"))
     assert layer is not None and set(layer.packages) == {"pytiny==1.0.0"}
     assert _says(layer, "/opt/agents/pytiny/bin/pytiny") == "works\n"
     assert f"Basic {base64.b64encode(b'reader:hunter2').decode()}" in index.keys
@@ -221,6 +221,16 @@ def test_an_agent_of_pypi_and_a_password(
     index.files["/pytiny-1.0.0-py3-none-any.whl"] = b"another"
     assert main(["agents", "install", "pytiny"]) == 1
     assert "hunter2" not in "".join(capsys.readouterr())
+
+
+@pytest.mark.parametrize("url", ["ftp://reader:hunter2@host/simple", "http://a:hunter2@host:port/"])
+def test_an_index_that_is_no_url_is_told_without_its_password(
+    index: Index, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], url: str
+) -> None:
+    monkeypatch.setenv("PIP_INDEX_URL", url)
+    assert main(["agents", "install", "pytiny"]) == 2
+    message = "".join(capsys.readouterr())
+    assert "set PIP_INDEX_URL" in message and "hunter2" not in message
 
 
 def _carrying(release: str) -> None:
@@ -242,7 +252,7 @@ def test_an_agent_carries_its_python(
     monkeypatch.setenv("PYENV_ROOT", str(tmp_path / "pyenv"))
     monkeypatch.setenv("UV_PYTHON_INSTALL_DIR", str(tmp_path))
     _carrying(release)
-    layer = layers.install("pytiny", print)
+    layer = agent_layers.install("pytiny", print)
     first = layer.packages
     python = f"python=={platform.python_version()}"
     assert set(first) == {python, "pytiny==1.0.0"} and first[python].startswith("sha256:")
@@ -253,8 +263,8 @@ def test_an_agent_carries_its_python(
     mapped = {line.split()[-1] for line in maps.splitlines() if "libpython" in line}
     assert all(path.startswith(prefix) for path in mapped)
 
-    layers.remove("pytiny")
-    assert layers.install("pytiny", print).packages == first
+    agent_layers.remove("pytiny")
+    assert agent_layers.install("pytiny", print).packages == first
 
 
 def test_a_python_that_is_not_here(index: Index, capsys: pytest.CaptureFixture[str]) -> None:
@@ -275,7 +285,7 @@ def test_refused_before_any_work(
     assert main(["agents", "install", "tiny"]) == 1
     said = capsys.readouterr().err
     assert f"127.0.0.1:{port} cannot be reached" in said and "npm_config_registry" in said
-    monkeypatch.setattr(layers, "SEARCH_PATH", "/nowhere")
+    monkeypatch.setattr(agent_layers, "SEARCH_PATH", "/nowhere")
     assert main(["agents", "install", "tiny"]) == 2
     assert "installed by npm" in capsys.readouterr().err
     assert not index.asked and not _kept()
@@ -285,8 +295,8 @@ def test_a_killed_build_leaves_nothing(index: Index) -> None:
     index.stop = "/tiny-linux.tgz"
     code = (
         "import sys; from pathlib import Path\n"
-        "from intercode_integrations.external_agents import layers, profile\n"
-        "profile.FOLDER = Path(sys.argv[1]); layers.install('tiny', print)"
+        "from intercode_integrations.external_agents import agent_layers, profile\n"
+        "profile.FOLDER = Path(sys.argv[1]); agent_layers.install('tiny', print)"
     )
     builder = subprocess.Popen([sys.executable, "-c", code, str(profile.FOLDER)])
     try:
@@ -294,7 +304,7 @@ def test_a_killed_build_leaves_nothing(index: Index) -> None:
     finally:
         builder.send_signal(signal.SIGKILL)
         builder.wait()
-    assert layers.installed_layer(layers.find_recipe("tiny")) is None
+    assert agent_layers.installed_layer(agent_layers.find_recipe("tiny")) is None
     assert [name for name in _kept() if not name.startswith(".")] == []
     index.stop = ""
     assert main(["agents", "install", "tiny"]) == 0
@@ -307,7 +317,7 @@ def test_a_layer_has_files_of_its_agent_only(tmp_path: Path, name: str) -> None:
         archive.addfile(tarfile.TarInfo("opt/agents/tiny/x"))
         archive.addfile(tarfile.TarInfo(name))
     with pytest.raises(ImageError, match="a file outside of its folder"):
-        layers._check_members(tmp_path / "layer.tar", "tiny")
+        agent_layers._check_members(tmp_path / "layer.tar", "tiny")
 
 
 def test_only_an_operators_names_may_be_private() -> None:
@@ -316,15 +326,15 @@ def test_only_an_operators_names_may_be_private() -> None:
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        policy = Policy.parse([f"mirror.example:{port}"])
+        policy = NetworkPolicy.parse([f"mirror.example:{port}"])
         NetworkGate(policy, resolve, private=True).connect_to_host("mirror.example", port).close()
-        with pytest.raises(RefusedError):
+        with pytest.raises(RefusedConnectionError):
             NetworkGate(policy, resolve, private=True).connect_to_host("other.example", port)
-        with pytest.raises(RefusedError):
+        with pytest.raises(RefusedConnectionError):
             NetworkGate(policy, resolve).connect_to_host("mirror.example", port)
 
 
 def test_every_profile_that_installs_is_pinned() -> None:
-    found = layers.recipes()
+    found = agent_layers.recipes()
     assert {"claude-code", "codex", "openhands", "terminus"} <= set(found)
     assert all(recipe.version and recipe.licence for recipe in found.values())

@@ -18,12 +18,16 @@ from intercode.envs.swe import apply_patch
 from intercode.episode import Episode
 from intercode.errors import UsageError
 from intercode.models import Message
-from intercode.models.prices import Prices
+from intercode.models.prices import ModelPrices
 from intercode.models.scripted import Line
 from intercode.records import Outcome, read_episodes
 from intercode.tool_calls import ToolCall
-from intercode_integrations.external_agents.profile import NO_MODEL, ExtractionRules, find_profile
-from intercode_integrations.external_agents.turns import read_action, rebuild_turns
+from intercode_integrations.external_agents.profile import (
+    NO_MODEL,
+    TurnExtractionRules,
+    find_profile,
+)
+from intercode_integrations.external_agents.rebuilt_turns import read_action, rebuild_turns
 from intercode_integrations.gateway import Call
 from intercode_integrations.testing import ScriptedServer, shell
 from intercode_integrations.testing.server import Fault, status
@@ -244,7 +248,7 @@ def test_dollars_end_the_calls_of_the_model(
     name = "openai-compatible/test"
     prices = tmp_path / "prices.json"
     prices.write_text(json.dumps({"models": {name: {"input": 10_000, "output": 100_000}}}))
-    price = Prices(prices).find(name)
+    price = ModelPrices(prices).find(name)
     assert price is not None
     options = ["--prices", str(prices), "--episode-cost", "2"]
     episode = play(GOLD, options=options)
@@ -534,7 +538,7 @@ def test_a_malformed_profile_is_refused_with_its_place(
 
 def test_the_calls_of_tools_become_actions() -> None:
     def action(name: str, **arguments: object) -> str:
-        return read_action(ToolCall("", name, arguments), ExtractionRules())
+        return read_action(ToolCall("", name, arguments), TurnExtractionRules())
 
     assert action("Bash", command="ls") == "ls"
     assert action("shell", command=["bash", "-lc", "ls | wc"]) == "ls | wc"

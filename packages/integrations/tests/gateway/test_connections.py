@@ -13,7 +13,7 @@ from forks import in_a_fork
 from intercode.errors import UsageError
 from intercode.models.base import AttemptError
 from intercode.models.upstream import Upstream
-from intercode_integrations.gateway.upstream_connections import ConnectionPool
+from intercode_integrations.gateway.upstream_connections import UpstreamConnectionPool
 
 KEY = "sk-the-real-key"
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -72,7 +72,7 @@ def serving(*connections: list[bytes], url: str = "") -> Iterator[tuple[Server, 
     """A server, and a function that asks it once."""
     with closing(Server(*connections)) as server:
         upstream = Upstream("openai-compatible", "any", url or server.url, KEY)
-        with closing(ConnectionPool(upstream)) as kept:
+        with closing(UpstreamConnectionPool(upstream)) as kept:
 
             def ask() -> str:
                 with closing(kept.open("POST", "/v1/x", b"{}", {}, 30.0)) as answer:
@@ -117,7 +117,7 @@ def test_an_answer_that_is_cut_off_is_none(cut: bytes) -> None:
 def test_one_whose_answer_was_not_read_is_ended() -> None:
     with closing(Server([OK[:-1], b"the rest of it"], [OK])) as server:
         upstream = Upstream("openai-compatible", "any", server.url)
-        with closing(ConnectionPool(upstream)) as kept:
+        with closing(UpstreamConnectionPool(upstream)) as kept:
             kept.open("GET", "/v1/x", b"", {}, 30.0).close()
             server.has_ended(0)
             with closing(kept.open("GET", "/v1/x", b"", {}, 30.0)) as answer:
@@ -146,7 +146,7 @@ def test_a_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> 
             monkeypatch.setenv(f"{scheme}_proxy", at)
         for url in ("http://model.example/v1", "https://model.example/v1"):
             upstream = Upstream("openai-compatible", "any", url, KEY)
-            with closing(ConnectionPool(upstream)) as kept:
+            with closing(UpstreamConnectionPool(upstream)) as kept:
                 if url.startswith("http:"):
                     with closing(kept.open("POST", "/v1/x", b"{}", {}, 30.0)) as answer:
                         assert answer.read(100) == b"ok"

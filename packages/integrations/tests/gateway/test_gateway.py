@@ -12,23 +12,23 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from gateway.doors import BODIES, KEY, TOOLS, ask, raw, said
-from intercode.models.cache import Cache
+from intercode.models.cache import ReplyCache
 from intercode.models.limits import Budget, RateLimit, Retry
-from intercode.models.prices import Price
+from intercode.models.prices import ModelPrice
 from intercode.models.protocols import TABLES, Name
-from intercode.models.remote import CallContext
+from intercode.models.remote import ModelCallContext
 from intercode.models.scripted import Line, Rule, script
 from intercode_integrations.gateway import Gateway, GatewayPolicy, GatewaySession, Upstream
 from intercode_integrations.gateway.calls import decode_answer
 from intercode_integrations.gateway.gateway import FREE_COUNTS
-from intercode_integrations.gateway.policy import Refusal, admit_body
-from intercode_integrations.gateway.streams import StreamAssembly
+from intercode_integrations.gateway.policy import GatewayRefusal, admit_body
+from intercode_integrations.gateway.streams import StreamedAnswer
 from intercode_integrations.testing import Fault, ScriptedServer, first, status
-from intercode_integrations.testing.requests import shell
+from intercode_integrations.testing.request_conversion import shell
 
 PATHS = tuple(BODIES)
 QUICK = Retry(retries=3, first_wait=0.0)
-PRICE = Price(input=1.0, output=2.0)
+PRICE = ModelPrice(input=1.0, output=2.0)
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def seat(server: ScriptedServer) -> Iterator[GatewaySession]:
 
 def gate(server: ScriptedServer, terms: GatewayPolicy | None = None, **around: Any) -> Gateway:
     upstream = Upstream("openai-compatible", "any", server.url, KEY)
-    kept = replace(CallContext(price=PRICE, retry=QUICK), **around)
+    kept = replace(ModelCallContext(price=PRICE, retry=QUICK), **around)
     return Gateway(upstream, call_context=kept, policy=terms or GatewayPolicy())
 
 
@@ -170,7 +170,7 @@ def test_of_hosted_parts_only_known_ones_pass() -> None:
     others: list[tuple[Name, str]] = [("responses", "x"), ("messages", "web_search_call")]
     for name, part in [*others, ("chat", "container")]:
         said = [{"role": "user", "content": [{"type": part}]}]
-        with pytest.raises(Refusal, match="a part of type"):
+        with pytest.raises(GatewayRefusal, match="a part of type"):
             admit_body(name, {"input" if name == "responses" else "messages": said}, every)
 
 
@@ -303,7 +303,7 @@ def test_a_stream_that_breaks_off_is_seen_and_recorded(path: str) -> None:
                 assert not said(client).endswith(b"0\r\n\r\n")
             (call,) = seat.calls
             assert "last event" in call.error
-            assert budget.reserved_amounts.tokens > 0
+            assert budget.presumed_spending.tokens > 0
             assert "last event" in str(seat.failure), "which no agent has caused"
             assert ask(seat, path, BODIES[path])[0] == 200
             assert seat.failure is None
@@ -361,7 +361,7 @@ def test_counts_are_recorded_apart_and_limited(server: ScriptedServer) -> None:
 def test_a_provider_that_cannot_be_reached_is_no_agents_failure(server: ScriptedServer) -> None:
     upstream = Upstream("openai-compatible", "any", "http://127.0.0.1:1/v1", KEY)
     with (
-        Gateway(upstream, call_context=CallContext(retry=QUICK)) as gateway,
+        Gateway(upstream, call_context=ModelCallContext(retry=QUICK)) as gateway,
         gateway.open_session() as seat,
     ):
         assert ask(seat, PATHS[0], BODIES[PATHS[0]])[0] == 503
@@ -372,7 +372,7 @@ def test_reruns_are_served_from_the_cache(server: ScriptedServer, tmp_path: Path
     server.exchanges.clear()
     answers = []
     for _ in range(2):
-        with gate(server, cache=Cache(tmp_path)) as gateway, gateway.open_session() as seat:
+        with gate(server, cache=ReplyCache(tmp_path)) as gateway, gateway.open_session() as seat:
             for stream in (False, True):
                 body = {**BODIES[PATHS[0]], "temperature": 0, "stream": stream}
                 answers.append(ask(seat, PATHS[0], body))
@@ -438,7 +438,7 @@ def test_a_stream_is_the_same_answer_however_it_is_cut(
     line = data.draw(st.sampled_from([b"\n", b"\r\n", b"\r"]))
     stream = stream.replace(b"\n", line)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=30)))
-    assembly, events = StreamAssembly(name), []
+    assembly, events = StreamedAnswer(name), []
     for begin, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
         events += assembly.feed(stream[begin:end])
     assert assembly.is_complete

@@ -9,19 +9,24 @@ from typing import Any
 import pytest
 
 from gateway.doors import BODIES, KEY, ask, raw, said
+from intercode.errors import UsageError
 from intercode.json_limits import MAX_DEPTH, MAX_TOKENS, count_tokens
 from intercode.models.limits import Budget, Retry
-from intercode.models.remote import CallContext
+from intercode.models.remote import ModelCallContext
 from intercode.models.scripted import Line, Rule, script
 from intercode_integrations.gateway import Gateway, GatewayPolicy, GatewaySession, Upstream
+from intercode_integrations.gateway.byte_quota import (
+    FREE_BODY_BYTES,
+    SharedByteQuota,
+    check_embedded_tokens,
+)
 from intercode_integrations.gateway.calls import Call
 from intercode_integrations.gateway.episode_calls import (
     MAX_CHARACTERS,
     MAX_FAILED_CHARACTERS,
-    Dialogues,
+    SessionMessages,
 )
-from intercode_integrations.gateway.intake import FREE_BODY_BYTES, Intake, check_embedded_tokens
-from intercode_integrations.gateway.policy import Refusal
+from intercode_integrations.gateway.policy import GatewayRefusal
 from intercode_integrations.testing import ScriptedServer
 from waiting import eventually
 
@@ -37,7 +42,7 @@ def server() -> Iterator[ScriptedServer]:
 @pytest.fixture
 def gateway(server: ScriptedServer) -> Iterator[Gateway]:
     upstream = Upstream("openai-compatible", "any", server.url, KEY)
-    with Gateway(upstream, call_context=CallContext(retry=Retry(retries=0))) as found:
+    with Gateway(upstream, call_context=ModelCallContext(retry=Retry(retries=0))) as found:
         yield found
 
 
@@ -95,6 +100,11 @@ def test_text_of_any_content_counts_as_one_token() -> None:
     check_embedded_tokens({"messages": [{"input": "a, b"}], "input": MANY}, 1)
 
 
+def test_a_message_has_the_limit_that_was_exceeded() -> None:
+    with pytest.raises(UsageError, match="more than 4 JSON tokens"):
+        count_tokens(b"[1,2,3,4]", limit=4)
+
+
 def test_escapes_cost_no_memory_of_the_scan() -> None:
     import tracemalloc
 
@@ -140,7 +150,7 @@ def test_large_bodies_wait_for_each_other_and_small_ones_for_none(server: Script
         gateway.open_session() as one,
         gateway.open_session() as other,
     ):
-        gateway.intake = Intake(4 * FREE_BODY_BYTES, 4 * FREE_BODY_BYTES)
+        gateway.intake = SharedByteQuota(4 * FREE_BODY_BYTES, 4 * FREE_BODY_BYTES)
         with raw(one) as first, raw(other) as second:
             first.sendall(head(one, len(large)) + large[:-1])
             assert eventually(lambda: gateway.intake.reserved_bytes == len(large))
@@ -170,11 +180,11 @@ def test_a_body_of_unknown_length_takes_the_room_of_the_longest(server: Scripted
 
 
 def test_nobody_has_more_than_a_share() -> None:
-    intake = Intake(100, 50)
+    intake = SharedByteQuota(100, 50)
     with intake.reserve("one", 50, 0):
-        with pytest.raises(Refusal), intake.reserve("one", 1, 0):
+        with pytest.raises(GatewayRefusal), intake.reserve("one", 1, 0):
             pass
-        with intake.reserve("other", 50, 0), pytest.raises(Refusal):  # noqa: SIM117
+        with intake.reserve("other", 50, 0), pytest.raises(GatewayRefusal):  # noqa: SIM117
             with intake.reserve("third", 1, 0):
                 pass
     with intake.reserve("one", 50, 0):
@@ -225,12 +235,12 @@ def test_a_seat_whose_dialogues_are_full_makes_no_call(
         code, answer = ask(seat, CHAT, BODIES[CHAT])
         assert (code, b"as long as can be recorded" in answer) == (402, True)
     assert len(server.exchanges) == 1
-    assert not Dialogues().is_full and MAX_CHARACTERS > 2**20
+    assert not SessionMessages().is_full and MAX_CHARACTERS > 2**20
 
 
 def test_errors_that_are_kept_hold_no_request() -> None:
     upstream = Upstream("openai-compatible", "any", "http://127.0.0.1:1/v1", KEY)
-    around = CallContext(retry=Retry(retries=0))
+    around = ModelCallContext(retry=Retry(retries=0))
     with Gateway(upstream, call_context=around) as gateway, gateway.open_session() as seat:
         ask(seat, CHAT, BODIES[CHAT])
         assert seat.failure is not None and seat.refusal is not None

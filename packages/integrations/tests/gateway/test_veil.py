@@ -13,7 +13,7 @@ from intercode.models.protocols import TABLES, Name
 from intercode.models.scripted import Line, Rule, script
 from intercode_integrations.gateway import Gateway, Upstream
 from intercode_integrations.gateway.secret_filter import SecretFilter
-from intercode_integrations.gateway.streams import Event, StreamAssembly
+from intercode_integrations.gateway.streams import StreamedAnswer, StreamEvent
 from intercode_integrations.testing import ScriptedServer
 from intercode_integrations.testing.streams import frame
 
@@ -65,8 +65,8 @@ def texts(name: Name, raw: bytes) -> tuple[list[str], list[str]]:
     return found, logged
 
 
-def events(raw: bytes) -> list[Event]:
-    return StreamAssembly("responses").feed(raw)
+def events(raw: bytes) -> list[StreamEvent]:
+    return StreamedAnswer("responses").feed(raw)
 
 
 @settings(max_examples=100, deadline=None)

@@ -106,7 +106,7 @@ def test_our_verifier_needs_our_tasks(folder: Path, tmp_path: Path) -> None:
     one = tmp_path / "one"
     one.mkdir()
     (one / "archive-01").symlink_to(folder / "bash/archive-01")
-    with pytest.raises(AssertionError, match="name the tasks"):
+    with pytest.raises(AssertionError, match="name the exported tasks"):
         harbor(one, "oracle", tmp_path / "out", "--verifier", VERIFIER)
 
 

@@ -25,7 +25,7 @@ from intercode.envs.traits import find_traits
 from intercode.episode import Episode
 from intercode.evaluate import Progress, evaluate
 from intercode.records import read_episodes, read_manifest
-from intercode_integrations.mcp.server import Http, server
+from intercode_integrations.mcp.server import McpHttpServer, server
 from intercode_integrations.mcp.sessions import EpisodeSession, EpisodeSessions
 from waiting import PATIENCE, eventually, new_marker, sleepers
 
@@ -385,7 +385,7 @@ def test_the_gate(tmp_path: Path) -> None:
 
 async def test_a_token_is_asked_for() -> None:
     seats = EpisodeSessions()
-    serving = Http(seats, "0.0.0.0", token="t\u00f6ken")
+    serving = McpHttpServer(seats, "0.0.0.0", token="t\u00f6ken")
     serving.start()
     url = serving.url(seats.session("task")).replace("0.0.0.0", "127.0.0.1")
     body = {"jsonrpc": "2.0", "id": 1, "method": "ping"}

@@ -20,10 +20,10 @@ from intercode.cli.main import main
 from intercode.episode import Episode
 from intercode.errors import FetchError, ImageError
 from intercode.models.base import Message, Usage
-from intercode.models.prices import Price
+from intercode.models.prices import ModelPrice
 from intercode.models.scripted import Line
 from intercode.records import Outcome, read_episodes
-from intercode_integrations.external_agents import layers
+from intercode_integrations.external_agents import agent_layers
 from intercode_integrations.external_agents.profile import find_profile
 from intercode_integrations.testing import ScriptedServer, shell
 from intercode_sandbox import get_provider
@@ -120,7 +120,7 @@ def agent(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     for left in reversed(range(TRIES)):
         try:
-            layers.install(name, print)
+            agent_layers.install(name, print)
             break
         except (FetchError, ImageError):
             if not left:
@@ -199,7 +199,9 @@ def test_it_solves_tasks_of_its_kind_and_every_command_reads_its_record(
         counted.input_tokens,
         counted.output_tokens,
     )
-    assert sum(o.cost or 0 for o in outcomes) == pytest.approx(Price(**PRICE).compute_cost(counted))
+    assert sum(o.cost or 0 for o in outcomes) == pytest.approx(
+        ModelPrice(**PRICE).compute_cost(counted)
+    )
 
     files = [path for path in run.rglob("*") if path.is_file()]
     assert files and not any(KEY.encode() in path.read_bytes() for path in files)

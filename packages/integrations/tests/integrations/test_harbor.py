@@ -15,7 +15,7 @@ import pytest
 import intercode
 from envs.conftest import port as port
 from intercode.cli.main import main
-from intercode_integrations.harbor.runs import HarborEnv
+from intercode_integrations.harbor.folder_env import HarborEnv
 from sandbox import rootfs
 from sandbox.layouts import layout
 from sandbox.local_registry import push, serving

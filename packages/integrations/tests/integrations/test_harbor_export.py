@@ -12,7 +12,7 @@ import pytest
 import intercode
 from intercode.errors import TaskError, UsageError
 from intercode.task import Dataset, Task
-from intercode_integrations.harbor.export import Exporter
+from intercode_integrations.harbor.export import HarborExporter
 from intercode_integrations.harbor.writer import ANSWER, folder_name
 from intercode_sandbox import Limits, SandboxBackend, get_provider
 from intercode_sandbox.units import MIB
@@ -29,7 +29,7 @@ def export(tmp_path: Path) -> Iterator[Export]:
         with closing(intercode.make(name, **own)) as env:
             chosen: Any = env
             found = chosen.dataset[task] if isinstance(task, str) else task
-            return Exporter(chosen, tmp_path / "out").export(found)
+            return HarborExporter(chosen, tmp_path / "out").export(found)
 
     yield exported
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from intercode_integrations.harbor.stage import home_variables
-from intercode_integrations.harbor.system_files import TamperedError, restore_system_files
+from intercode_integrations.harbor.system_files import TamperedSystemError, restore_system_files
 from intercode_sandbox import SandboxBackend, get_provider
 from sandbox import rootfs
 
@@ -69,7 +69,7 @@ def test_what_the_solution_changes_stays(place: SandboxBackend, image: str) -> N
 def test_a_link_in_the_place_of_a_folder(place: SandboxBackend, image: str) -> None:
     script = f"{make('/root/x/own')}; ln -s x /root/bin"
     assert place.exec(["/bin/bash", "-c", script]).ok
-    with pytest.raises(TamperedError):
+    with pytest.raises(TamperedSystemError):
         put_back(place, image)
 
 

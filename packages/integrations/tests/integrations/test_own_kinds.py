@@ -34,7 +34,7 @@ from intercode.envs.options import SandboxOptions
 from intercode.envs.traits import Traits
 from intercode.envs.vector import ThreadVectorEnv
 from intercode.evaluate.agent_setup import PreparedAgent, AgentProvider
-from intercode.evaluate.executor import Threads
+from intercode.evaluate.executor import ThreadExecutor
 from intercode.interpreters.bash import BashInterpreter
 from intercode.models import Answer, Usage
 from intercode.project import create
@@ -135,7 +135,7 @@ def image(argument, context):
     return host("", context)
 
 
-class Executor(Threads):
+class Executor(ThreadExecutor):
     def __init__(self, text):
         used(f"on {text.rpartition('://')[2]}")
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import intercode
-from intercode_integrations.trl.batch import Batch, Rollout
-from intercode_integrations.trl.tokens import break_tokens
+from intercode_integrations.trl.control_tokens import break_tokens
+from intercode_integrations.trl.rollout_batch import Rollout, RolloutBatch
 
 ENDS = 3
 """The token, and the character, that ends a reply."""
@@ -80,7 +80,7 @@ def played(
         "bash", len(made), autoreset_mode="Disabled", errors="value", **options
     )
     with closing(make) as envs:
-        batch = Batch(envs, made, trainer)
+        batch = RolloutBatch(envs, made, trainer)
         batch.play(shared)
     for one in batch.attempts:
         assert not one.running
@@ -157,7 +157,7 @@ def test_task_of_a_lost_first_is_left_out_for_it_alone() -> None:
             return block("submit" if "Output" in said else "pwd")
 
         trainer.script = script
-        batch = Batch(envs, made, trainer)
+        batch = RolloutBatch(envs, made, trainer)
         batch.play(1)
     first, second = batch.attempts
     assert math.isnan(first.reward)

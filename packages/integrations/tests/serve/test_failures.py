@@ -13,11 +13,11 @@ from websockets.asyncio.client import connect
 from intercode.envs.bash import BashEnv
 from intercode.errors import SandboxError, TaskError
 from intercode.request_guard import RequestGuard
-from intercode_integrations.serve.catalog import EnvironmentEntry
+from intercode_integrations.serve.catalog import ServedEnvironment
 from intercode_integrations.serve.metrics import ServerMetrics
 from intercode_integrations.serve.server import EnvironmentServer
+from intercode_integrations.serve.server_processes import listen
 from intercode_integrations.serve.session import SessionLimits
-from intercode_integrations.serve.workers import listen
 
 Say = Callable[..., Awaitable[dict[str, Any]]]
 
@@ -28,7 +28,7 @@ def played(client: Callable[[Say], Awaitable[None]], counts: ServerMetrics) -> N
     async def main() -> None:
         [listener] = listen("127.0.0.1", 0)
         server = EnvironmentServer(
-            [EnvironmentEntry("bash")], SessionLimits(), RequestGuard(), counts
+            [ServedEnvironment("bash")], SessionLimits(), RequestGuard(), counts
         )
         running = asyncio.create_task(server.run(listener, ()))
         url = f"ws://127.0.0.1:{listener.getsockname()[1]}/ws"
@@ -66,14 +66,14 @@ def test_a_bug_ends_the_session_and_is_in_the_log(
 
 
 def test_an_environment_that_cannot_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    def make(self: EnvironmentEntry, split: str | None) -> None:
+    def make(self: ServedEnvironment, split: str | None) -> None:
         raise TaskError("its file has gone")
 
     async def client(say: Say) -> None:
         told = await say("reset")
         assert (told["code"], told["error"]) == ("FACTORY_ERROR", "TaskError")
 
-    monkeypatch.setattr(EnvironmentEntry, "make", make)
+    monkeypatch.setattr(ServedEnvironment, "make", make)
     played(client, ServerMetrics())
 
 

@@ -109,7 +109,7 @@ def test_the_pace(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(session.time, "monotonic", lambda: now)
     monkeypatch.setattr(session.asyncio, "sleep", sleep)
-    pace = session.MessageRate(10)
+    pace = session.MessageRateLimit(10)
     asyncio.run(_turns(pace, 10))
     assert slept == []
     asyncio.run(_turns(pace, 2))
@@ -119,7 +119,7 @@ def test_the_pace(monkeypatch: pytest.MonkeyPatch) -> None:
     assert slept == [0.1, 0.2]
 
 
-async def _turns(pace: session.MessageRate, count: int) -> None:
+async def _turns(pace: session.MessageRateLimit, count: int) -> None:
     for _ in range(count):
         await pace.turn()
 

@@ -11,4 +11,4 @@ check_package(intercode, "intercode_paper", __file__)
 ORIGIN = "https://github.com/intercode-gym/intercode"
 """URL of the project. `intercode_sandbox.origin` reads this line before it imports the package."""
 VERSION = 1
-"""The version of the 2023 grading rules, which are fixed. Raise it if a score can change."""
+"""The version of this implementation of the 2023 grading rules. Raise it if a score can change."""

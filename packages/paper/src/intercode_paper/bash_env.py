@@ -15,42 +15,43 @@ from typing import Any, ClassVar
 from intercode import datasets
 from intercode.envs.base import InterCodeEnv
 from intercode.envs.options import EnvOptions
-from intercode.envs.stage import NoRecipe, SandboxStage
+from intercode.envs.stage import NoWorkspaceRecipe, SandboxStage
 from intercode.envs.traits import SHELL, Traits
 from intercode.episode import Episode, Score, Status
 from intercode.errors import TaskError
 from intercode.interpreters.base import Interpreter
 from intercode.task import Dataset, Task
-from intercode_paper.bash import AGENT_HOST, PaperBash, variables
-from intercode_paper.bash_reward import GoldRuns, early_score
-from intercode_paper.container import PaperImage
-from intercode_paper.report import CUT, Progress, ReplayedTurn, ReplayReport, run_jobs
-from intercode_paper.results import RecordedEpisode, RecordedRun, find_task
+from intercode_paper.bash_interpreter import AGENT_HOST, PaperBashInterpreter, variables
+from intercode_paper.bash_reward import GoldOutcomeCache, early_score
+from intercode_paper.container_images import PaperImage
+from intercode_paper.replay_report import CUT, Progress, ReplayedTurn, ReplayReport, run_jobs
+from intercode_paper.results_files import RecordedEpisode, RecordedRun, find_task
 from intercode_paper.session import PaperOptions, ending, refuse_limits
 from intercode_sandbox import Provider, SandboxBackend
 
 IMAGE = "nl2bash"
 """The default image of tasks."""
 
-_golds_by_provider: weakref.WeakKeyDictionary[Provider, dict[str, GoldRuns]] = (
+_golds_by_provider: weakref.WeakKeyDictionary[Provider, dict[str, GoldOutcomeCache]] = (
     weakref.WeakKeyDictionary()
 )
 _golds_lock = threading.Lock()
 
 
-def gold_runs(provider: Provider, image: str) -> GoldRuns:
+def gold_runs(provider: Provider, image: str) -> GoldOutcomeCache:
     """Return the cache of golds' outcomes for an image.
 
-    All environments with the same provider share the cache, so each image is prepared only once.
+    All environments with the same provider share the cache, so an image is prepared once per
+    provider.
     """
     with _golds_lock:
         runs_by_image = _golds_by_provider.setdefault(provider, {})
         if image not in runs_by_image:
-            runs_by_image[image] = GoldRuns(PaperImage(provider, image))
+            runs_by_image[image] = GoldOutcomeCache(PaperImage(provider, image))
         return runs_by_image[image]
 
 
-class PaperBashStage(NoRecipe, SandboxStage):
+class PaperBashStage(NoWorkspaceRecipe, SandboxStage):
     """A stage whose sandboxes start in the state of a 2023 container after its first reset.
 
     All environments with the same provider share the preparation of an image.
@@ -62,7 +63,7 @@ class PaperBashStage(NoRecipe, SandboxStage):
         """Return False: gold always runs in the same prepared image as the agent."""
         return False
 
-    def golds(self, task: Task) -> GoldRuns:
+    def golds(self, task: Task) -> GoldOutcomeCache:
         """Return the cache of golds' outcomes for a task's image."""
         return gold_runs(self.provider, self.image(task))
 
@@ -83,13 +84,17 @@ class PaperBashReward:
         self._last_episode: Episode | None = None
 
     def __call__(self, task: Task, episode: Episode, sandbox: SandboxBackend) -> Score:
-        """Score an episode by its last observation and the final state of its sandbox.
+        """Score an episode by its last observation and the current state of its sandbox.
 
         Raises:
-            RewardError: Gold could not be run.
-            SandboxError: The sandbox was lost.
+            RewardError: The task has no gold.
+            SandboxError: The sandbox was lost, or gold's sandbox failed.
         """
-        executed_turns = (t for t in reversed(episode.turns) if t.info.get("executed", True))
+        executed_turns = (
+            past_turn
+            for past_turn in reversed(episode.turns)
+            if past_turn.info.get("executed", True)
+        )
         observation = next((turn.observation for turn in executed_turns), task.query)
         is_repeat, self._last_episode = self._last_episode is episode, episode
         return self._stage.golds(task).score(task, observation, sandbox, is_repeat)
@@ -128,7 +133,7 @@ class PaperBashEnv(InterCodeEnv[SandboxBackend]):
 
         def interpreter(sandbox: SandboxBackend) -> Interpreter:
             image = stage.image(self.episode_state.task)
-            return PaperBash(sandbox, variables(AGENT_HOST, image))
+            return PaperBashInterpreter(sandbox, variables(AGENT_HOST, image))
 
         super().__init__(
             tasks,
@@ -170,9 +175,11 @@ def suites_by_episode(recorded_run: RecordedRun) -> dict[str, str]:
     Returns:
         Episode id → suite.
     """
-    rows, suite = _OTHER_SUITES.get(recorded_run.path.stem, (range(0), ""))
-    ids = [episode.task_id for episode in recorded_run.episodes]
-    return {task_id: suite for task_id in ids if task_id.isdecimal() and int(task_id) in rows}
+    suite_rows, suite = _OTHER_SUITES.get(recorded_run.path.stem, (range(0), ""))
+    task_ids = [episode.task_id for episode in recorded_run.episodes]
+    return {
+        task_id: suite for task_id in task_ids if task_id.isdecimal() and int(task_id) in suite_rows
+    }
 
 
 def replay_bash(
@@ -192,71 +199,84 @@ def replay_bash(
         provider: The provider of sandboxes.
         image: The image of the run's file system.
         workers: The number of concurrent episodes.
-        progress: A function to call after each finished episode, from this thread.
+        progress: A function that `run_jobs` calls with the numbers of finished and all episodes.
         task_images: Episode id → the image for this episode, in place of `image`.
 
     Raises:
         RecordError: An episode's task is not among `tasks`.
+        RewardError: A task has no gold.
         SandboxError, ImageError: A sandbox failed. The other episodes give no report then.
     """
     start_time = time.monotonic()
-    jobs = [(find_task(tasks, episode), episode) for episode in recorded_run.episodes]
-    images = [(task_images or {}).get(episode.task_id, image) for episode in recorded_run.episodes]
+    pairs = [(find_task(tasks, episode), episode) for episode in recorded_run.episodes]
+    episode_images = [
+        (task_images or {}).get(episode.task_id, image) for episode in recorded_run.episodes
+    ]
     with ExitStack() as stack:
-        golds = {
-            name: GoldRuns(stack.enter_context(closing(PaperImage(provider, name))))
-            for name in dict.fromkeys(images)
+        runs_by_image = {
+            image_name: GoldOutcomeCache(
+                stack.enter_context(closing(PaperImage(provider, image_name)))
+            )
+            for image_name in dict.fromkeys(episode_images)
         }
-        calls = [
-            partial(_episode, golds[name], *task_and_episode)
-            for name, task_and_episode in zip(images, jobs, strict=True)
+        replay_calls = [
+            partial(_episode, runs_by_image[image_name], *pair)
+            for image_name, pair in zip(episode_images, pairs, strict=True)
         ]
-        replays = run_jobs(calls, workers, progress)
+        replays = run_jobs(replay_calls, workers, progress)
     report = _report(recorded_run.episodes, replays)
     report.seconds = time.monotonic() - start_time
     return report
 
 
 @dataclass(frozen=True, slots=True)
-class _Turn(ReplayedTurn):
+class _BashReplayTurn(ReplayedTurn):
     early_reward: float
     """The turn's reward by the version of the reward before the release; see `early_score`."""
 
 
 def has_same_text(recorded_text: str, replayed_text: str) -> bool:
-    """Return whether an observation equals the recorded text, which may have `CUT` characters."""
+    """Return whether an observation equals the recorded text, possibly cut to `CUT` characters."""
     return recorded_text == (replayed_text[:CUT] if len(recorded_text) == CUT else replayed_text)
 
 
-def _episode(golds: GoldRuns, task: Task, episode: RecordedEpisode) -> list[_Turn]:
+def _episode(
+    golds: GoldOutcomeCache, task: Task, episode: RecordedEpisode
+) -> list[_BashReplayTurn]:
     """Replay one episode. Turns without a recorded reward are executed, but not returned."""
-    turns: list[_Turn] = []
-    observation, is_scored = task.query, False
+    replayed_turns: list[_BashReplayTurn] = []
+    replay_observation, is_scored = task.query, False
     with closing(golds.image.start()) as sandbox:
-        bash = PaperBash(sandbox, variables(AGENT_HOST, golds.image.name))
+        bash = PaperBashInterpreter(sandbox, variables(AGENT_HOST, golds.image.name))
         for turn in episode.turns:
             if turn.command is None:
                 continue
             is_submission = turn.command.startswith("submit")
             if not is_submission and turn.command != "skip":
-                observation = bash.execute(turn.command).output.decode("utf-8")
-            score = Score(0.0)
+                replay_observation = bash.execute(turn.command).output.decode("utf-8")
+            replay_score = Score(0.0)
             # Computed rewards are at least 0.01, so a recorded reward of 0 was not computed.
             if is_submission or turn.reward:
-                score, is_scored = (
-                    golds.score(task, observation, sandbox, is_repeat=is_scored),
+                replay_score, is_scored = (
+                    golds.score(task, replay_observation, sandbox, is_repeat=is_scored),
                     True,
                 )
             if turn.is_compared:
                 same_observation = turn.observation is None or has_same_text(
-                    turn.observation, observation
+                    turn.observation, replay_observation
                 )
-                early_reward = early_score(score).value if score.detail else 0.0
-                turns.append(_Turn(turn, observation, score.value, same_observation, early_reward))
-    return turns
+                early_reward = early_score(replay_score).value if replay_score.detail else 0.0
+                replayed_turns.append(
+                    _BashReplayTurn(
+                        turn, replay_observation, replay_score.value, same_observation, early_reward
+                    )
+                )
+    return replayed_turns
 
 
-def _report(episodes: Sequence[RecordedEpisode], replays: Sequence[list[_Turn]]) -> ReplayReport:
+def _report(
+    episodes: Sequence[RecordedEpisode], replays: Sequence[list[_BashReplayTurn]]
+) -> ReplayReport:
     # The files do not name the version of the reward. All turns of a run have the same version: the
     # version with more equal rewards, or the released version in case of a tie.
     all_turns = [turn for turns in replays for turn in turns]
@@ -265,6 +285,8 @@ def _report(episodes: Sequence[RecordedEpisode], replays: Sequence[list[_Turn]])
     )
     report = ReplayReport(version="early" if is_early else "released")
     for episode, turns in zip(episodes, replays, strict=True):
-        versions = [replace(turn, reward=turn.early_reward) if is_early else turn for turn in turns]
-        report.count(episode, versions)
+        version_turns = [
+            replace(turn, reward=turn.early_reward) if is_early else turn for turn in turns
+        ]
+        report.count(episode, version_turns)
     return report

@@ -17,8 +17,8 @@ from typing import Any
 from intercode.episode import Score
 from intercode.errors import RewardError
 from intercode.task import Task
-from intercode_paper.bash import GOLD_HOST, MALFORMED, run_gold, variables
-from intercode_paper.container import IGNORED_NAMES, Pair, PaperImage, md5sum
+from intercode_paper.bash_interpreter import GOLD_HOST, MALFORMED, run_gold, variables
+from intercode_paper.container_images import IGNORED_NAMES, Pair, PaperImage, md5sum
 from intercode_sandbox.base import SandboxBackend
 
 COMPARED_STATUSES = frozenset({"A", "??", "C"})
@@ -26,7 +26,7 @@ COMPARED_STATUSES = frozenset({"A", "??", "C"})
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ContainerOutcome:
     """The final state of one container, the agent's or gold's."""
 
     pairs: Sequence[Pair]
@@ -36,14 +36,11 @@ class Outcome:
     md5: Callable[[str], str]
     """Function that returns the output of ``md5sum PATH`` in the container, including errors."""
     malformed: bool = False
-    """Whether gold's output was not text, or gold could not be run; always false for the agent."""
+    """Whether gold's output was not UTF-8, or gold could not be split; ignored for the agent."""
 
 
-def has_same_content(path: str, agent: Outcome, gold: Outcome) -> bool:
+def has_same_content(path: str, agent: ContainerOutcome, gold: ContainerOutcome) -> bool:
     """Return whether a path that both agent and gold have added counts as equal.
-
-    In the 2023 release, a path without a dot counted as a directory, for which ``md5deep`` was
-    called. No image had this program, so both sides printed the same error "not found".
 
     The 2023 release took a path without a dot for a directory, and called ``md5deep``. No image had
     this program, so both sides printed the same "not found".
@@ -51,7 +48,7 @@ def has_same_content(path: str, agent: Outcome, gold: Outcome) -> bool:
     return "." not in path or agent.md5(path) == gold.md5(path)
 
 
-def score(agent: Outcome, gold: Outcome, executed: bool = True) -> Score:
+def score(agent: ContainerOutcome, gold: ContainerOutcome, executed: bool = True) -> Score:
     """Compute the reward, in [0.01, 1.0]. The score's detail is the ``info`` of 2023.
 
     Args:
@@ -61,20 +58,20 @@ def score(agent: Outcome, gold: Outcome, executed: bool = True) -> Score:
     """
     agent_pairs, gold_pairs = set(agent.pairs), set(gold.pairs)
     missing_pairs, extra_pairs = sorted(gold_pairs - agent_pairs), sorted(agent_pairs - gold_pairs)
-    file_diff = round(0.33 * (1 - math.erf(len(missing_pairs) + len(extra_pairs))), 2)
+    diff_reward = round(0.33 * (1 - math.erf(len(missing_pairs) + len(extra_pairs))), 2)
 
-    common = sorted(pair for pair in agent_pairs & gold_pairs if pair[1] in COMPARED_STATUSES)
-    equal_count = sum(has_same_content(path, agent, gold) for path, _ in common)
-    file_changes = round(0.33 * equal_count / len(common), 2) if common else 0.33
+    common_pairs = sorted(pair for pair in agent_pairs & gold_pairs if pair[1] in COMPARED_STATUSES)
+    equal_count = sum(has_same_content(path, agent, gold) for path, _ in common_pairs)
+    changes_reward = round(0.33 * equal_count / len(common_pairs), 2) if common_pairs else 0.33
 
     likeness = similarity(agent.output, gold.output)
-    answer = round(0.33 * likeness, 2)
+    answer_reward = round(0.33 * likeness, 2)
 
     info: dict[str, Any] = {
         "reward": {
-            "file_diff": file_diff,
-            "file_changes": file_changes,
-            "answer_similarity": answer,
+            "file_diff": diff_reward,
+            "file_changes": changes_reward,
+            "answer_similarity": answer_reward,
         },
         "diff_miss": missing_pairs,
         "diff_extra": extra_pairs,
@@ -84,8 +81,12 @@ def score(agent: Outcome, gold: Outcome, executed: bool = True) -> Score:
         "corrupt_gold": gold.malformed,
         "action_executed": executed,
     }
-    if common:
-        info["diff_same"] = {"files": common, "correct": equal_count, "total": len(common)}
+    if common_pairs:
+        info["diff_same"] = {
+            "files": common_pairs,
+            "correct": equal_count,
+            "total": len(common_pairs),
+        }
     return _total(info)
 
 
@@ -102,8 +103,8 @@ def early_score(released_score: Score) -> Score:
     info: dict[str, Any] = dict(released_score.detail)
     info["eval_obs"] = info["eval_obs"][-len(info["agent_obs"]) :]
     info["answer_similarity"] = similarity(info["agent_obs"], info["eval_obs"])
-    answer = round(0.33 * info["answer_similarity"], 2)
-    info["reward"] = {**info["reward"], "answer_similarity": answer}
+    answer_reward = round(0.33 * info["answer_similarity"], 2)
+    info["reward"] = {**info["reward"], "answer_similarity": answer_reward}
     return _total(info)
 
 
@@ -126,14 +127,15 @@ _VOLATILE = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class _Runs:
-    first_outcome: Outcome
-    later_outcome: Outcome
+class _GoldOutcomes:
+    first_outcome: ContainerOutcome
+    later_outcome: ContainerOutcome
     """The outcome of the second and later runs in the same container. The first run may have left
-    changes that the reset by git does not undo, because git ignores them."""
+    changes that the reset by git does not undo, because git ignores them. A first run with other
+    changes, too, counts as the later ones."""
 
 
-class GoldRuns:
+class GoldOutcomeCache:
     """A cache of golds' outcomes in one image. Thread-safe.
 
     Golds whose output may change within seconds are not cached.
@@ -146,7 +148,7 @@ class GoldRuns:
         self.image = image
         self._environment = variables(GOLD_HOST, image.name)
         self._lock = threading.Lock()
-        self._runs_by_command: dict[str, _Runs] = {}
+        self._runs_by_command: dict[str, _GoldOutcomes] = {}
 
     def score(
         self, task: Task, observation: str, sandbox: SandboxBackend, is_repeat: bool = False
@@ -165,10 +167,10 @@ class GoldRuns:
             SandboxError: The sandbox failed.
         """
         pairs = self.image.status(sandbox)
-        agent = Outcome(pairs, observation, lambda path: md5sum(sandbox, path))
-        return score(agent, self.outcome(task, is_repeat))
+        agent_outcome = ContainerOutcome(pairs, observation, lambda path: md5sum(sandbox, path))
+        return score(agent_outcome, self.outcome(task, is_repeat))
 
-    def outcome(self, task: Task, is_repeat: bool = False) -> Outcome:
+    def outcome(self, task: Task, is_repeat: bool = False) -> ContainerOutcome:
         """Return gold's outcome for a task, from the cache or by running gold.
 
         Args:
@@ -181,37 +183,37 @@ class GoldRuns:
         """
         if not task.gold:
             raise RewardError(f"task {task.task_id!r} has no gold")
-        command = task.gold[0]
+        gold_command = task.gold[0]
         with self._lock:
-            runs = self._runs_by_command.get(command)
+            runs = self._runs_by_command.get(gold_command)
         if runs is None:
             # The lock is free while gold runs. Two threads may run the same gold, at a low cost.
-            runs = self._run(command)
-            if not _VOLATILE.search(command):
+            runs = self._run(gold_command)
+            if not _VOLATILE.search(gold_command):
                 with self._lock:
-                    self._runs_by_command[command] = runs
+                    self._runs_by_command[gold_command] = runs
         return runs.later_outcome if is_repeat else runs.first_outcome
 
-    def _run(self, command: str) -> _Runs:
+    def _run(self, command: str) -> _GoldOutcomes:
         sandbox = self.image.start()
         try:
             first_outcome = self._run_once(sandbox, command)
             if first_outcome.pairs or not _has_ignored_changes(sandbox):
-                return _Runs(first_outcome, first_outcome)
+                return _GoldOutcomes(first_outcome, first_outcome)
             # The reset by git undoes nothing here, but ignored changes remain for the next run.
-            return _Runs(first_outcome, self._run_once(sandbox, command))
+            return _GoldOutcomes(first_outcome, self._run_once(sandbox, command))
         finally:
             sandbox.close()
 
-    def _run_once(self, sandbox: SandboxBackend, command: str) -> Outcome:
+    def _run_once(self, sandbox: SandboxBackend, command: str) -> ContainerOutcome:
         output = run_gold(sandbox, command, self._environment)
         pairs = self.image.status(sandbox)
-        sums = {
+        checksums = {
             path: md5sum(sandbox, path)
-            for path, code in pairs
-            if code in COMPARED_STATUSES and "." in path
+            for path, status_code in pairs
+            if status_code in COMPARED_STATUSES and "." in path
         }
-        return Outcome(pairs, output.text, sums.__getitem__, output.text == MALFORMED)
+        return ContainerOutcome(pairs, output.text, checksums.__getitem__, output.text == MALFORMED)
 
 
 def _has_ignored_changes(sandbox: SandboxBackend) -> bool:
@@ -240,20 +242,26 @@ def cosine(first_text: str, second_text: str) -> float | None:
     if not words:
         return None
     # A word of both texts has the weight ln(3/3) + 1, a word of one text ln(3/2) + 1.
-    weight = {
-        w: 1.0 if w in first_counts and w in second_counts else math.log(1.5) + 1.0 for w in words
+    weights = {
+        word: 1.0 if word in first_counts and word in second_counts else math.log(1.5) + 1.0
+        for word in words
     }
-    first_length = math.sqrt(math.fsum((n * weight[w]) ** 2 for w, n in first_counts.items()))
-    second_length = math.sqrt(math.fsum((n * weight[w]) ** 2 for w, n in second_counts.items()))
+    first_length = math.sqrt(
+        math.fsum((count * weights[word]) ** 2 for word, count in first_counts.items())
+    )
+    second_length = math.sqrt(
+        math.fsum((count * weights[word]) ** 2 for word, count in second_counts.items())
+    )
     if not first_length or not second_length:
         return 0.0
-    product = math.fsum(
-        n * weight[w] * second_counts[w] * weight[w] for w, n in first_counts.items()
+    dot_product = math.fsum(
+        count * weights[word] * second_counts[word] * weights[word]
+        for word, count in first_counts.items()
     )
-    return min(1.0, product / (first_length * second_length))
+    return min(1.0, dot_product / (first_length * second_length))
 
 
 def similarity(agent_text: str, gold_text: str) -> float:
     """Return `cosine`, or for two texts without words, 1 if they are equal and otherwise 0."""
-    value = cosine(agent_text, gold_text)
-    return float(agent_text == gold_text) if value is None else value
+    cosine_value = cosine(agent_text, gold_text)
+    return float(agent_text == gold_text) if cosine_value is None else cosine_value

@@ -63,7 +63,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Replay a recorded run, print the report, and return the exit code."""
+    """Replay a recorded run, print the report, and return the exit code.
+
+    Raises:
+        InterCodeError: The replay failed; `intercode_paper.replay.execute` lists the classes.
+    """
     from intercode_paper import replay
 
     return replay.execute(args)

@@ -15,7 +15,7 @@ from intercode.project import create
 from intercode.registry import ENVS
 
 
-class GymEnv(gymnasium.Env[str, str]):
+class LegacyGymEnv(gymnasium.Env[str, str]):
     """A wrapper of an environment. The wrapper's `step` returns observation, reward, done and info.
 
     Args:
@@ -39,13 +39,16 @@ class GymEnv(gymnasium.Env[str, str]):
         return self.env.reset(seed=seed, options=options)
 
     def step(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:  # type: ignore[override]
-        """Execute an action. ``info["TimeLimit.truncated"]``: the turn limit ended the episode."""
+        """Execute an action, and return observation, reward, done and `info`.
+
+        At an episode's end, ``info["TimeLimit.truncated"]`` is whether the turn limit ended it.
+        """
         observation, reward, terminated, truncated, info = self.env.step(action)
         limit_info = {"TimeLimit.truncated": truncated} if terminated or truncated else {}
         return observation, float(reward), terminated or truncated, {**info, **limit_info}
 
     def render(self) -> Any:
-        """Return the episode so far as terminal text."""
+        """Return the episode so far as terminal text; None without a `render_mode`."""
         return self.env.render()
 
     def close(self) -> None:
@@ -53,9 +56,9 @@ class GymEnv(gymnasium.Env[str, str]):
         self.env.close()
 
 
-def make(env: str, **options: Any) -> GymEnv:
+def make(env: str, **options: Any) -> LegacyGymEnv:
     """Make a wrapped environment from the arguments of `intercode.make`, for ``gym.make``."""
-    return GymEnv(create(env, **options))
+    return LegacyGymEnv(create(env, **options))
 
 
 def register() -> None:

@@ -1,7 +1,8 @@
 """Presets: the settings of the 2023 experiments, as far as they are known.
 
-A preset sets agent, model, strategy and limits. A preset does not set the protocol: only
-``--protocol paper`` selects the environment of 2023. The prompts are InterCode's own.
+A preset sets environment, agent, model, limits and sampling. A preset does not set the protocol:
+only ``--protocol paper`` selects the 2023 version of the environment. The prompts are InterCode's
+own.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ SETTINGS: Mapping[str, str] = {
     "python": "Python 3 Interpreter",
     "sql": "MySQL Database",
 }
-"""Environment → the name that prompts give it."""
+"""Environment → its name in prompts."""
 STRATEGIES: Mapping[str, tuple[str, ...]] = {
     "single-turn": ("bash", "sql"),
     "try-again": ("bash", "sql", "python", "ctf"),
@@ -41,8 +42,8 @@ _CHAT_ONLY = ("react", "plan-solve")
 
 
 @dataclass(frozen=True, slots=True)
-class Preset:
-    """The values of options of ``intercode run``; options that the caller sets override them."""
+class RunPreset:
+    """Options of ``intercode run`` with their values; options on the command line override them."""
 
     env: str
     agent: str
@@ -57,7 +58,7 @@ class Preset:
     reply_tokens: int = 512
 
 
-def get(name: str) -> Preset:
+def get(name: str) -> RunPreset:
     """Return the preset with a given name of the form ``paper-MODEL-ENV-STRATEGY``.
 
     Raises:
@@ -73,7 +74,7 @@ def names() -> list[str]:
     return [name for name, _ in _iterate_presets()]
 
 
-def _iterate_presets() -> Iterator[tuple[str, Preset]]:
+def _iterate_presets() -> Iterator[tuple[str, RunPreset]]:
     for model, model_name in MODELS.items():
         for strategy, envs in STRATEGIES.items():
             if strategy in _CHAT_ONLY and model != "gpt-3.5":
@@ -84,16 +85,16 @@ def _iterate_presets() -> Iterator[tuple[str, Preset]]:
                 yield f"paper-{model}-{env}-{strategy}", _preset(model_name, env, strategy)
 
 
-def _preset(model: str, env: str, strategy: str) -> Preset:
+def _preset(model: str, env: str, strategy: str) -> RunPreset:
     # ReAct used completions of at most 100 tokens, and the shortest observations.
     if strategy == "react":
-        return Preset(env, "react", model, SETTINGS[env], 10, 350, reply_tokens=100)
+        return RunPreset(env, "react", model, SETTINGS[env], 10, 350, reply_tokens=100)
     # Plan & Solve was refined until the true reward was 1.
     if strategy == "plan-solve":
-        return Preset(env, "plan-solve-refine-oracle", model, SETTINGS[env], 10, 1000)
+        return RunPreset(env, "plan-solve-refine-oracle", model, SETTINGS[env], 10, 1000)
     if strategy == "single-turn":
-        return Preset(env, "single-turn", model, SETTINGS[env], 1, 1000)
-    return Preset(
+        return RunPreset(env, "single-turn", model, SETTINGS[env], 1, 1000)
+    return RunPreset(
         env,
         "try-again-oracle",
         model,

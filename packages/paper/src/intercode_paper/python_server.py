@@ -1,4 +1,4 @@
-"""The Python server that ran in the container of 2023, with one namespace for agent and gold.
+"""A Python server like that in the container of 2023, with one namespace for agent and gold.
 
 This module runs in the sandbox, before the first action of a `PythonInterpreter`. The interpreter
 sends each request as a line of source code, and each request prints one line of JSON.
@@ -18,11 +18,11 @@ FAILED = "Error executing action: "
 """Start of the observation if an action could not be executed."""
 
 
-class Server:
+class PythonServer:
     """An executor of source code, in a namespace that persists until `reset`."""
 
     def __init__(self) -> None:
-        # Python 3.9 did not show this warning. Later versions would print it into observations.
+        # Python 3.9 hid this warning. Python 3.12 and later would print it into observations.
         warnings.filterwarnings("ignore", ".*invalid escape sequence")
         self.names: dict[str, Any] = {}
         self.reset()
@@ -40,7 +40,7 @@ class Server:
         stdout.write("\n" + json.dumps(result) + "\n")
 
     def reset(self, source: str = "") -> None:
-        """Delete all names from the namespace, except those that the 2023 server had.
+        """Make a new namespace, with only the names that the 2023 server had.
 
         Args:
             source: A text that is ignored; each request has one.
@@ -53,7 +53,11 @@ class Server:
         }
 
     def step(self, action: str) -> dict[str, str] | str:
-        """Execute an action, and return the answer. An expression is printed, by a rule of 2023."""
+        """Execute an action, and return the answer; `wrap_in_print` is applied first.
+
+        Returns:
+            The result of `execute`; a text if the action is not Python.
+        """
         try:
             if not action.strip().startswith("def "):
                 action = wrap_in_print(action)
@@ -63,21 +67,28 @@ class Server:
 
     def execute(self, source: str) -> dict[str, str]:
         """Execute source code; return output and error stream, or the exception without output."""
-        streams = sys.stdout, sys.stderr
-        output, error = StringIO(), StringIO()
-        sys.stdout, sys.stderr = output, error
+        previous_streams = sys.stdout, sys.stderr
+        output_stream, error_stream = StringIO(), StringIO()
+        sys.stdout, sys.stderr = output_stream, error_stream
         try:
             exec(compile(source, "<string>", "exec", dont_inherit=True), self.names)
-            return {"output": output.getvalue().strip(), "error": error.getvalue().strip()}
+            return {
+                "output": output_stream.getvalue().strip(),
+                "error": error_stream.getvalue().strip(),
+            }
         except (Exception, SystemExit) as exception:  # noqa: BLE001 - it is the observation
             # In 2023 a SystemExit reached the client, and ended the experiment.
             return {"error": f"Error: {exception}"}
         finally:
-            sys.stdout, sys.stderr = streams
+            sys.stdout, sys.stderr = previous_streams
 
 
 def wrap_in_print(action: str) -> str:
-    """Return an action as the argument of `print`, unless it looks like a statement.
+    """Return an action as the argument of `print`, by the rule of 2023.
+
+    An action stays unchanged if it contains an assignment with ``=``, an ``import`` without
+    ``from`` or a call of `print`, or starts with ``assert``. All other actions are wrapped. An
+    expression is then printed, and a statement becomes invalid.
 
     >>> wrap_in_print("1 + 1"), wrap_in_print("x = 1")
     ('print(1 + 1)', 'x = 1')
@@ -86,11 +97,11 @@ def wrap_in_print(action: str) -> str:
         SyntaxError, ValueError: The action is not Python.
     """
     nodes = list(ast.walk(ast.parse(action.strip())))
-    stays = any(isinstance(node, (ast.Assign, ast.Import)) for node in nodes)
-    prints = any(
+    is_statement = any(isinstance(node, (ast.Assign, ast.Import)) for node in nodes)
+    has_print = any(
         isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
         for node in nodes
     )
-    if stays or prints or action.strip().startswith("assert"):
+    if is_statement or has_print or action.strip().startswith("assert"):
         return action
     return f"print({action})"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from intercode import datasets
 from intercode.cli.terminal import (
-    LiveLine,
+    ProgressLine,
     duration,
     percent,
     print_json,
@@ -25,18 +25,18 @@ from intercode_sandbox.units import format_count
 
 if TYPE_CHECKING:
     from intercode.task import Dataset
-    from intercode_paper.ctf import CtfReplayReport
-    from intercode_paper.python import PythonReplayReport
-    from intercode_paper.report import Progress, RegradedReport, ReplayReport
-    from intercode_paper.results import RecordedRun
-    from intercode_paper.sql_replay import Hardness, SqlReplayReport
+    from intercode_paper.ctf_env import CtfReplayReport
+    from intercode_paper.python_env import PythonReplayReport
+    from intercode_paper.replay_report import Progress, RegradedReplayReport, ReplayReport
+    from intercode_paper.results_files import RecordedRun
+    from intercode_paper.sql_replay import DifficultyCounts, SqlReplayReport
 
 _SUITES = {
     "sql": ("SQL", "spider", "spider"),
     "python": ("Python", "mbpp", "mbpp"),
     "ctf": ("CTF", "ic-ctf", "ic-ctf"),
 }
-"""Environment → display name, the only suite of the release with a recorded run, and dataset."""
+"""Environment → display name, the only suite with a recorded run, and the name of the dataset."""
 _LEVELS = ("easy", "medium", "hard", "extra")
 """The difficulties in the order of the columns in the paper's table."""
 
@@ -46,11 +46,12 @@ def execute(args: argparse.Namespace) -> int:
 
     Raises:
         UsageError: The options are inconsistent.
-        TaskNotFoundError: The run has no episode that ``--tasks`` names.
+        TaskNotFoundError: The run lacks an episode that ``--tasks`` names.
         RecordError: The results cannot be read, or belong to other tasks.
+        TaskError, RewardError: The tasks are malformed, or lack a field that the reward needs.
         SandboxError, ImageError, DatabaseError: The infrastructure failed.
     """
-    from intercode_paper.results import load_results, update_queries
+    from intercode_paper.results_files import load_results, update_queries
 
     _check(args)
     recorded_run = load_results(args.results)
@@ -64,12 +65,12 @@ def execute(args: argparse.Namespace) -> int:
     selected_run = _select_episodes(recorded_run, args)
     progress = None if args.quiet else _progress()
     replay = {"bash": _bash, "sql": _sql, "python": _python, "ctf": _ctf}[args.env]
-    report, extra_fields, text = replay(args, tasks, selected_run, progress)
+    report, extra_fields, extra_text = replay(args, tasks, selected_run, progress)
     if args.json:
         header_fields = {"results": str(args.results), "reworded": list(reworded_ids)}
         print_json({**header_fields, **extra_fields, **report.to_dict()})
     else:
-        print("\n\n".join(filter(None, (_comparison_text(report), text))))
+        print("\n\n".join(filter(None, (_comparison_text(report), extra_text))))
     return 0
 
 
@@ -83,10 +84,10 @@ def _check(args: argparse.Namespace) -> None:
     if args.env != "sql" and (args.engine or args.databases):
         raise UsageError("--engine and --databases are for sql: another run has an --image")
     if args.env in _SUITES and args.upstream is not None:
-        name, suite, _ = _SUITES[args.env]
+        display_name, suite, _ = _SUITES[args.env]
         if args.suite not in (None, suite):
             raise UsageError(
-                f"no {name} run of suite {args.suite!r} is supported, only of {suite!r}"
+                f"no {display_name} run of suite {args.suite!r} is supported, only of {suite!r}"
             )
 
 
@@ -112,17 +113,17 @@ def _bash(
     task_images: dict[str, str] = {}
     if args.upstream is not None and args.image is None:
         task_images = {
-            task: image_for(args.upstream.resolve(), suite)
-            for task, suite in suites_by_episode(recorded_run).items()
+            task_id: image_for(args.upstream.resolve(), suite)
+            for task_id, suite in suites_by_episode(recorded_run).items()
         }
     provider = find_provider("bash", report_line=print_message)
-    for name in dict.fromkeys([image, *task_images.values()]):
+    for image_name in dict.fromkeys([image, *task_images.values()]):
         # Images are built before the workers start, so the build does not count as replay time.
-        provider.digest(name)
+        provider.digest(image_name)
     report = replay_bash(tasks, recorded_run, provider, image, args.workers, progress, task_images)
     lines = [
-        f"{_format_ids([task for task in task_images if task_images[task] == other_image])} in "
-        f"{safe(other_image)}, where they were recorded"
+        f"{_format_ids([task_id for task_id, name in task_images.items() if name == other_image])}"
+        f" in {safe(other_image)}, where they were recorded"
         for other_image in dict.fromkeys(task_images.values())
     ]
     return report, {"image": image, "elsewhere": task_images}, "\n".join(lines)
@@ -147,7 +148,7 @@ def _sql(
 def _python(
     args: argparse.Namespace, tasks: Dataset, recorded_run: RecordedRun, progress: Progress | None
 ) -> ReplayOutput:
-    from intercode_paper.python import replay_python
+    from intercode_paper.python_env import replay_python
 
     provider = find_provider("python", report_line=print_message)
     report: PythonReplayReport = replay_python(
@@ -159,7 +160,7 @@ def _python(
 def _ctf(
     args: argparse.Namespace, tasks: Dataset, recorded_run: RecordedRun, progress: Progress | None
 ) -> ReplayOutput:
-    from intercode_paper.ctf import replay_ctf
+    from intercode_paper.ctf_env import replay_ctf
 
     provider = find_provider("bash", report_line=print_message)
     if args.image is not None:
@@ -174,14 +175,14 @@ def _ctf(
 
 def _format_ids(ids: Sequence[str]) -> str:
     """Return the ids of tasks as text for messages, with consecutive numbers as a range."""
-    runs: list[list[str]] = []
+    id_runs: list[list[str]] = []
     for task_id in ids:
-        if runs and task_id.isdecimal() and runs[-1][-1] == str(int(task_id) - 1):
-            runs[-1].append(task_id)
+        if id_runs and task_id.isdecimal() and id_runs[-1][-1] == str(int(task_id) - 1):
+            id_runs[-1].append(task_id)
         else:
-            runs.append([task_id])
+            id_runs.append([task_id])
     ranges = [
-        task_id[0] if len(task_id) == 1 else f"{task_id[0]} to {task_id[-1]}" for task_id in runs
+        task_id[0] if len(task_id) == 1 else f"{task_id[0]} to {task_id[-1]}" for task_id in id_runs
     ]
     return safe(f"task{'s' * (len(ids) > 1)} {', '.join(ranges)}")
 
@@ -200,20 +201,23 @@ def _select_episodes(recorded_run: RecordedRun, args: argparse.Namespace) -> Rec
 
 
 def _progress() -> Progress:
-    line = LiveLine()
+    live_line = ProgressLine()
 
     def show(count: int, total: int) -> None:
         text = f"{count}/{format_count(total, 'episode')}"
         if count == total:
-            line.announce(text)
-        elif line.is_due():
-            (line.show if line.live else line.announce)(text)
+            live_line.announce(text)
+        elif live_line.is_due():
+            (live_line.show if live_line.live else live_line.announce)(text)
 
     return show
 
 
 def _comparison_text(report: ReplayReport) -> str:
-    """Return a table that compares the rewards, observations and successes of record and replay."""
+    """Return a comparison of record and replay as text: a table, mismatches and duration.
+
+    The table counts equal rewards, equal observations and successes.
+    """
     rows = [
         _row("rewards equal (turns)", report.reward_equal, report.turns),
         _row("observations equal (turns)", report.observation_equal, report.turns),
@@ -227,23 +231,23 @@ def _comparison_text(report: ReplayReport) -> str:
             abs(mismatch.reward_recorded - mismatch.reward_replayed) > 1e-9
             for mismatch in report.mismatches
         )
-        turns = format_count(len(report.mismatches), "turn")
-        text += f"\n\nmismatches: {turns}, {reward_differences} of them with another reward"
+        turns_text = format_count(len(report.mismatches), "turn")
+        text += f"\n\nmismatches: {turns_text}, {reward_differences} of them with another reward"
         text += "\n(--json lists each of them)"
     return f"{text}\n\n{format_count(report.episodes, 'episode')} in {duration(report.seconds)}"
 
 
-def _row(name: str, count: int, total: int) -> tuple[str, str, str, str]:
-    return name, str(count), str(total), percent(count / total if total else None)
+def _row(label: str, count: int, total: int) -> tuple[str, str, str, str]:
+    return label, str(count), str(total), percent(count / total if total else None)
 
 
-def _default_success_text(report: RegradedReport) -> str:
+def _default_success_text(report: RegradedReplayReport) -> str:
     """Return a text about the success of the same episodes under the default protocol."""
     text = f"success under the default protocol: {report.success_default} of {report.episodes}"
     success_changes = (("lost", report.success_lost), ("gained", report.success_gained))
-    for name, tasks in success_changes:
+    for label, tasks in success_changes:
         if tasks:
-            text += f"\n  {name}: {safe(', '.join(tasks))}"
+            text += f"\n  {label}: {safe(', '.join(tasks))}"
     return text
 
 
@@ -251,10 +255,10 @@ def _rates_text(report: SqlReplayReport) -> str:
     """Return success rates by difficulty, as in the paper's table, and the reward's versions."""
     standard_levels = [level for level in _LEVELS if level in report.by_hardness]
     levels = standard_levels + sorted(set(report.by_hardness) - set(standard_levels))
-    rates = [report.by_hardness[level] for level in levels]
+    level_counts = [report.by_hardness[level] for level in levels]
     rows = [
-        ("recorded", *(_success_rate(counts.success_recorded, counts) for counts in rates)),
-        ("replayed", *(_success_rate(counts.success_replayed, counts) for counts in rates)),
+        ("recorded", *(_success_rate(counts.success_recorded, counts) for counts in level_counts)),
+        ("replayed", *(_success_rate(counts.success_replayed, counts) for counts in level_counts)),
     ]
     success_counts = (report.success_recorded, report.success_replayed)
     rows = [
@@ -264,14 +268,16 @@ def _rates_text(report: SqlReplayReport) -> str:
     text = table((f"success on {report.engine}", *levels, "all"), rows)
     reward_versions = sorted({part.version for part in report.parts})
     turn_counts = {
-        name: sum(report_part.turns for report_part in report.parts if report_part.version == name)
-        for name in reward_versions
+        version: sum(
+            report_part.turns for report_part in report.parts if report_part.version == version
+        )
+        for version in reward_versions
     }
     versions_text = ", ".join(
-        f"{name} ({format_count(count, 'turn')})" for name, count in turn_counts.items()
+        f"{version} ({format_count(count, 'turn')})" for version, count in turn_counts.items()
     )
     return f"{text}\n\nversion of the reward, inferred from what agrees: {versions_text}"
 
 
-def _success_rate(count: int, counts: Hardness) -> str:
+def _success_rate(count: int, counts: DifficultyCounts) -> str:
     return percent(count / counts.episodes if counts.episodes else None)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Generic, TypeVar
 from msgspec import Meta
 
 from intercode.envs.options import DefaultImage, EnvOptions, Image
-from intercode.envs.stage import NoRecipe, Stage, WorkspaceT
+from intercode.envs.stage import NoWorkspaceRecipe, Stage, WorkspaceT
 from intercode.episode import Status
 from intercode.errors import UsageError
 from intercode.interpreters.base import Execution
@@ -45,13 +45,13 @@ def refuse_limits(limits: Limits | None) -> None:
 
 
 def ending(action: str) -> Status | None:
-    """Return the status with which an action ends the episode; None if it does not end."""
+    """Return the status with which an action ends the episode; None if the episode continues."""
     if action == "skip":
         return "skipped"
     return "submitted" if action.startswith("submit") else None
 
 
-class PaperStage(NoRecipe, Generic[WorkspaceT]):
+class PaperStage(NoWorkspaceRecipe, Generic[WorkspaceT]):
     """The base of stages whose workspace is a session. Subclasses define `check` and `open`.
 
     Args:
@@ -70,7 +70,7 @@ class PaperStage(NoRecipe, Generic[WorkspaceT]):
         return self._stage.digest(task)
 
     def changed(self, task: Task, workspace: WorkspaceT) -> bool:
-        """Return False: under this protocol, an episode continues in the state that others left."""
+        """Return False: as in 2023, an episode starts in the state that the previous one left."""
         return False
 
 

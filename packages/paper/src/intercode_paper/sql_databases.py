@@ -2,9 +2,9 @@
 
 `EngineDatabases` provides such connections on any engine, mainly SQLite. Each database has one
 session, which is opened at its first use and stays open. All state therefore leaks between
-episodes, as in 2023. Actions are in MySQL's dialect, and are translated to the engine's dialect.
-This module itself answers statements that only MySQL has (``SHOW TABLES``, ``DESC``, ``USE``), and
-enforces MySQL's rule for groups.
+episodes, as in 2023. Actions are mostly in MySQL's dialect. For an engine of another dialect, this
+module translates the actions, answers ``SHOW TABLES`` and ``DESC``, and enforces MySQL's rule for
+groups. ``USE`` selects a database on every engine.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Any, Protocol
 
 import sqlglot
 
-from intercode.databases import DatabaseEngine, DatabaseSession, Source, find
-from intercode.databases.base import ActionOutcome
+from intercode.databases import DatabaseEngine, DatabaseSession, DatabaseSource, find
+from intercode.databases.base import SqlActionOutcome
 from intercode.databases.convert.build import as_sqlite
-from intercode.databases.convert.schema import Schema, TableSchema, read_schema
+from intercode.databases.convert.schema import DatabaseSchema, TableSchema, read_schema
 from intercode.errors import ActionError, TaskError
-from intercode_paper.sql_group_by import PARSE_ERRORS, Relation, Tables, refusal
+from intercode_paper.sql_group_by import PARSE_ERRORS, QueryRelation, Tables, refusal
 from intercode_sandbox.base import Limits
 from intercode_sandbox.ownership import register_finalizer
 
@@ -40,7 +40,7 @@ ERROR = "Error executing query: "
 """Start of the observation of a statement that failed."""
 
 
-class SharedConnection(Protocol):
+class SharedDatabaseConnection(Protocol):
     """A connection that agent and gold share. The state of session and databases persists."""
 
     def use(self, database: str) -> None:
@@ -62,14 +62,14 @@ class SharedConnection(Protocol):
         """Close the connection. Idempotent."""
 
 
-class Databases(Protocol):
+class ReplayDatabases(Protocol):
     """The databases of a replay, on one engine."""
 
     engine: str
     """Product name and version of the engine, for the report."""
 
-    def connect(self) -> SharedConnection:
-        """Open a connection that sees all changes by earlier connections."""
+    def connect(self) -> SharedDatabaseConnection:
+        """Open a connection that sees all committed changes by earlier connections."""
 
     def close(self) -> None:
         """Remove everything that was created for these databases. Idempotent."""
@@ -86,8 +86,8 @@ def rows(values: Iterable[Iterable[object]]) -> list[object]:
 
 
 _SYSTEM = "information_schema"
-"""Name of a database that every MySQL server has. An empty database replaces it, because agents
-never need its content."""
+"""Name of a database that every MySQL server has. On other engines, an empty database replaces it,
+because agents hardly need its content."""
 USES = re.compile(r"\s*USE\s+`?([^\s`;]+)`?\s*;?\s*$", re.IGNORECASE)
 _NO_TABLE = re.compile(r"no such table: (?:\w+\.)?(\w+)$")
 _DUAL = re.compile(r"\bFROM\s+DUAL\b", re.IGNORECASE)
@@ -112,13 +112,15 @@ class EngineDatabases:
     def __init__(
         self,
         engine: DatabaseEngine,
-        find: Callable[[str], Source],
+        find: Callable[[str], DatabaseSource],
         dialect: str = "mysql",
         limits: Limits | None = None,
         owned: bool = False,
     ) -> None:
         facts = engine.facts()
-        self.engine = " ".join(str(facts.get(name, "")) for name in ("product", "version")).strip()
+        self.engine = " ".join(
+            str(facts.get(fact_name, "")) for fact_name in ("product", "version")
+        ).strip()
         self._engine = engine
         self._find = find
         self._limits = limits
@@ -126,30 +128,35 @@ class EngineDatabases:
         self._owned = owned
         self._folder: Path | None = None
         self._sessions: dict[str, DatabaseSession] = {}
-        self._schemas: dict[str, Schema] = {}
+        self._schemas: dict[str, DatabaseSchema] = {}
 
     def connect(self) -> EngineConnection:
         """Open a connection that sees all changes by earlier connections."""
         translate = None if self._dialect == self._engine.dialect else self._translate_sql
         return EngineConnection(self, translate)
 
-    def session(self, name: str) -> DatabaseSession:
+    def session(self, database: str) -> DatabaseSession:
         """Return the session of a database, which the first call opens.
 
         Raises:
             TaskError: The database does not exist.
+            DatabaseError: The engine failed.
         """
-        key = name.lower()
-        if key not in self._sessions:
-            self._sessions[key] = self._engine.open(self._source(name), self._limits)
-        return self._sessions[key]
+        database_key = database.lower()
+        if database_key not in self._sessions:
+            self._sessions[database_key] = self._engine.open(self._source(database), self._limits)
+        return self._sessions[database_key]
 
-    def schema(self, name: str) -> Schema:
-        """Return the schema that a database has before any statement."""
-        key = name.lower()
-        if key not in self._schemas:
-            self._schemas[key] = read_schema(as_sqlite(self._source(name)))
-        return self._schemas[key]
+    def schema(self, database: str) -> DatabaseSchema:
+        """Return the schema that a database has before any statement.
+
+        Raises:
+            TaskError: The database does not exist.
+        """
+        database_key = database.lower()
+        if database_key not in self._schemas:
+            self._schemas[database_key] = read_schema(as_sqlite(self._source(database)))
+        return self._schemas[database_key]
 
     def close(self) -> None:
         """Close all sessions, and the engine if it is owned. Idempotent."""
@@ -161,9 +168,9 @@ class EngineDatabases:
         if self._owned:
             self._engine.close()
 
-    def _source(self, name: str) -> Source:
-        if name.lower() != _SYSTEM:
-            return self._find(name)
+    def _source(self, database: str) -> DatabaseSource:
+        if database.lower() != _SYSTEM:
+            return self._find(database)
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="ic-paper-"))
             register_finalizer(self, shutil.rmtree, self._folder, True)
@@ -180,8 +187,8 @@ class EngineConnection:
 
     Args:
         databases: The databases.
-        translate: A function that translates a statement from MySQL's dialect to the engine's;
-            None: the dialects are equal.
+        translate: A function that translates a statement from the dialect of the actions to the
+            engine's; None: the dialects are equal.
     """
 
     def __init__(self, databases: EngineDatabases, translate: Callable[[str], str] | None) -> None:
@@ -192,12 +199,22 @@ class EngineConnection:
         self._tables: dict[str, Tables] = {}
 
     def use(self, database: str) -> None:
-        """Select the database of a task."""
+        """Select the database of a task.
+
+        Raises:
+            TaskError: The database does not exist.
+            DatabaseError: The engine failed.
+        """
         self._databases.session(database)
         self._database = database
 
     def execute(self, sql: str) -> Answer:
-        """Execute one statement on the current database."""
+        """Execute one statement on the current database, and return the answer.
+
+        Raises:
+            TaskError: No database has been selected.
+            DatabaseError: The engine failed.
+        """
         if not sql:
             return [] if self._had_rows else None
         command_answer = self._command(sql)
@@ -209,7 +226,7 @@ class EngineConnection:
         """Do nothing, because the sessions stay open for later connections."""
 
     def _command(self, sql: str) -> tuple[Answer] | None:
-        """Return the answer to a statement that only MySQL has, as a tuple; None for others."""
+        """Return the answer to a statement that the engine lacks, in a tuple; None for others."""
         if use_match := USES.match(sql):
             try:
                 self.use(use_match[1])
@@ -232,9 +249,9 @@ class EngineConnection:
 
     def _query(self, sql: str) -> Answer:
         session = self._databases.session(self._database)
-        text = sql if self._translate is None else self._translate(sql)
+        engine_sql = sql if self._translate is None else self._translate(sql)
         try:
-            outcome = session.execute(text, timeout=TIMEOUT, max_rows=MAX_ROWS)
+            outcome = session.execute(engine_sql, timeout=TIMEOUT, max_rows=MAX_ROWS)
         except (ActionError, UnicodeEncodeError) as error:
             return error_observation(str(error))
         answer = _make_answer(outcome, self._database.lower())
@@ -252,7 +269,7 @@ class EngineConnection:
         return self._tables[self._database]
 
 
-def _make_answer(outcome: ActionOutcome, database: str) -> Answer:
+def _make_answer(outcome: SqlActionOutcome, database: str) -> Answer:
     if outcome.failure is not None:
         message = outcome.failure.message
         # A third of all recorded errors are about missing tables, so their wording is MySQL's.
@@ -268,7 +285,10 @@ def _make_answer(outcome: ActionOutcome, database: str) -> Answer:
 
 
 def _describe_table(table: TableSchema) -> Answer:
-    """Return the rows of MySQL's ``DESC``, except for the last column, which stays empty."""
+    """Return the rows of MySQL's ``DESC``: only primary keys are shown, and no extra information.
+
+    MySQL also marks other keys in the fourth column, and fills the last one (``auto_increment``).
+    """
     return rows(
         (
             column.name,
@@ -282,23 +302,29 @@ def _describe_table(table: TableSchema) -> Answer:
     )
 
 
-def _make_relation(table: TableSchema) -> Relation:
+def _make_relation(table: TableSchema) -> QueryRelation:
     nullable_columns = {column.name for column in table.columns if not column.not_null}
     keys = [frozenset(map(str.lower, table.primary_key))] if table.primary_key else []
     keys += [
         frozenset(map(str.lower, key)) for key in table.uniques if not nullable_columns & set(key)
     ]
-    return Relation(table.name, {c.name.lower(): c.name for c in table.columns}, tuple(keys))
+    return QueryRelation(
+        table.name,
+        {table_column.name.lower(): table_column.name for table_column in table.columns},
+        tuple(keys),
+    )
 
 
 @lru_cache(maxsize=8192)
 def _translate(sql: str, dialect: str, target_dialect: str) -> str:
     """Translate a statement; return a statement unchanged if sqlglot cannot parse it."""
     try:
-        level = sqlglot.ErrorLevel.IGNORE  # the engine itself reports unsupported syntax
+        error_level = sqlglot.ErrorLevel.IGNORE  # the engine itself reports unsupported syntax
         sql = _DUAL.sub("", sql)
         return ";".join(
-            sqlglot.transpile(sql, read=dialect, write=target_dialect, unsupported_level=level)
+            sqlglot.transpile(
+                sql, read=dialect, write=target_dialect, unsupported_level=error_level
+            )
         )
     except PARSE_ERRORS:
         return sql

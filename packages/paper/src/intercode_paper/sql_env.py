@@ -23,7 +23,7 @@ import numpy
 from msgspec import Meta
 
 from intercode import datasets
-from intercode.databases import DatabaseEngine, Source, shared_engine
+from intercode.databases import DatabaseEngine, DatabaseSource, shared_engine
 from intercode.envs.base import InterCodeEnv
 from intercode.envs.options import Databases, EngineOption, EnvOptions
 from intercode.envs.sql import DatabaseStage
@@ -32,7 +32,7 @@ from intercode.episode import Episode, Score, Status
 from intercode.errors import TaskError, UsageError
 from intercode.task import Dataset, Task
 from intercode_paper.session import PaperStage, TextInterpreter, ending
-from intercode_paper.sql_databases import ERROR, Answer, EngineDatabases, SharedConnection
+from intercode_paper.sql_databases import ERROR, Answer, EngineDatabases, SharedDatabaseConnection
 from intercode_sandbox.base import Limits
 
 Version = Literal["released", "early", "first"]
@@ -44,10 +44,10 @@ class SqlWorkspace:
 
     Args:
         connection: The connection that all episodes of the environment share.
-        task: The episode's task.
+        task: The episode's task, whose query is the answer before the first action.
     """
 
-    def __init__(self, connection: SharedConnection, task: Task) -> None:
+    def __init__(self, connection: SharedDatabaseConnection, task: Task) -> None:
         self.connection = connection
         self.answer: Answer = task.query
 
@@ -165,7 +165,10 @@ class PaperSqlEnv(InterCodeEnv[SqlWorkspace]):
         )
 
     def close(self) -> None:
-        """End the episode, and discard the changes that all episodes have made. Idempotent."""
+        """End the episode, and discard the changes that all episodes have made. Idempotent.
+
+        In a forked child process, the method does nothing: the parent process owns the databases.
+        """
         super().close()
         if not self._calls.forked:
             self._databases.close()
@@ -179,10 +182,10 @@ def _databases(
 ) -> EngineDatabases:
     tasks_by_database = {(task.db or "").lower(): task for task in tasks}
 
-    def find(name: str) -> Source:
-        if name.lower() not in tasks_by_database:
-            raise TaskError(f"no task has the database {name!r}")
-        return stage.source(tasks_by_database[name.lower()])
+    def find(database: str) -> DatabaseSource:
+        if database.lower() not in tasks_by_database:
+            raise TaskError(f"no task has the database {database!r}")
+        return stage.source(tasks_by_database[database.lower()])
 
     dialect = str(tasks[0].metadata.get("dialect", "mysql")) if tasks else "mysql"
     return EngineDatabases(engine, find, dialect, limits)
@@ -213,24 +216,24 @@ def rewards(answer: Answer, gold: Answer) -> RewardsByVersion:
     Args:
         answer: The answer to the agent's last action. If it is not a list of rows, all rewards are
             0.
-        gold: The answer to gold, executed now. If gold failed, it counts as having no rows, except
-            for ``first``.
+        gold: The answer to gold, which the caller executes after the agent's actions. If gold
+            failed, ``released`` and ``early`` treat it as having no rows, and ``first`` is 1.
     """
     if not isinstance(answer, list):
         return RewardsByVersion()
-    failed = isinstance(gold, str)
+    has_gold_failed = isinstance(gold, str)
     agent_rows = [str(row) for row in answer]
     gold_rows = [str(row) for row in gold] if isinstance(gold, list) else []
-    common = Counter(agent_rows) & Counter(gold_rows)
+    common_counts = Counter(agent_rows) & Counter(gold_rows)
     overlap = _overlap(Counter(agent_rows), Counter(gold_rows))
     tau = (
-        _tau(common_rows(agent_rows, common), common_rows(gold_rows, common))
-        if common
+        _tau(common_rows(agent_rows, common_counts), common_rows(gold_rows, common_counts))
+        if common_counts
         else math.nan
     )
     # numpy rounds as in 2023: -0.95 · 0.5 becomes -0.48. Python's `round` would give -0.47.
     released_reward = overlap if math.isnan(tau) else float(numpy.round(tau * overlap, 2))
-    return RewardsByVersion(released_reward, overlap, 1.0 if failed else overlap)
+    return RewardsByVersion(released_reward, overlap, 1.0 if has_gold_failed else overlap)
 
 
 def score(answer: Answer, gold: Answer, version: Version = "released") -> Score:
@@ -246,16 +249,16 @@ def score(answer: Answer, gold: Answer, version: Version = "released") -> Score:
 
 
 def _overlap(agent_rows: Counter[str], gold_rows: Counter[str]) -> float:
-    union = sum((agent_rows | gold_rows).values())
-    return sum((agent_rows & gold_rows).values()) / union if union else 1.0
+    union_size = sum((agent_rows | gold_rows).values())
+    return sum((agent_rows & gold_rows).values()) / union_size if union_size else 1.0
 
 
-def common_rows(rows: Iterable[str], common: Counter[str]) -> list[str]:
+def common_rows(rows: Iterable[str], common_counts: Counter[str]) -> list[str]:
     """Return the common rows in the order of `rows`.
 
-    If a row occurs more often than in `common`, its first occurrences are returned.
+    If a row occurs more often than in `common_counts`, its first occurrences are returned.
     """
-    remaining_counts = Counter(common)
+    remaining_counts = Counter(common_counts)
     result_rows = []
     for row in rows:
         if remaining_counts[row] > 0:
@@ -271,28 +274,32 @@ def _tau(first_rows: Sequence[str], second_rows: Sequence[str]) -> float:
     differently.
     """
     pairs = sorted(zip(first_rows, second_rows, strict=True))
-    total = len(pairs) * (len(pairs) - 1) // 2
+    pair_count = len(pairs) * (len(pairs) - 1) // 2
     # Both lists contain the same rows, so both have the same number of ties.
     tie_count, joint_tie_count = _ties(first_rows), _ties(pairs)
-    if tie_count == total:
+    if tie_count == pair_count:
         return math.nan
     concordant_less_discordant = (
-        total - 2 * tie_count + joint_tie_count - 2 * _inversions([row for _, row in pairs])
+        pair_count - 2 * tie_count + joint_tie_count - 2 * _inversions([row for _, row in pairs])
     )
-    tau = concordant_less_discordant / math.sqrt(total - tie_count) / math.sqrt(total - tie_count)
+    tau = (
+        concordant_less_discordant
+        / math.sqrt(pair_count - tie_count)
+        / math.sqrt(pair_count - tie_count)
+    )
     return min(1.0, max(-1.0, tau))
 
 
 def _ties(values: Iterable[object]) -> int:
-    return sum(count * (count - 1) // 2 for count in Counter(values).values())
+    return sum(value_count * (value_count - 1) // 2 for value_count in Counter(values).values())
 
 
 def _inversions(values: Iterable[str]) -> int:
     """Return the number of pairs of values that are in descending order."""
     sorted_values: list[str] = []
-    count = 0
+    inversion_count = 0
     for value in values:
         position = bisect_right(sorted_values, value)
-        count += len(sorted_values) - position
+        inversion_count += len(sorted_values) - position
         sorted_values.insert(position, value)
-    return count
+    return inversion_count

@@ -1,7 +1,7 @@
 """The rule ``ONLY_FULL_GROUP_BY`` of MySQL 8, the server of the recorded runs.
 
 MySQL refuses a query with an output column that the query's groups do not determine. MySQL refused
-11 of the release's golds, and many queries of agents. Other engines cannot check this. MariaDB's
+11 of the release's golds, and many queries of agents. Other engines lack this check. MariaDB's
 mode of the same name ignores functional dependencies, and would refuse valid queries. SQLite has no
 such mode. Therefore this module checks the text of a query, with the keys of the tables. The
 dependencies are those of MySQL 8. A key determines the columns of its table. An equality in
@@ -30,18 +30,19 @@ Column = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Relation:
+class QueryRelation:
     """A relation in a ``FROM`` clause: a table, or the result of a subquery."""
 
     display_name: str
-    """Prefix of the relation's columns in messages: ``database.alias``."""
+    """Prefix of the relation's columns in messages: ``database.alias``, or a subquery's alias. In
+    `Tables` the prefix has no effect, because a query may give each table another alias."""
     columns: Mapping[str, str]
     """Name of a column in lower case → the name as declared."""
     keys: tuple[frozenset[str], ...] = ()
     """Sets of columns; each set determines all other columns of a row."""
 
 
-Tables = Mapping[str, Relation]
+Tables = Mapping[str, QueryRelation]
 """Type of the tables in the current database: name in lower case → relation."""
 
 _EXEMPT_NODES = (exp.AggFunc, exp.AnyValue, exp.Query, exp.Window)
@@ -57,7 +58,8 @@ def refusal(sql: str, tables: Tables, database: str) -> str | None:
     """Return the message with which MySQL 8 refuses a query by the rule; None for a valid query.
 
     Args:
-        sql: The statement. A statement that cannot be parsed is left to the engine, as valid.
+        sql: The statement. A statement that cannot be parsed counts as valid, and so does a part
+            that reads from unknown tables: the engine judges these.
         tables: The tables of the current database.
         database: The name of the current database.
     """
@@ -65,7 +67,7 @@ def refusal(sql: str, tables: Tables, database: str) -> str | None:
         return None
     for select in tree.find_all(exp.Select):
         try:
-            message = _Check(select, Scope(select, tables, database)).message()
+            message = _GroupByCheck(select, SelectScope(select, tables, database)).message()
         except (LookupError, RecursionError):
             continue
         if message is not None:
@@ -82,10 +84,10 @@ def _parse_query(sql: str) -> Node:
     return tree if isinstance(tree, exp.Query) else None
 
 
-class _Check:
+class _GroupByCheck:
     """The check of one ``SELECT`` against the rule, without subqueries."""
 
-    def __init__(self, select: exp.Select, scope: Scope) -> None:
+    def __init__(self, select: exp.Select, scope: SelectScope) -> None:
         self._select = select
         self._scope = scope
         self._aliases = {item.alias.lower(): item.this for item in select.expressions if item.alias}
@@ -144,7 +146,9 @@ class _Check:
             table_alias = item.table.lower() if isinstance(item, exp.Column) else ""
             for alias, relation in self._scope.relations.items():
                 if table_alias in ("", alias):
-                    yield from (exp.column(name, table=alias) for name in relation.columns)
+                    yield from (
+                        exp.column(column_name, table=alias) for column_name in relation.columns
+                    )
 
     def _resolve_group_item(self, item: Node) -> Node:
         """Return the expression that a ``GROUP BY`` item denotes.
@@ -176,11 +180,13 @@ class _Check:
         determined_columns: set[Column],
         determined_texts: frozenset[str] = frozenset(),
     ) -> tuple[int, str] | None:
-        """Return the position and the name of the first column that is not determined, or None.
+        """Return the first column that is not determined, or None.
+
+        The result has the position of the column's expression, from 1, and the column's full name.
 
         Args:
             items: The expressions to check; None entries are skipped.
-            determined_columns: The columns that the groups determine.
+            determined_columns: The columns that count as determined.
             determined_texts: The expressions that are determined as a whole, as SQL in lower case.
         """
 
@@ -196,15 +202,16 @@ class _Check:
         return None
 
 
-def _ungrouped_message(clause: str, position: int, name: str, is_grouped: bool) -> str:
+def _ungrouped_message(clause: str, position: int, column_name: str, is_grouped: bool) -> str:
     if not is_grouped:
         return (
             f"In aggregated query without GROUP BY, expression #{position} of {clause} contains "
-            f"nonaggregated column '{name}'; {_MODE}"
+            f"nonaggregated column '{column_name}'; {_MODE}"
         )
     return (
         f"Expression #{position} of {clause} is not in GROUP BY clause and contains nonaggregated "
-        f"column '{name}' which is not functionally dependent on columns in GROUP BY clause; "
+        f"column '{column_name}' which is not functionally dependent on columns in GROUP BY "
+        "clause; "
         f"{_MODE}"
     )
 
@@ -227,7 +234,7 @@ def _from_clause(select: exp.Select) -> Node | None:
     return clause.this if isinstance(clause, exp.From) else None
 
 
-class Scope:
+class SelectScope:
     """The relations that one ``SELECT`` reads, and the dependencies between their columns.
 
     Args:
@@ -236,17 +243,18 @@ class Scope:
         database: The name of the current database, for messages.
 
     Raises:
-        LookupError: The query reads from something else than a known table or a subquery.
+        LookupError: The query reads from an unknown table, or from anything but a table or a
+            subquery with a single ``SELECT``.
     """
 
     def __init__(self, select: exp.Select, tables: Tables, database: str) -> None:
         self._tables = tables
         self._database = database
-        self.relations: dict[str, Relation] = {}
+        self.relations: dict[str, QueryRelation] = {}
         self._rules: list[tuple[frozenset[Column], Column]] = []
-        source = _from_clause(select)
-        if source is not None:
-            self._add(source)
+        relation_node = _from_clause(select)
+        if relation_node is not None:
+            self._add(relation_node)
         joins: list[exp.Join] = select.args.get("joins") or []
         for join in joins:
             self._add(join.this)
@@ -256,15 +264,17 @@ class Scope:
             self._learn(where_clause.this)
         for alias, relation in self.relations.items():
             for key in relation.keys:
-                key_columns = frozenset((alias, name) for name in key)
-                self._rules += [(key_columns, (alias, name)) for name in relation.columns]
+                key_columns = frozenset((alias, column_name) for column_name in key)
+                self._rules += [
+                    (key_columns, (alias, column_name)) for column_name in relation.columns
+                ]
 
     def resolve(self, column: exp.Column) -> Column | None:
         """Return the column that a name denotes; None for an alias or an outer query's column."""
-        name, table = column.name.lower(), column.table.lower()
+        column_name, table_alias = column.name.lower(), column.table.lower()
         for alias, relation in self.relations.items():
-            if name in relation.columns and table in ("", alias):
-                return alias, name
+            if column_name in relation.columns and table_alias in ("", alias):
+                return alias, column_name
         return None
 
     def display_name(self, column: Column) -> str:
@@ -284,24 +294,32 @@ class Scope:
             determined_columns |= derived_columns
         return determined_columns
 
-    def _add(self, source: Node) -> None:
-        alias = source.alias_or_name.lower()
-        if isinstance(source, exp.Table) and not source.args.get("joins"):
-            table = self._tables[source.name.lower()]
-            display_name = f"{source.db or self._database}.{source.alias_or_name}"
-            self.relations[alias] = Relation(display_name, table.columns, table.keys)
-        elif isinstance(source, exp.Subquery) and isinstance(source.this, exp.Select):
-            self.relations[alias] = self._subquery_relation(source.alias_or_name, source.this)
+    def _add(self, relation_node: Node) -> None:
+        alias = relation_node.alias_or_name.lower()
+        if isinstance(relation_node, exp.Table) and not relation_node.args.get("joins"):
+            table = self._tables[relation_node.name.lower()]
+            display_name = f"{relation_node.db or self._database}.{relation_node.alias_or_name}"
+            self.relations[alias] = QueryRelation(display_name, table.columns, table.keys)
+        elif isinstance(relation_node, exp.Subquery) and isinstance(relation_node.this, exp.Select):
+            self.relations[alias] = self._subquery_relation(
+                relation_node.alias_or_name, relation_node.this
+            )
         else:
             raise LookupError(alias)
 
-    def _subquery_relation(self, alias: str, select: exp.Select) -> Relation:
-        names = [item.alias_or_name for item in select.expressions]
+    def _subquery_relation(self, alias: str, select: exp.Select) -> QueryRelation:
+        column_names = [item.alias_or_name for item in select.expressions]
         if any(item.is_star for item in select.expressions):
-            subquery_scope = Scope(select, self._tables, self._database)
-            names = [name for r in subquery_scope.relations.values() for name in r.columns.values()]
-        return Relation(
-            alias, {name.lower(): name for name in names}, tuple(_subquery_keys(select))
+            subquery_scope = SelectScope(select, self._tables, self._database)
+            column_names = [
+                column_name
+                for relation in subquery_scope.relations.values()
+                for column_name in relation.columns.values()
+            ]
+        return QueryRelation(
+            alias,
+            {column_name.lower(): column_name for column_name in column_names},
+            tuple(_subquery_keys(select)),
         )
 
     def _join(self, join: exp.Join) -> None:
@@ -309,10 +327,14 @@ class Scope:
         nullable_alias = join.this.alias_or_name.lower() if join.side == "LEFT" else None
         if condition := join.args.get("on"):
             self._learn(condition, nullable_alias, allow_constants=not is_outer)
-        for name in join.args.get("using") or []:
-            sides = [(alias, name.name.lower()) for alias, r in self.relations.items()]
-            sides = [side for side in sides if side[1] in self.relations[side[0]].columns]
-            for left_column, right_column in pairwise(sides):
+        for using_column in join.args.get("using") or []:
+            side_columns = [
+                (alias, using_column.name.lower()) for alias, relation in self.relations.items()
+            ]
+            side_columns = [
+                side for side in side_columns if side[1] in self.relations[side[0]].columns
+            ]
+            for left_column, right_column in pairwise(side_columns):
                 self._rules += [
                     (frozenset({left_column}), right_column),
                     (frozenset({right_column}), left_column),
@@ -341,9 +363,9 @@ class Scope:
                 column = self.resolve(target) if isinstance(target, exp.Column) else None
                 if column is None or (target_alias is not None and column[0] != target_alias):
                     continue
-                sources = self._columns(determinant)
-                if sources or allow_constants:
-                    self._rules.append((frozenset(sources), column))
+                determinant_columns = self._columns(determinant)
+                if determinant_columns or allow_constants:
+                    self._rules.append((frozenset(determinant_columns), column))
 
     def _columns(self, expression: Node) -> set[Column]:
         columns = (node for node in _own_nodes(expression) if isinstance(node, exp.Column))
@@ -358,13 +380,17 @@ def _subquery_keys(select: exp.Select) -> Iterator[frozenset[str]]:
     """Yield the keys of a subquery's result that follow from its groups or aggregates."""
     group = select.args.get("group")
     if group is None:
-        if any(isinstance(n, exp.AggFunc) for item in select.expressions for n in _own_nodes(item)):
+        if any(
+            isinstance(node, exp.AggFunc)
+            for item in select.expressions
+            for node in _own_nodes(item)
+        ):
             yield frozenset()  # the result has a single row
         return
-    names = {
+    aliases_by_sql = {
         item.unalias().sql().lower(): item.alias_or_name.lower() for item in select.expressions
     }
-    group_names = [names.get(expression.sql().lower()) for expression in group.expressions]
+    group_names = [aliases_by_sql.get(expression.sql().lower()) for expression in group.expressions]
     key = frozenset(name for name in group_names if name is not None)
     if len(key) == len(group_names):
         yield key

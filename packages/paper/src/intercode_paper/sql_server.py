@@ -25,9 +25,9 @@ from sqlglot.dialects.mysql import MySQL
 from intercode.databases import engine_name, get_engine
 from intercode.databases.convert.dump import read, section
 from intercode.databases.servers import driver
+from intercode.databases.servers.database_names import new_name
 from intercode.databases.servers.engine import parse_url
-from intercode.databases.servers.names import new_name
-from intercode.databases.servers.private import PrivateServer, start_mariadb
+from intercode.databases.servers.private_server import PrivateDatabaseServer, start_mariadb
 from intercode.databases.source import find, names
 from intercode.errors import DatabaseError, TaskError, UsageError
 from intercode.sql_identifiers import quote_identifier
@@ -36,19 +36,19 @@ from intercode_paper.sql_databases import (
     TIMEOUT,
     USES,
     Answer,
-    Databases,
     EngineDatabases,
+    ReplayDatabases,
     error_observation,
     rows,
 )
-from intercode_paper.sql_group_by import PARSE_ERRORS, Relation, Tables, refusal
+from intercode_paper.sql_group_by import PARSE_ERRORS, QueryRelation, Tables, refusal
 from intercode_sandbox.interruption import reraise_callers
 
 
 def default_engine() -> str:
-    """Return ``mysql`` if a server and the driver are installed, otherwise ``sqlite``."""
+    """Return ``mysql`` if MariaDB or MySQL is installed, otherwise ``sqlite``."""
     with suppress(UsageError):
-        from intercode.databases.servers.private import mysql_recipe
+        from intercode.databases.servers.private_server import mysql_recipe
 
         mysql_recipe()
         return "mysql"
@@ -60,7 +60,7 @@ def open_databases(
     path: Path,
     dialect: str = "mysql",
     on_message: Callable[[str], None] | None = None,
-) -> Databases:
+) -> ReplayDatabases:
     """Open databases in their initial state; the caller closes them.
 
     For MySQL, a dump is loaded unchanged, under the original names of its databases. In all other
@@ -93,8 +93,8 @@ _RIGHTS = (
     "SHOW VIEW, CREATE TEMPORARY TABLES, LOCK TABLES, CREATE ROUTINE, ALTER ROUTINE, EXECUTE, "
     "TRIGGER"
 )
-"""The privileges that the recorded actions need. The account has them only in the run's databases,
-although the agent of 2023 was the server's administrator."""
+"""The privileges that the recorded actions need. The replay's account has them only in the replay's
+databases. The agent of 2023 was the server's administrator."""
 
 
 class MySQLDatabases:
@@ -102,20 +102,20 @@ class MySQLDatabases:
 
     Args:
         dump: The dump, written by ``mysqldump --databases``.
-        url: The URL of a server, with an account that can create databases and accounts; None:
-            start a private MariaDB.
+        url: The URL of a server, with an account that can create databases and accounts. None:
+            start a private MariaDB, or MySQL if only MySQL is installed.
         on_message: A function for messages about risks for the result.
 
     Raises:
-        UsageError: No server is installed, or the server at the URL already has a database of the
-            same name.
+        UsageError: No server or no driver is installed, the URL is malformed, or the server
+            already has a database of the same name.
         DatabaseError: The server failed.
     """
 
     def __init__(
         self, dump: Path, url: str | None = None, on_message: Callable[[str], None] | None = None
     ) -> None:
-        self._server: PrivateServer | None = None
+        self._server: PrivateDatabaseServer | None = None
         if url is None:
             self._server = start_mariadb()
             self._admin: dict[str, Any] = self._server.connect_args
@@ -134,12 +134,16 @@ class MySQLDatabases:
             raise
 
     def connect(self) -> MySQLConnection:
-        """Open a connection that sees all changes by earlier connections."""
+        """Open a connection that sees all committed changes by earlier connections."""
         args = {**self._admin, "user": self._account, "password": self._password}
         return MySQLConnection(args, self.is_mariadb)
 
     def close(self) -> None:
-        """Drop the created databases and the account, or stop the private server. Idempotent."""
+        """Drop the created databases and the account, or stop the private server. Idempotent.
+
+        Raises:
+            DatabaseError: The user's server failed; a second call drops the remaining databases.
+        """
         server, self._server = self._server, None
         if server is not None:
             server.close()
@@ -155,13 +159,13 @@ class MySQLDatabases:
 
     def _load(self, dump: Path, on_message: Callable[[str], None]) -> None:
         databases = names(dump)
-        text = read(dump)
+        dump_text = read(dump)
         with _cursor(self._admin) as cursor:
             cursor.execute("SELECT VERSION(), @@lower_case_table_names")
-            version, lower_case = cursor.fetchone()
+            version, lower_case_mode = cursor.fetchone()
             self.is_mariadb = "mariadb" in version.lower()
             self.engine = f"{'MariaDB' if self.is_mariadb else 'MySQL'} {version.split('-')[0]}"
-            if lower_case == 0:
+            if lower_case_mode == 0:
                 on_message(
                     "this server tells upper from lower case in names of tables "
                     "(lower_case_table_names=0), unlike that of 2023: many queries will fail"
@@ -177,7 +181,7 @@ class MySQLDatabases:
         # Each database gets a new session, because its dump changes the session's settings.
         for name in databases:
             with _cursor({**self._admin, "database": name}) as cursor:
-                for statement in section(text, name):
+                for statement in section(dump_text, name):
                     cursor.execute(statement)
                 _analyse(cursor)
 
@@ -208,8 +212,8 @@ def _analyse(cursor: Any) -> None:
     If the server computed them later, query plans and the order of rows would change.
     """
     cursor.execute("SHOW FULL TABLES WHERE Table_type = 'BASE TABLE'")
-    if tables := [quote_identifier(name, "`") for name, _ in cursor.fetchall()]:
-        cursor.execute(f"ANALYZE TABLE {', '.join(tables)}")
+    if quoted_tables := [quote_identifier(table_name, "`") for table_name, _ in cursor.fetchall()]:
+        cursor.execute(f"ANALYZE TABLE {', '.join(quoted_tables)}")
 
 
 @contextmanager
@@ -255,14 +259,24 @@ class MySQLConnection:
         self._open()
 
     def use(self, database: str) -> None:
-        """Select the database of a task."""
+        """Select the database of a task.
+
+        Raises:
+            TaskError: The database does not exist.
+            DatabaseError: The server failed.
+        """
         answer = self.execute(f"use {database}")
         if isinstance(answer, str):
             raise TaskError(f"database {database!r} cannot be used: {answer}")
 
     def execute(self, sql: str) -> Answer:
-        """Execute one statement."""
-        # The driver of 2023 did nothing for an empty text: the previous result had no rows left.
+        """Execute one statement, and return the answer.
+
+        Raises:
+            DatabaseError: The server was lost.
+        """
+        # For an empty text, the driver of 2023 did nothing. The client then fetched the previous
+        # result again, which had no rows left.
         if not sql:
             return [] if self._had_rows else None
         if self._owes:
@@ -339,10 +353,10 @@ class MySQLConnection:
             raise DatabaseError(f"the server was lost: {error}") from error
         except RuntimeError as error:  # the driver needs the package `cryptography`
             raise UsageError(f"cannot connect to the server: {error}") from error
-        settings = f"SET max_execution_time = {TIMEOUT * 1000:.0f}"
+        settings_sql = f"SET max_execution_time = {TIMEOUT * 1000:.0f}"
         if self._is_mariadb:
-            settings = f"SET max_statement_time = {TIMEOUT}, sql_mode = '{_MODE}', {_MARIADB}"
-        self._query(f"{settings}, sql_select_limit = {MAX_ROWS}")
+            settings_sql = f"SET max_statement_time = {TIMEOUT}, sql_mode = '{_MODE}', {_MARIADB}"
+        self._query(f"{settings_sql}, sql_select_limit = {MAX_ROWS}")
 
     def _reopen(self) -> None:
         self.close()
@@ -355,15 +369,15 @@ _GROUPS = re.compile(r"\bGROUP\s+BY\b", re.IGNORECASE)
 _INTERSECTS = re.compile(r"\s*SELECT\b.*\b(?:INTERSECT|EXCEPT)\b", re.IGNORECASE | re.DOTALL)
 _ANY_VALUE = re.compile(r"\bANY_VALUE\s*(?=\()", re.IGNORECASE)
 _MARIADB = "tmp_memory_table_size = 0"
-"""A setting of each connection. With tables in memory, MariaDB would order ties by addresses, which
-differ from process to process."""
+"""A setting of each connection to MariaDB. With temporary tables in memory, the server would order
+ties by addresses, which differ from process to process."""
 
 
 def to_mysql8(sql: str) -> str:
-    """Rewrite a statement so that MariaDB executes it as MySQL 8 does."""
+    """Rewrite a statement for MariaDB, without differences from MySQL 8 that recorded runs show."""
     sql = remove_group_order(_ANY_VALUE.sub("", sql))
     if _INTERSECTS.match(sql):
-        # MariaDB 10.11 loses rows of a subquery with INTERSECT if its tables are not in memory.
+        # With temporary tables on disk (`_MARIADB`), MariaDB 10.11 loses rows of such a subquery.
         return f"SET STATEMENT tmp_memory_table_size = 16777216 FOR {sql}"
     return sql
 
@@ -371,6 +385,8 @@ def to_mysql8(sql: str) -> str:
 @lru_cache(maxsize=8192)
 def remove_group_order(sql: str) -> str:
     """Rewrite a query so that its groups come in the order of their first rows, as on MySQL 8.
+
+    A query with ``ORDER BY`` stays unchanged, and so do set operations and ``WITH ROLLUP``.
 
     >>> remove_group_order("SELECT a FROM t GROUP BY a LIMIT 3")
     'SELECT a FROM t GROUP BY a ORDER BY NULL LIMIT 3'
@@ -381,7 +397,7 @@ def remove_group_order(sql: str) -> str:
         tokens = MySQL().tokenize(sql)
     except PARSE_ERRORS:
         return sql
-    depth, is_grouped, end = 0, False, len(sql)
+    depth, is_grouped, group_end = 0, False, len(sql)
     for token in tokens:
         depth += (token.token_type == TokenType.L_PAREN) - (token.token_type == TokenType.R_PAREN)
         if depth:
@@ -401,12 +417,21 @@ def remove_group_order(sql: str) -> str:
             TokenType.FOR,
             TokenType.INTO,
         ):
-            end = min(end, token.start)
-    return f"{sql[:end].rstrip()} ORDER BY NULL {sql[end:]}".rstrip() if is_grouped else sql
+            group_end = min(group_end, token.start)
+    return (
+        f"{sql[:group_end].rstrip()} ORDER BY NULL {sql[group_end:]}".rstrip()
+        if is_grouped
+        else sql
+    )
 
 
 def read_tables(cursor: Any, database: str) -> Tables:
-    """Return the tables of a database, with their columns and unique keys."""
+    """Return the tables of a database, with their columns and their unique keys without NULL.
+
+    Args:
+        cursor: A cursor of the driver.
+        database: The name of the database.
+    """
     columns: dict[str, dict[str, str]] = {}
     cursor.execute(
         "SELECT table_name, column_name FROM information_schema.columns "
@@ -421,19 +446,19 @@ def read_tables(cursor: Any, database: str) -> Tables:
         "WHERE table_schema = %s AND non_unique = 0",
         (database,),
     )
-    nullable = set()
-    for table, index, column, null in cursor.fetchall():
-        keys.setdefault((table.lower(), index), set()).add(column.lower())
-        if null == "YES":
-            nullable.add((table.lower(), index))
+    nullable_keys = set()
+    for table, index_name, column, nullability in cursor.fetchall():
+        keys.setdefault((table.lower(), index_name), set()).add(column.lower())
+        if nullability == "YES":
+            nullable_keys.add((table.lower(), index_name))
     return {
-        table: Relation(
+        table: QueryRelation(
             f"{database}.{table}",
             column_names,
             tuple(
                 frozenset(key)
                 for index_id, key in keys.items()
-                if index_id[0] == table and index_id not in nullable
+                if index_id[0] == table and index_id not in nullable_keys
             ),
         )
         for table, column_names in columns.items()
@@ -447,12 +472,14 @@ def conversions() -> dict[Any, Any]:
 
     custom_conversions: dict[Any, Any] = dict(default_conversions)
     custom_conversions[FIELD_TYPE.BIT] = _bits
-    for kind, value_type in (
+    for field_type, value_type in (
         (FIELD_TYPE.DATE, date),
         (FIELD_TYPE.DATETIME, datetime),
         (FIELD_TYPE.TIMESTAMP, datetime),
     ):
-        custom_conversions[kind] = _valid_date_conversion(default_conversions[kind], value_type)
+        custom_conversions[field_type] = _valid_date_conversion(
+            default_conversions[field_type], value_type
+        )
     return custom_conversions
 
 

@@ -5,9 +5,9 @@ from urllib.parse import quote
 
 import pytest
 
-from intercode.databases.servers.private import mysql_recipe, start_mariadb
+from intercode.databases.servers.private_server import mysql_recipe, start_mariadb
 from intercode.errors import SandboxUnavailableError, UsageError
-from intercode_paper.container import PaperImage
+from intercode_paper.container_images import PaperImage
 from intercode_paper.sql_server import open_databases
 from intercode_sandbox import get_provider
 

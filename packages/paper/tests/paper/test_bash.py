@@ -7,7 +7,7 @@ import shlex
 import pytest
 from hypothesis import given, strategies as st
 
-from intercode_paper.bash import as_in_container, plan, resolve, split
+from intercode_paper.bash_interpreter import as_in_container, plan, resolve, split
 
 plain = st.text(st.characters(exclude_characters="\"'\\\0", exclude_categories=("Cs",)))
 

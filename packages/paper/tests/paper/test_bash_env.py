@@ -5,7 +5,7 @@ import pytest
 from intercode.errors import TaskError
 from intercode.task import Dataset, Task
 from intercode_paper.bash_env import PaperBashEnv
-from intercode_paper.bash_reward import GoldRuns
+from intercode_paper.bash_reward import GoldOutcomeCache
 
 GOLDS = {
     "list": "ls /data",
@@ -20,7 +20,7 @@ GOLDS = {
 @pytest.fixture
 def make(provider, image, monkeypatch):
     """Makes the environment; all scores are kept in `scores`, with their details."""
-    made, score = [], GoldRuns.score
+    made, score = [], GoldOutcomeCache.score
 
     def one(tasks):
         data = Dataset(tasks, "quirks")
@@ -35,7 +35,7 @@ def make(provider, image, monkeypatch):
         made[-1].scores.append(score(*args, **options))
         return made[-1].scores[-1]
 
-    monkeypatch.setattr(GoldRuns, "score", kept)
+    monkeypatch.setattr(GoldOutcomeCache, "score", kept)
     yield one
     for env in made:
         env.close()
@@ -119,7 +119,7 @@ def test_cd(env):
 def test_timeout(env, monkeypatch):
     begin(env, "nothing")
     with monkeypatch.context() as patch:
-        patch.setattr("intercode_paper.bash.TIMEOUT", 0.3)  # allow limit: it sleeps
+        patch.setattr("intercode_paper.bash_interpreter.TIMEOUT", 0.3)  # allow limit: it sleeps
         assert env.step("echo early; sleep 999")[0] == "Command timed out"
     assert env.step("echo next")[0] == "next\n"
 

@@ -15,15 +15,15 @@ from intercode.datasets import load
 from intercode.datasets.nl2bash import image_for
 from intercode.errors import RecordError, SandboxError
 from intercode.task import Dataset, Task
-from intercode_paper.bash import TIMED_OUT, PaperBash, run, split
 from intercode_paper.bash_env import (
     PaperBashEnv,
     has_same_text,
     replay_bash as replay,
     suites_by_episode,
 )
-from intercode_paper.report import run_jobs
-from intercode_paper.results import RecordedEpisode, RecordedRun, load_results
+from intercode_paper.bash_interpreter import TIMED_OUT, PaperBashInterpreter, run, split
+from intercode_paper.replay_report import run_jobs
+from intercode_paper.results_files import RecordedEpisode, RecordedRun, load_results
 from waiting import PATIENCE
 
 from .upstream import BASH_RESULTS, UPSTREAM, needs_upstream
@@ -179,7 +179,7 @@ def test_recorded_runs(provider, monkeypatch):
     episodes = [episode for path in paths for episode in load_results(path).episodes]
     turns = [turn for episode in episodes for turn in episode.turns]
     late = {turn.command for turn in turns if turn.observation == TIMED_OUT}
-    execute = PaperBash.execute
+    execute = PaperBashInterpreter.execute
 
     def execute_as_then(shell, action, timeout=None):
         return execute(shell, action, 1.0 if action in late else PATIENCE)
@@ -187,7 +187,7 @@ def test_recorded_runs(provider, monkeypatch):
     def run_to_its_end(sandbox, gold, environment):
         return run(sandbox, split(gold), environment, timeout=PATIENCE)
 
-    monkeypatch.setattr(PaperBash, "execute", execute_as_then)
+    monkeypatch.setattr(PaperBashInterpreter, "execute", execute_as_then)
     monkeypatch.setattr("intercode_paper.bash_reward.run_gold", run_to_its_end)
     monkeypatch.setattr("intercode_sandbox.native.sandbox._FILES_SECONDS", PATIENCE)
     reports = run_jobs([partial(replayed, path, provider) for path in paths], workers=3)

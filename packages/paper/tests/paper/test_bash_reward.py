@@ -7,7 +7,7 @@ import warnings
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from intercode_paper.bash_reward import Outcome, cosine, early_score, score, similarity
+from intercode_paper.bash_reward import ContainerOutcome, cosine, early_score, score, similarity
 
 from .upstream import BASH_RESULTS, needs_upstream
 
@@ -45,7 +45,7 @@ def test_texts_without_words_are_compared_whole():
 
 
 def side(*pairs, output="same", sums=None):
-    return Outcome(pairs, output, lambda path: (sums or {}).get(path, "none"))
+    return ContainerOutcome(pairs, output, lambda path: (sums or {}).get(path, "none"))
 
 
 def test_full_reward_is_exactly_one():
@@ -105,8 +105,10 @@ def test_recorded_infos():
             ours = {path: str(row >= same["correct"]) for row, (path, _) in enumerate(common)}
             if any("." not in path for path, _ in common):
                 ours = {}
-            agent = Outcome([*common, *extra], info["agent_obs"], lambda p, o=ours: o.get(p, ""))
-            gold = Outcome(
+            agent = ContainerOutcome(
+                [*common, *extra], info["agent_obs"], lambda p, o=ours: o.get(p, "")
+            )
+            gold = ContainerOutcome(
                 [*common, *missing], info["eval_obs"], lambda p, o=ours: str(False) * (p in o)
             )
             result = score(agent, gold)

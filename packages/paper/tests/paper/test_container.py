@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from intercode_paper.container import (
+from intercode_paper.container_images import (
     IGNORED_NAMES,
-    Index,
+    TrackedFileIndex,
     format_short,
     is_visible_to_git,
     parse_pairs,
@@ -134,7 +134,7 @@ def test_as_git_says(tmp_path_factory, made, done):
         apply(root, step)
     after = tree(root)
 
-    index = Index(
+    index = TrackedFileIndex(
         {
             path[1:]: (kind, kind == "file" and bool(mode & 0o100))
             for path, (kind, mode, _) in before.items()

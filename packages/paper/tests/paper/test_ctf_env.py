@@ -7,7 +7,7 @@ from intercode.datasets import load
 from intercode.envs.ctf import CtfEnv
 from intercode.errors import TaskError, UsageError
 from intercode.task import Dataset, Task
-from intercode_paper.ctf import WRONG, PaperCtfEnv, split
+from intercode_paper.ctf_env import WRONG, PaperCtfEnv, split
 
 from .upstream import UPSTREAM
 

@@ -6,7 +6,7 @@ import pytest
 
 from intercode.cli.main import main
 from intercode.task import Dataset, Task
-from intercode_paper.ctf import RIGHT, WRONG, PaperCtfEnv
+from intercode_paper.ctf_env import RIGHT, WRONG, PaperCtfEnv
 
 pytestmark = pytest.mark.usefixtures("provider")
 FLAG = "picoCTF{1|/|_4_p34|\\|ut}"

@@ -10,8 +10,8 @@ import pytest
 from intercode.cli.main import main
 from intercode.episode import Episode, Turn
 from intercode.records import MANIFEST, load_actions
-from intercode_paper.results import load_results
-from intercode_paper.tables import rates
+from intercode_paper.paper_tables import rates
+from intercode_paper.results_files import load_results
 from report.test_export import ODD, episodes, export, run as run, write
 
 

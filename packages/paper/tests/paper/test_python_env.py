@@ -8,12 +8,12 @@ import intercode
 from intercode.errors import RewardError, SandboxUnavailableError, TaskError, UsageError
 from intercode.interpreters.python_start import provider
 from intercode.task import Dataset, Task
-from intercode_paper.python import (
+from intercode_paper.python_env import (
     ENDED,
     LATE,
     LIMITS,
     TIMEOUT,
-    PaperPython,
+    PaperPythonWorkspace,
     defined_name,
     gold_name,
     score,
@@ -45,7 +45,7 @@ def python_provider():
 @pytest.fixture
 def session(python_provider):
     sandbox = python_provider.start("host", LIMITS)
-    with closing(PaperPython(sandbox)) as opened:
+    with closing(PaperPythonWorkspace(sandbox)) as opened:
         yield opened
 
 
@@ -89,7 +89,7 @@ def test_a_process_that_ends_or_lies_costs_its_names_alone(session):
     assert session.trial(TASK, "add2").reward == 0
 
 
-class Impatient(PaperPython):
+class Impatient(PaperPythonWorkspace):
     """Waits for a second where something loops, and elsewhere for as long as a busy machine takes.
 
     The agent's `add2` loops in the first test; after the reset gold is tested.

@@ -8,7 +8,7 @@ from intercode.cli.main import main
 from intercode.errors import SandboxUnavailableError
 from intercode.interpreters.python_start import provider
 from intercode.python_source import parse
-from intercode_paper.python import TestResults, model_observation
+from intercode_paper.python_env import TestResults, model_observation
 
 from .upstream import UPSTREAM
 

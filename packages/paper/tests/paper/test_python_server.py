@@ -5,7 +5,7 @@ import json
 import pytest
 from hypothesis import given, strategies as st
 
-from intercode_paper.python_server import Server, wrap_in_print
+from intercode_paper.python_server import PythonServer, wrap_in_print
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_any_text_is_left_or_wrapped_or_refused(text):
 
 
 def test_names_live_until_a_reset():
-    server = Server()
+    server = PythonServer()
     assert server.step("x = 3") == {"output": "", "error": ""}
     assert server.step("x") == {"output": "3", "error": ""}
     server.reset()
@@ -47,7 +47,7 @@ def test_names_live_until_a_reset():
 
 
 def test_output_is_stripped_and_lost_with_an_error():
-    server = Server()
+    server = PythonServer()
     assert server.step("print(); print(' a b '); x = 1")["output"] == "a b"
     assert server.step("import sys; print('e', file=sys.stderr)") == {"output": "", "error": "e"}
     assert server.step("print('lost'); 1 / 0") == {"error": "Error: division by zero"}
@@ -56,19 +56,19 @@ def test_output_is_stripped_and_lost_with_an_error():
 
 
 def test_of_what_is_no_python_only_a_function_reaches_the_server():
-    server = Server()
+    server = PythonServer()
     assert server.step("a b") == "Error executing action: invalid syntax (<unknown>, line 1)"
     assert server.step("def f() b") != server.step("a b")
     assert "<string>" in server.step("def f() b")["error"]
 
 
 def test_source_does_not_get_the_future_of_this_module():
-    assert "error" in Server().execute("def f(a: Missing): pass")
-    assert "output" not in Server().execute("def f(a: Missing): pass")
+    assert "error" in PythonServer().execute("def f(a: Missing): pass")
+    assert "output" not in PythonServer().execute("def f(a: Missing): pass")
 
 
 def test_an_answer_is_the_last_line_and_json(capsys):
-    server = Server()
+    server = PythonServer()
     server.answer("step", "x = '\\n'; print(x + 'é' + x)")
     assert json.loads(capsys.readouterr().out.splitlines()[-1]) == {"output": "é", "error": ""}
     server.answer("reset", "")

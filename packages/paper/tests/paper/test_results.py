@@ -5,7 +5,7 @@ import json
 import pytest
 
 from intercode.errors import RecordError
-from intercode_paper.results import load_results
+from intercode_paper.results_files import load_results
 
 RETRY = "No Bash code was found in your last response.\n\nYour response …"
 

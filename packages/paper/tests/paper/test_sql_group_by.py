@@ -3,12 +3,12 @@
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
-from intercode_paper.sql_group_by import Relation, refusal
+from intercode_paper.sql_group_by import QueryRelation, refusal
 from intercode_paper.sql_server import remove_group_order, to_mysql8
 
 TABLES = {
-    "t": Relation("t", {"id": "Id", "a": "A", "b": "B"}, (frozenset({"id"}),)),
-    "u": Relation("u", {"uid": "uid", "t_id": "t_id", "c": "c"}, (frozenset({"uid"}),)),
+    "t": QueryRelation("t", {"id": "Id", "a": "A", "b": "B"}, (frozenset({"id"}),)),
+    "u": QueryRelation("u", {"uid": "uid", "t_id": "t_id", "c": "c"}, (frozenset({"uid"}),)),
 }
 
 

@@ -19,7 +19,7 @@ from intercode.cli.main import main
 from intercode.datasets import load
 from intercode.errors import RecordError
 from intercode.task import Task
-from intercode_paper.results import load_results
+from intercode_paper.results_files import load_results
 from intercode_paper.sql_replay import has_same_answer as same, replay_sql
 from intercode_paper.sql_server import open_databases
 

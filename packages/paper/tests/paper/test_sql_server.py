@@ -8,7 +8,7 @@ from urllib.parse import quote
 import pymysql
 import pytest
 
-from intercode.databases.servers.private import start_mariadb
+from intercode.databases.servers.private_server import start_mariadb
 from intercode.errors import UsageError
 from intercode_paper.sql_server import MySQLDatabases, open_databases
 

@@ -10,8 +10,8 @@ import pytest
 
 from intercode.cli.main import main
 from intercode.errors import RecordError
-from intercode_paper.results import load_results
-from intercode_paper.tables import SkippedFile, rates, tables
+from intercode_paper.paper_tables import SkippedResultsFile, rates, tables
+from intercode_paper.results_files import load_results
 
 from .upstream import UPSTREAM, needs_upstream
 
@@ -207,7 +207,7 @@ def test_every_kind_of_file_of_a_checkout(
 
 @needs_upstream
 def test_a_part_of_the_release_is_read_whole() -> None:
-    skipped: list[SkippedFile] = []
+    skipped: list[SkippedResultsFile] = []
     found = rates(UPSTREAM, skipped.append)
     assert not skipped
     assert sum(r.episodes for r in found if r.group == "all" and r.strategy != "single turn") == (

@@ -10,7 +10,7 @@ import intercode
 from cli.test_trust import put
 from intercode.datasets import load
 from intercode.errors import RecordError
-from intercode_paper.tables import rates
+from intercode_paper.paper_tables import rates
 from test_data_paths import home as home, refuses_the_image, task_file
 
 

@@ -46,6 +46,7 @@ def __getattr__(name: str) -> Any:
     """Import a public name on its first use.
 
     Raises:
+        AttributeError: The package has no such public name.
         SandboxUnavailableError: This system is not Linux.
     """
     if name not in __all__:
@@ -53,9 +54,10 @@ def __getattr__(name: str) -> Any:
     from intercode_sandbox.errors import SandboxUnavailableError
     from intercode_sandbox.privileges import unsupported_system
 
-    # This check comes first, because the modules below import modules that only Linux has.
-    if system := unsupported_system():
-        raise SandboxUnavailableError(system)
+    # This check precedes the import, because the modules with the public names import modules that
+    # only Linux has.
+    if message := unsupported_system():
+        raise SandboxUnavailableError(message)
     module = importlib.import_module(f"{__name__}.{_MODULES.get(name, 'base')}")
     value = globals()[name] = getattr(module, name)
     return value

@@ -23,7 +23,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from intercode_sandbox.base import Process, SandboxBackend, Snapshot
 from intercode_sandbox.errors import SandboxClosedError
-from intercode_sandbox.sandbox import Sandbox, StartRequest
+from intercode_sandbox.sandbox import Sandbox, SandboxStartRequest
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -66,7 +66,8 @@ async def _run_on_thread(
 ) -> T:
     """Run a function on a thread, and return its result.
 
-    If the awaiting task is cancelled, the error is raised only after the function has ended.
+    If the awaiting task is cancelled, `asyncio.CancelledError` is raised only after the function
+    has ended.
 
     Args:
         executor: The thread pool.
@@ -119,26 +120,27 @@ def _make_stoppable(
     @wraps(method)
     async def call(self: AsyncSandbox, /, *args: P.args, **options: P.kwargs) -> T:
         with ExitStack() as stack:
-            cancellation = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-            stack.callback(os.close, cancellation)
-            stop, options["stop"] = options.get("stop"), cancellation
-            if stop is not None:
-                stop_events = stack.enter_context(select.epoll())
-                stop_events.register(cancellation, select.EPOLLIN)
-                stop_events.register(stop, select.EPOLLIN)  # type: ignore[arg-type]
-                options["stop"] = stop_events.fileno()
+            cancel_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            stack.callback(os.close, cancel_fd)
+            caller_stop_fd, options["stop"] = options.get("stop"), cancel_fd
+            if caller_stop_fd is not None:
+                stop_epoll = stack.enter_context(select.epoll())
+                stop_epoll.register(cancel_fd, select.EPOLLIN)
+                stop_epoll.register(caller_stop_fd, select.EPOLLIN)  # type: ignore[arg-type]
+                options["stop"] = stop_epoll.fileno()
             return await self.run(
                 lambda sandbox: method(sandbox, *args, **options),
-                stop=partial(os.eventfd_write, cancellation, 1),
+                stop=partial(os.eventfd_write, cancel_fd, 1),
             )
 
     return call
 
 
 class AsyncSandbox:
-    """A sandbox with awaitable calls and the methods of `Sandbox`.
+    """A sandbox with the methods of `Sandbox`, except `Sandbox.at_rest`, as coroutines.
 
-    ``async with`` or the first call starts the sandbox; ``async with`` closes it.
+    An ``async with`` block or the first call starts the sandbox. `close` or the end of the block
+    closes the sandbox.
 
     Args:
         *arguments: See `Sandbox`.
@@ -149,7 +151,9 @@ class AsyncSandbox:
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        self._request: StartRequest | None = StartRequest.from_options(*arguments, **options)
+        self._request: SandboxStartRequest | None = SandboxStartRequest.from_options(
+            *arguments, **options
+        )
         self._sandbox: Sandbox | None = None
         self._reset_state()
 
@@ -196,15 +200,17 @@ class AsyncSandbox:
         """
         async with self._call_lock:
             await self._start()
-            work = partial(call, self.sandbox)
-            return await _run_on_thread(threads(os.getpid()), work, stop, discard)
+            bound_call = partial(call, self.sandbox)
+            return await _run_on_thread(threads(os.getpid()), bound_call, stop, discard)
 
     async def _start(self) -> None:
         if self._closed:
             raise SandboxClosedError("the sandbox is closed")
         if self._sandbox is None and self._request is not None:
-            start, executor = self._request.start, threads(os.getpid())
-            backend = await _run_on_thread(executor, start, discard=lambda backend: backend.close())
+            start_backend, executor = self._request.start, threads(os.getpid())
+            backend = await _run_on_thread(
+                executor, start_backend, discard=lambda backend: backend.close()
+            )
             self._sandbox = Sandbox.from_backend(backend)
             # A task may have called `close` during the start, when no sandbox existed to be ended.
             if self._closed:
@@ -244,7 +250,7 @@ class AsyncSandbox:
         if self._sandbox is not None:
             await self._end(self._sandbox)
         else:
-            # If a start is in progress, `_start` ends the sandbox, and releases the lock then.
+            # If a start is in progress, `_start` ends the sandbox, and its caller frees the lock.
             async with self._call_lock:
                 pass
 

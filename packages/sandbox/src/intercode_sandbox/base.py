@@ -1,9 +1,9 @@
 """Interfaces of sandboxes: the isolated file systems in which an agent's code runs.
 
 A `Provider` starts sandboxes. A `SandboxBackend` runs commands, reads and writes files, lists the
-changed paths, and can be saved. The layers above this package use these names only. So the
-native provider (the default), Docker, and a user's own back end are interchangeable. The
-conformance suite (``packages/sandbox/tests/sandbox/``) is the specification.
+changed paths, and can be saved. Code that uses a sandbox by these interfaces only works with each
+provider: the native one (the default), Docker, or a user's own. The conformance suite
+(``packages/sandbox/tests/sandbox/``) is the specification.
 """
 
 from __future__ import annotations
@@ -30,24 +30,25 @@ FileType = Literal["file", "dir", "symlink", "fifo", "socket", "device"]
 class Limits:
     """Limits of one sandbox. The defaults suit short interactive tasks.
 
-    A size may be a text, such as ``"512M"``.
+    A size or a time may be a text, such as ``"512M"`` or ``"30s"``.
 
     Raises:
-        UsageError: A value has the wrong type, or no sandbox can run within it.
+        UsageError: A value has the wrong type, or is too small for any sandbox, or a time is too
+            long.
     """
 
     timeout: float = 10.0
     """Seconds of wall time for one action or command."""
     memory: int = 1024 * MIB
-    """Bytes of memory, for all processes together if cgroups permit, else for each."""
+    """Bytes of memory: of all processes together if cgroups permit it, otherwise of each one."""
     processes: int = 256
     """Processes and threads alive at once."""
     disk: int = 1024 * MIB
-    """Bytes that may be written to the file system (kept in memory)."""
+    """Bytes that may be written to the file system; native sandboxes keep them in memory."""
     files: int = 200_000
     """Files and directories that may be created."""
     output: int = 1 * MIB
-    """Bytes of output retained of one action or command: its head and its tail."""
+    """Bytes retained of each output stream of an action or command: its head and its tail."""
     open_files: int = 1024
     """File descriptors for each process; at least 512."""
     capabilities: tuple[str, ...] = ()
@@ -57,16 +58,17 @@ class Limits:
     """Whether a program may trace another one and change its memory, like gdb and strace. Code
     under test could then control its tests."""
     private: bool = False
-    """Whether programs of a grader (`SupportsPrivacy`) are hidden from all other programs. Users of
-    the sandbox then see their own processes only, and no program can replace the dynamic loader."""
+    """Whether `SupportsPrivacy.exec_private` can run programs that are hidden from all others. Each
+    user id of the sandbox then sees its own processes only, and no program can replace the dynamic
+    loader."""
     overrides: frozenset[str] | None = field(default=None, compare=False, repr=False)
     """Names of the limits that a caller set explicitly. A task may lower these limits, but not
     raise them. If the constructor gets None: the limits that differ from their defaults."""
 
     def __post_init__(self) -> None:
-        for name, read in LIMITS.items():
+        for name, parse_limit in LIMITS.items():
             try:
-                object.__setattr__(self, name, read(getattr(self, name)))
+                object.__setattr__(self, name, parse_limit(getattr(self, name)))
             except ValueError as error:
                 raise UsageError(f"limit {name!r} {error}") from None
         if self.overrides is None:
@@ -157,7 +159,8 @@ class Change:
     content_changed: bool = True
     """False if only the mode or the owner of a modified path has changed."""
     links: int = field(default=0, compare=False)
-    """Number of names (hard links) of a regular file, also of unchanged names; 0: unknown."""
+    """Number of all names (hard links) of a regular file, whether or not they have changed; 0:
+    unknown."""
 
 
 @runtime_checkable
@@ -169,7 +172,7 @@ class Snapshot(Protocol):
         """The snapshot's name for messages."""
 
     def delete(self) -> None:
-        """Free the storage as soon as no sandbox that started from it runs. Idempotent."""
+        """Free the storage as soon as no sandbox started from the snapshot runs. Idempotent."""
 
 
 class Process(Protocol):
@@ -197,7 +200,7 @@ class Process(Protocol):
 
 
 class Worker(Process, Protocol):
-    """A process in a sandbox that runs a Python module of InterCode.
+    """A process in a sandbox that runs a preloaded Python module.
 
     Interpreters use workers, because a worker needs no Python in the image.
     """
@@ -241,7 +244,8 @@ class SandboxBackend(Protocol):
     ) -> Completed:
         """Run a program, and return its result as soon as the program ends.
 
-        The call does not wait for children of the program that still hold its output open.
+        The call does not wait for children of the program that still hold its output open. A
+        program that cannot be executed has exit code 127 (not found) or 126, as in a shell.
 
         Args:
             argv: The program and its arguments; the image's ``PATH`` is searched for the program.
@@ -286,10 +290,15 @@ class SandboxBackend(Protocol):
             cwd: See `exec`.
             env: See `exec`.
             user: See `exec`.
+
+        Raises:
+            ActionError, LookupError, SandboxError: See `exec`.
+            OSError: The program cannot be executed, or `cwd` cannot be entered.
+            UsageError: A descriptor in `channels` is too high.
         """
 
     def worker(self, module: str) -> Worker:
-        """Start a process that runs ``main(socket)`` of a preloaded module of InterCode.
+        """Start a process that runs ``main(socket)`` of a preloaded Python module.
 
         The worker needs no file of the image. Its privileges are those of any program in the
         sandbox. The module must import all of its dependencies during the provider's preload,
@@ -301,7 +310,7 @@ class SandboxBackend(Protocol):
         """
 
     def kill(self, keep: Sequence[int] = ()) -> int:
-        """Kill all processes of the sandbox, and return the number of killed processes.
+        """Kill all processes of the sandbox but process 1, and return the number of killed ones.
 
         The kernel kills the processes all at once: not even a fork bomb outruns the call.
 
@@ -327,29 +336,38 @@ class SandboxBackend(Protocol):
         """Write a regular file, and the missing directories above it, as the image's user.
 
         Raises:
+            UsageError: `mode` has bits outside ``0o7777``.
             IsADirectoryError, PermissionError: As named.
             OSError: The write failed, for instance for lack of space.
         """
 
     def changes(self) -> list[Change]:
-        """List all differences from the image, sorted by path.
+        """List all differences from the sandbox's original image or snapshot, sorted by path.
 
-        The list is exact. The costs are proportional to the number of changes.
+        The list is exact. In native sandboxes the cost is proportional to the number of changes.
+
+        Raises:
+            OutputLimitError: The comparison takes too long, or finds too many changes.
+            SandboxError: The sandbox failed.
         """
 
     def at_rest(self, look: Callable[[], ResultT]) -> ResultT:
         """Return the result of `look`, called while no program changes a file: a consistent view.
 
         Args:
-            look: A function that calls `changes`, `snapshot`, or both. If a program has changed a
-                file nevertheless, the sandbox ends that program and calls the function again.
+            look: A function that calls `changes`, `snapshot`, or both. If a program cannot be
+                stopped meanwhile, the sandbox kills that program and calls the function again.
 
         Raises:
             SandboxError: See `changes` and `snapshot`.
         """
 
     def snapshot(self) -> Snapshot:
-        """Save the present file system. Processes and their state are not saved."""
+        """Save the present file system. Processes and their state are not saved.
+
+        Raises:
+            SandboxError: The files cannot be saved.
+        """
 
     def close(self) -> None:
         """End all processes and free the resources. Idempotent, safe from any thread."""
@@ -373,11 +391,12 @@ class SupportsFork(Protocol):
     """Optional ability of a sandbox: to be forked with its files."""
 
     def freeze(self) -> Snapshot:
-        """Save the present files, without copying them if the kernel permits it.
+        """Save the present files. A native sandbox does not copy them, if the kernel permits it.
 
         The call ends all processes of the sandbox. The sandbox keeps its files: its next call
-        starts a fresh set of namespaces with them. `changes()` of this sandbox, and of sandboxes
-        started from the snapshot, lists differences from this sandbox's original image.
+        starts fresh namespaces, or a fresh container, with them. `changes()` of this sandbox, and
+        of sandboxes started from the snapshot, lists differences from this sandbox's original
+        image.
 
         Raises:
             SandboxError: The files cannot be saved.
@@ -416,7 +435,7 @@ class SupportsTerminals(Protocol):
 
 
 @runtime_checkable
-class SupportsPrivacy(Protocol):
+class SupportsPrivateExec(Protocol):
     """Optional ability of a sandbox: to run programs that no other program can inspect."""
 
     def exec_private(
@@ -524,7 +543,7 @@ class SupportsCapabilityCheck(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class FailureEvidence:
     """Evidence, gathered on the host, about a sandbox that has ended or does not answer."""
 
     is_keeper_alive: bool
@@ -539,7 +558,7 @@ class Evidence:
     """Whether the kernel's out-of-memory killer has killed a process of the sandbox."""
 
 
-def was_caused_inside(evidence: Evidence) -> bool:
+def was_caused_inside(evidence: FailureEvidence) -> bool:
     """Return whether an agent's code, which ran in a sandbox, caused the sandbox's end.
 
     An end caused by an agent's code is a result of that agent. Any other loss of a sandbox is an
@@ -565,14 +584,14 @@ def was_caused_inside(evidence: Evidence) -> bool:
     return evidence.exit_code != -signal.SIGKILL or evidence.starved
 
 
-def cause_of_death(errors: str) -> str:
+def cause_of_death(error_output: str) -> str:
     """Return the line of a Python process's error output that names the cause of its end.
 
     Args:
-        errors: The error output. After a fatal error of Python, a traceback for each thread
+        error_output: The error output. After a fatal error of Python, a traceback for each thread
             follows the line with the cause. Otherwise the last line has the cause.
     """
-    lines = errors.strip().splitlines() or [""]
+    lines = error_output.strip().splitlines() or [""]
     return next((line for line in lines if line.startswith("Fatal Python error")), lines[-1])
 
 
@@ -585,10 +604,10 @@ _PARTIAL_CHARACTER_TAIL = re.compile(rb"\A[\x80-\xbf]{1,3}")
 
 
 @dataclass(slots=True)
-class OutputBuffer:
+class HeadTailBuffer:
     """A buffer that retains the first and the last bytes of a stream, and counts all of its bytes.
 
-    The head and the tail each have at most half of `limit` bytes.
+    The head has at most half of `limit` bytes, rounded up, and the tail half, rounded down.
     """
 
     limit: int
@@ -605,8 +624,8 @@ class OutputBuffer:
             data = data[head_space:]
         if data:
             self._tail += data
-            # The tail may grow to twice its size before it is trimmed. So a long stream costs a
-            # constant time for each byte.
+            # The tail is trimmed only after it has grown to more than twice its final size. So the
+            # average time for each byte of a long stream is constant.
             if len(self._tail) > 2 * (self.limit // 2) + 65536:
                 self._trim()
 
@@ -628,5 +647,5 @@ class OutputBuffer:
         match = _PARTIAL_CHARACTER_HEAD.search(self._head, max(0, len(self._head) - 3))
         head = bytes(self._head[: match.start() if match else None])
         tail = bytes(_PARTIAL_CHARACTER_TAIL.sub(b"", self._tail, count=1))
-        cut_bytes = self.total - len(head) - len(tail)
-        return head + b"\n[... %d bytes cut ...]\n" % cut_bytes + tail
+        cut_byte_count = self.total - len(head) - len(tail)
+        return head + b"\n[... %d bytes cut ...]\n" % cut_byte_count + tail

@@ -19,7 +19,7 @@ _INTERRUPT_EXIT_CODE = 130
 _WHOLE_NETWORK = "all"
 """The value of ``--network`` by which the sandbox gets the machine's whole network."""
 _MARKS = {True: "ok  ", None: "note", False: "FAIL"}
-"""`intercode_sandbox.doctor.Check.ok` → the first word of the printed line."""
+"""`intercode_sandbox.doctor.MachineCheck.ok` → the first word of the printed line."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -29,8 +29,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: Command-line arguments; default: the arguments of this process.
 
     Returns:
-        The exit code. ``run``: the program's exit code. ``doctor``: 1 if sandboxes do not work.
-        Both: 2 for invalid arguments, and for a machine that permits no sandbox; 130 after Ctrl-C.
+        The exit code. ``run``: the program's, or 124 at the time limit. ``doctor``: 1 if native
+        sandboxes do not work. Both: 2 after an error, such as a machine that permits no sandbox;
+        130 after Ctrl-C.
+
+    Raises:
+        SystemExit: The arguments are invalid (exit code 2), or request a help text or the version.
     """
     arguments = _make_parser().parse_args(argv)
     try:
@@ -49,6 +53,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     Args:
         arguments: The parsed command-line arguments.
+
+    Returns:
+        The program's exit code; 124 if the program reached its time limit.
     """
     limit_options = {
         name: value for name in _LIMITS if (value := getattr(arguments, name)) is not None
@@ -58,8 +65,8 @@ def run(arguments: argparse.Namespace) -> int:
     with closing(provider.start(arguments.image, limits, network)) as sandbox:
         stdin = sys.stdin.buffer.read() if arguments.stdin else None
         result = sandbox.exec(arguments.program, stdin=stdin, user=arguments.user)
-        for stream, data in ((sys.stdout, result.stdout), (sys.stderr, result.stderr)):
-            stream.buffer.write(data)
+        for stream, output in ((sys.stdout, result.stdout), (sys.stderr, result.stderr)):
+            stream.buffer.write(output)
             stream.flush()
         if arguments.changes:
             for change in sandbox.changes():
@@ -80,12 +87,17 @@ def doctor() -> int:
     """
     from intercode_sandbox.doctor import check_docker, check_native
 
-    native, docker_checks = check_native(), check_docker()
-    for check in (*native, *docker_checks):
+    native_checks, docker_checks = check_native(), check_docker()
+    for check in (*native_checks, *docker_checks):
         detail = check.detail + (f"\nto fix it: {check.fix}" if check.fix and not check.ok else "")
-        text = "".join(c if c.isprintable() or c == "\n" else "?" for c in detail)
-        print(f"{_MARKS[check.ok]}  {check.name:20}  {text}".replace("\n", f"\n{'':28}"))
-    return int(any(check.ok is False for check in native))
+        printable_detail = "".join(
+            character if character.isprintable() or character == "\n" else "?"
+            for character in detail
+        )
+        print(
+            f"{_MARKS[check.ok]}  {check.name:20}  {printable_detail}".replace("\n", f"\n{'':28}")
+        )
+    return int(any(check.ok is False for check in native_checks))
 
 
 def _make_parser() -> argparse.ArgumentParser:
@@ -115,13 +127,13 @@ def _make_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="list changed files on standard error; default: no list",
     )
-    for name in _LIMITS:
-        unit = {"timeout": "seconds", "processes": "a number"}.get(name, "bytes, or 512M")
-        default = getattr(Limits(), name)
+    for limit_name in _LIMITS:
+        unit = {"timeout": "seconds", "processes": "a number"}.get(limit_name, "bytes, or 512M")
+        default = getattr(Limits(), limit_name)
         default_text = f"{default >> 20}M" if unit.startswith("bytes") else f"{default:g}"
         add_option(
-            f"--{name}",
-            type=int if name == "processes" else str,
+            f"--{limit_name}",
+            type=int if limit_name == "processes" else str,
             metavar="N",
             help=f"limit: {unit}; default: {default_text}",
         )

@@ -32,7 +32,11 @@ from intercode_sandbox.native import cgroup
 from intercode_sandbox.native.preflight import kernel_setting_command, open_files_command
 from intercode_sandbox.native.process import read_if_there
 from intercode_sandbox.native.provider import NativeProvider
-from intercode_sandbox.native.restrictions import Restriction, active_restrictions, container_remedy
+from intercode_sandbox.native.restrictions import (
+    HostRestriction,
+    active_restrictions,
+    container_remedy,
+)
 from intercode_sandbox.native.snapshot import endings
 from intercode_sandbox.privileges import (
     STAND_IN_ID,
@@ -55,7 +59,7 @@ _CACHE_COMMAND = "export INTERCODE_CACHE=/a/folder/of/yours"
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class MachineCheck:
     """The result of one check of this machine."""
 
     name: str
@@ -68,24 +72,24 @@ class Check:
 
 
 def run_check(
-    name: str, check: Callable[[], Check | Sequence[Check]], ok: bool | None
-) -> list[Check]:
+    name: str, check: Callable[[], MachineCheck | Sequence[MachineCheck]], ok_on_error: bool | None
+) -> list[MachineCheck]:
     """Run a check, and return its results. If the check raises an error, return that as the result.
 
     Args:
         name: The result's name if the check raises an error.
         check: A function that returns one result, or several.
-        ok: `Check.ok` of the result if the check raises an error: False, or None if sandboxes work
-            without the checked feature.
+        ok_on_error: `Check.ok` of the result if the check raises an error: False, or None if
+            sandboxes work without the checked feature.
     """
     try:
         findings = check()
     except Exception as error:  # noqa: BLE001 - a machine may refuse anything, and it is reported
-        return [failed_check(name, ok, error)]
-    return [findings] if isinstance(findings, Check) else [*findings]
+        return [failed_check(name, ok_on_error, error)]
+    return [findings] if isinstance(findings, MachineCheck) else [*findings]
 
 
-def failed_check(name: str, ok: bool | None, error: Exception) -> Check:
+def failed_check(name: str, ok: bool | None, error: Exception) -> MachineCheck:
     """Return the result of a check that raised an error.
 
     The detail is the error's own reason, or the error with this machine's active restrictions.
@@ -96,24 +100,28 @@ def failed_check(name: str, ok: bool | None, error: Exception) -> Check:
         error: The error.
     """
     if isinstance(error, SandboxUnavailableError):
-        return Check(name, ok, error.reason, error.fix)
-    kind = "" if isinstance(error, InterCodeError) else f"{type(error).__name__}: "
-    rules = _rules_in_force()
-    detail = f"{kind}{error}"
-    if rules and rules[0].reason not in detail:
-        detail += f"; on this machine {', '.join(rule.reason for rule in rules)}"
-    fix = getattr(error, "fix", "") or next((rule.fix for rule in rules if rule.fix), "")
-    return Check(name, ok, detail, fix)
+        return MachineCheck(name, ok, error.reason, error.fix)
+    error_prefix = "" if isinstance(error, InterCodeError) else f"{type(error).__name__}: "
+    restrictions = _rules_in_force()
+    detail = f"{error_prefix}{error}"
+    if restrictions and restrictions[0].reason not in detail:
+        detail += (
+            f"; on this machine {', '.join(restriction.reason for restriction in restrictions)}"
+        )
+    fix = getattr(error, "fix", "") or next(
+        (restriction.fix for restriction in restrictions if restriction.fix), ""
+    )
+    return MachineCheck(name, ok, detail, fix)
 
 
-def _rules_in_force() -> list[Restriction]:
+def _rules_in_force() -> list[HostRestriction]:
     try:
         return [*active_restrictions()]
     except OSError:  # the machine does not let this process read its restrictions
         return []
 
 
-def check_native() -> list[Check]:
+def check_native() -> list[MachineCheck]:
     """Start a native sandbox and a worker, and check the machine's limits."""
     return [
         *run_check("kernel", _check_kernel, False),
@@ -125,7 +133,7 @@ def check_native() -> list[Check]:
     ]
 
 
-def _check_endings() -> list[Check]:
+def _check_endings() -> list[MachineCheck]:
     """Return a note if the kernel has not yet ended all processes of closed sandboxes."""
     try:
         pids = [str(ending.pid) for ending in endings()]
@@ -137,10 +145,10 @@ def _check_endings() -> list[Check]:
         f"of {len(pids)} that were closed the kernel has not ended all processes, the last of "
         f"them {', '.join(pids)}: it keeps their ids, cgroups and memory until then"
     )
-    return [Check("endings", None, detail)]
+    return [MachineCheck("endings", None, detail)]
 
 
-def _check_kernel() -> Check:
+def _check_kernel() -> MachineCheck:
     release = platform.release()
     version_numbers = [
         int(component)
@@ -150,44 +158,50 @@ def _check_kernel() -> Check:
     required_version = [5, 19] if is_root() else [6, 6]
     if platform.system() != "Linux" or version_numbers < required_version:
         feature = "id-mapped layers" if is_root() else "overlays on tmpfs for ordinary users"
-        return Check(
+        return MachineCheck(
             "kernel",
             False,
             f"Linux {release}; {required_version[0]}.{required_version[1]} is needed for {feature}",
             "run as root" if os.geteuid() and version_numbers >= [5, 19] else "use a newer kernel",
         )
-    return Check("kernel", True, f"Linux {release} on {platform.machine()}")
+    return MachineCheck("kernel", True, f"Linux {release} on {platform.machine()}")
 
 
-def _check_native_sandbox() -> list[Check]:
+def _check_native_sandbox() -> list[MachineCheck]:
     with closing(NativeProvider()) as provider:
         with closing(provider.start("host")) as sandbox:
             result = sandbox.exec(["/bin/bash", "-c", "echo works"])
-        facts = provider.facts()
+        provider_facts = provider.facts()
     if result.stdout != b"works\n":
         output = (result.stdout + result.stderr).decode(errors="replace").strip()
-        return [Check("sandbox", False, f"a command did not run: {output}", "report this as a bug")]
+        return [
+            MachineCheck(
+                "sandbox", False, f"a command did not run: {output}", "report this as a bug"
+            )
+        ]
     return [
-        Check("sandbox", True, f"native sandboxes work, {_identity_text()}"),
-        _check_memory(facts),
+        MachineCheck("sandbox", True, f"native sandboxes work, {_identity_text()}"),
+        _check_memory(provider_facts),
         _check_workers(),
     ]
 
 
-def _check_workers() -> Check:
+def _check_workers() -> MachineCheck:
     """Check by which way sandboxes get Python workers.
 
     `intercode.cli.doctor` tests the workers themselves.
     """
     with closing(NativeProvider(preload=[_ANY_MODULE])) as provider:
         try:
-            flaw = provider.facts().get("fork_flaw", "")
+            fork_flaw = provider.facts().get("fork_flaw", "")
         except InterCodeError as error:
             return failed_check("workers", False, error)
-    if flaw:
-        detail = f"this Python is forked by os.fork, with more memory each: {cause_of_death(flaw)}"
-        return Check("workers", None, detail, "use a Python that InterCode declares")
-    return Check("workers", True, "SQL and Python run in forks of this Python")
+    if fork_flaw:
+        detail = (
+            f"this Python is forked by os.fork, with more memory each: {cause_of_death(fork_flaw)}"
+        )
+        return MachineCheck("workers", None, detail, "use a Python that InterCode declares")
+    return MachineCheck("workers", True, "SQL and Python run in forks of this Python")
 
 
 def _identity_text() -> str:
@@ -200,16 +214,16 @@ def _identity_text() -> str:
     return f"all with your id, {os.geteuid()}"
 
 
-def _check_memory(facts: dict[str, Any]) -> Check:
-    if facts["cgroup"]:
-        controllers = ", ".join(facts["controllers"])
-        return Check(
+def _check_memory(provider_facts: dict[str, Any]) -> MachineCheck:
+    if provider_facts["cgroup"]:
+        controllers_text = ", ".join(provider_facts["controllers"])
+        return MachineCheck(
             "memory limit",
             True,
-            f"for whole sandboxes, by cgroup v{facts['cgroup']}: {controllers}",
+            f"for whole sandboxes, by cgroup v{provider_facts['cgroup']}: {controllers_text}",
         )
     detail, fix = _memory_advice()
-    return Check(
+    return MachineCheck(
         "memory limit",
         None,
         "no cgroup can be written: memory is limited for each program, not for a sandbox as a "
@@ -223,11 +237,13 @@ def _memory_advice() -> tuple[str, str]:
 
     The command is empty if no single command does so.
     """
-    if is_root() and (points := cgroup.read_only()):
-        return "what there is", " && ".join(f"mount -o remount,bind,rw {point}" for point in points)
+    if is_root() and (mount_points := cgroup.read_only()):
+        return "what there is", " && ".join(
+            f"mount -o remount,bind,rw {mount_point}" for mount_point in mount_points
+        )
     if in_container():
-        if limit := cgroup.own_memory_limit():
-            return f"the {limit / 2**30:.1f} GiB of this container", ""
+        if memory_limit := cgroup.own_memory_limit():
+            return f"the {memory_limit / 2**30:.1f} GiB of this container", ""
         return "what there is", container_remedy(
             "--memory 8g", "resources: {limits: {memory: 8Gi}}"
         )
@@ -238,48 +254,51 @@ def _memory_advice() -> tuple[str, str]:
 
 def _has_user_manager() -> bool:
     """Return whether the user has a systemd user manager, which can delegate a cgroup."""
-    folder = os.environ.get("XDG_RUNTIME_DIR", f"/run/user/{os.geteuid()}")
-    return shutil.which("systemd-run") is not None and Path(folder, "systemd/private").exists()
+    xdg_runtime_folder = os.environ.get("XDG_RUNTIME_DIR", f"/run/user/{os.geteuid()}")
+    return (
+        shutil.which("systemd-run") is not None
+        and Path(xdg_runtime_folder, "systemd/private").exists()
+    )
 
 
-def _check_open_files() -> Check:
+def _check_open_files() -> MachineCheck:
     soft_limit, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # Only the hard limit counts, because each provider raises the soft limit to the hard one.
+    # Only the hard limit counts, because the native provider raises the soft limit towards it.
     ok = True if hard_limit >= _MIN_OPEN_FILES or hard_limit == resource.RLIM_INFINITY else None
     detail = f"{soft_limit} (hard limit {hard_limit}): about {soft_limit // 8} sandboxes at once"
-    return Check("open files", ok, detail, "" if ok else open_files_command())
+    return MachineCheck("open files", ok, detail, "" if ok else open_files_command())
 
 
-def _check_processes() -> Check:
-    text = read_if_there("/proc/sys/kernel/pid_max")
-    if not text:
-        return Check("process ids", None, "/proc does not show the maximum number")
-    limit = int(text)
+def _check_processes() -> MachineCheck:
+    pid_max_text = read_if_there("/proc/sys/kernel/pid_max")
+    if not pid_max_text:
+        return MachineCheck("process ids", None, "/proc does not show the maximum number")
+    pid_max = int(pid_max_text)
     cgroup_limit = cgroup.own_process_limit()
     if cgroup_limit is not None and cgroup_limit < _MIN_PROCESSES:
         fix = container_remedy("--pids-limit -1", "a higher podPidsLimit of the kubelet")
         detail = f"a cgroup permits {cgroup_limit} processes and threads, which all sandboxes share"
-        return Check("process ids", None, detail, fix)
-    ok = True if limit >= 32_768 else None
-    return Check(
+        return MachineCheck("process ids", None, detail, fix)
+    ok = True if pid_max >= 32_768 else None
+    return MachineCheck(
         "process ids",
         ok,
-        f"pid_max is {limit}: the maximum number of processes and threads on the whole machine",
+        f"pid_max is {pid_max}: the maximum number of processes and threads on the whole machine",
         "" if ok else kernel_setting_command("kernel/pid_max", 4_194_304),
     )
 
 
-def _check_cache() -> Check:
+def _check_cache() -> MachineCheck:
     try:
         root = cache_root()
     except UsageError as error:
-        return Check("image cache", False, str(error), _CACHE_COMMAND)
-    folder = next(path for path in (root, *root.parents) if os.access(path, os.F_OK))
-    free_bytes = shutil.disk_usage(folder).free
-    if not os.access(folder, os.W_OK):
-        return Check("image cache", False, f"{root} cannot be written", _CACHE_COMMAND)
+        return MachineCheck("image cache", False, str(error), _CACHE_COMMAND)
+    existing_folder = next(path for path in (root, *root.parents) if os.access(path, os.F_OK))
+    free_bytes = shutil.disk_usage(existing_folder).free
+    if not os.access(existing_folder, os.W_OK):
+        return MachineCheck("image cache", False, f"{root} cannot be written", _CACHE_COMMAND)
     ok = True if free_bytes >= _MIN_CACHE_BYTES else None
-    return Check(
+    return MachineCheck(
         "image cache",
         ok,
         f"{root}: {free_bytes / 2**30:.1f} GiB free",
@@ -291,7 +310,7 @@ DOCKER_SANDBOX = "docker sandbox"
 _QUOTA = "keep the engine's data-root on xfs, mounted with the option pquota"
 
 
-def check_docker() -> list[Check]:
+def check_docker() -> list[MachineCheck]:
     """Start a Docker sandbox, and check the engine's limits.
 
     Without an engine the result is one note.
@@ -299,9 +318,11 @@ def check_docker() -> list[Check]:
     return run_check("docker", _check_engine, None)
 
 
-def _check_engine() -> list[Check]:
+def _check_engine() -> list[MachineCheck]:
     if find_spec("docker") is None:
-        return [Check("docker", None, "the package docker is not installed", INSTALL_COMMAND)]
+        return [
+            MachineCheck("docker", None, "the package docker is not installed", INSTALL_COMMAND)
+        ]
     try:
         with closing(DockerEngine()) as engine:
             info = engine.info()
@@ -309,19 +330,19 @@ def _check_engine() -> list[Check]:
         if may_exist(Path(default_url().removeprefix("unix://"))):
             return [failed_check("docker", None, error)]
         detail = f"no engine at {default_url()}: --sandbox native only"
-        return [Check("docker", None, detail, getattr(error, "fix", ""))]
-    sandbox = run_check(DOCKER_SANDBOX, _check_docker_sandbox, None)
+        return [MachineCheck("docker", None, detail, getattr(error, "fix", ""))]
+    sandbox_checks = run_check(DOCKER_SANDBOX, _check_docker_sandbox, None)
     return [
         _engine_check(info),
-        *sandbox,
+        *sandbox_checks,
         _check_user(info),
         _check_disk(info),
         _check_cgroup(info),
     ]
 
 
-def _engine_check(info: dict[str, Any]) -> Check:
-    return Check(
+def _engine_check(info: dict[str, Any]) -> MachineCheck:
+    return MachineCheck(
         "docker",
         True,
         f"engine {info.get('ServerVersion')} at {default_url()}, driver {info.get('Driver')}, "
@@ -329,44 +350,50 @@ def _engine_check(info: dict[str, Any]) -> Check:
     )
 
 
-def _check_docker_sandbox() -> Check:
-    name = DOCKER_SANDBOX
+def _check_docker_sandbox() -> MachineCheck:
+    check_name = DOCKER_SANDBOX
     provider = DockerProvider()
     try:
         with closing(provider.start("host")) as sandbox:
             result = sandbox.exec(["/bin/bash", "-c", "echo works"])
-            clean = sandbox.changes() == []
+            is_clean = sandbox.changes() == []
     finally:
         with suppress(InterCodeError):
             provider.close()
-    if result.stdout != b"works\n" or not clean:
+    if result.stdout != b"works\n" or not is_clean:
         output = (result.stdout + result.stderr).decode(errors="replace").strip()
-        return Check(name, None, f"a command did not run: {output}", "report this as a bug")
-    return Check(name, True, "containers work: --sandbox docker")
+        return MachineCheck(
+            check_name, None, f"a command did not run: {output}", "report this as a bug"
+        )
+    return MachineCheck(check_name, True, "containers work: --sandbox docker")
 
 
-def _check_user(info: dict[str, Any]) -> Check:
-    name = "docker user"
+def _check_user(info: dict[str, Any]) -> MachineCheck:
+    check_name = "docker user"
     if has_own_users(info):
-        return Check(name, True, "a container's user 0 is another one on this machine")
-    return Check(
-        name, None, f"a container's user 0 is this machine's root, {ROOT_RISK}", REMAP_ADVICE
+        return MachineCheck(check_name, True, "a container's user 0 is another one on this machine")
+    return MachineCheck(
+        check_name, None, f"a container's user 0 is this machine's root, {ROOT_RISK}", REMAP_ADVICE
     )
 
 
-def _check_disk(info: dict[str, Any]) -> Check:
-    name = "docker disk limit"
+def _check_disk(info: dict[str, Any]) -> MachineCheck:
+    check_name = "docker disk limit"
     if has_quota(info):
-        return Check(name, True, "what a container writes is limited")
+        return MachineCheck(check_name, True, "what a container writes is limited")
     detail = (
         "the engine's storage driver has no quotas: one file is limited, but not all of them "
         "together, nor how many there are"
     )
-    return Check(name, None, detail, _QUOTA)
+    return MachineCheck(check_name, None, detail, _QUOTA)
 
 
-def _check_cgroup(info: dict[str, Any]) -> Check:
-    name = "docker memory limit"
+def _check_cgroup(info: dict[str, Any]) -> MachineCheck:
+    check_name = "docker memory limit"
     if info.get("MemoryLimit") and info.get("PidsLimit", True):
-        return Check(name, True, f"for whole containers, by cgroup v{info.get('CgroupVersion', 1)}")
-    return Check(name, None, "the engine cannot limit memory or processes", "run it as root")
+        return MachineCheck(
+            check_name, True, f"for whole containers, by cgroup v{info.get('CgroupVersion', 1)}"
+        )
+    return MachineCheck(
+        check_name, None, "the engine cannot limit memory or processes", "run it as root"
+    )

@@ -2,7 +2,7 @@
 
 Every error that InterCode raises deliberately is an `InterCodeError`. Most of these classes are
 also subclasses of a builtin exception. So ``except ValueError`` and ``except TimeoutError`` also
-catch InterCode's errors. A message names the problem, its location, and the fix.
+catch InterCode's errors. A message names the problem and, if known, its location and the fix.
 """
 
 from __future__ import annotations
@@ -37,11 +37,17 @@ class ImageError(InterCodeError, RuntimeError):
 
 
 class DockerfileError(ImageError, ValueError):
-    """A malformed Dockerfile, or an instruction that cannot run; the message names the line."""
+    """A malformed Dockerfile, an instruction that cannot run, or an invalid build option.
+
+    If an instruction or its syntax is the cause, the message names the line.
+    """
 
 
 class SandboxError(InterCodeError, RuntimeError):
-    """A failure of the sandbox itself. The episode counts as an error, and gets no reward."""
+    """A failure of a sandbox. The episode counts as an error, and gets no reward.
+
+    The subclass `CausedInsideError` is the exception: an agent can cause such a failure.
+    """
 
 
 class CausedInsideError(SandboxError):
@@ -53,7 +59,7 @@ class CausedInsideError(SandboxError):
 
 
 class SandboxUnavailableError(SandboxError):
-    """A sandbox that the machine does not permit; the message names the reason and the fix.
+    """A sandbox that the machine does not permit; the message names the reason, and a fix if any.
 
     Attributes:
         reason: The reason alone.

@@ -28,15 +28,15 @@ def bare_packages(modules: Iterable[str]) -> dict[str, str]:
     Args:
         modules: Full names of modules. A module outside the packages of `PACKAGES` is ignored.
     """
-    packages = {}
-    for name in modules:
-        top, *name_parts = name.split(".")
-        if top in PACKAGES:
+    package_folders = {}
+    for module_name in modules:
+        top_package, *name_parts = module_name.split(".")
+        if top_package in PACKAGES:
             for subpackage_parts in (name_parts[:end] for end in range(len(name_parts))):
-                packages[".".join([top, *subpackage_parts])] = str(
-                    Path(PACKAGES[top], *subpackage_parts)
+                package_folders[".".join([top_package, *subpackage_parts])] = str(
+                    Path(PACKAGES[top_package], *subpackage_parts)
                 )
-    return packages
+    return package_folders
 
 
 def is_packaged(path: Path) -> bool:

@@ -50,7 +50,8 @@ class ForwardingCounts:
     accepted: int = 0
     active: int = 0
     failed: int = 0
-    """Connections for which the target address was unreachable, or the handler raised an error."""
+    """Connections that were not served: the target address was unreachable, the handler raised an
+    error, or no thread could be started."""
 
 
 class Forward:
@@ -65,6 +66,7 @@ class Forward:
     Raises:
         CausedInsideError: A program in the sandbox, or another forward, uses that port.
         UsageError: `connections` is below 1, or the port needs privileges that this process lacks.
+        SandboxError: The port cannot be opened, for another reason.
     """
 
     def __init__(
@@ -425,13 +427,13 @@ def join(
     """
     for endpoint in (client, upstream):
         endpoint.setblocking(False)
-    flows = [_Flow(client, upstream), _Flow(upstream, client)]
+    flows = [_RelayFlow(client, upstream), _RelayFlow(upstream, client)]
     with suppress(ConnectionError):  # a peer has disconnected, which ends both directions
         while any(not flow.done for flow in flows):
             poll = select.poll()
             for sock in (client, upstream):
-                if events := flows[0].events(sock) | flows[1].events(sock):
-                    poll.register(sock, events)
+                if event_mask := flows[0].events(sock) | flows[1].events(sock):
+                    poll.register(sock, event_mask)
             if not poll.poll(idle_seconds * 1000):
                 return
             for flow in flows:
@@ -439,7 +441,7 @@ def join(
 
 
 @dataclass(slots=True)
-class _Flow:
+class _RelayFlow:
     """One direction of a relayed connection: data from `source` to `target`."""
 
     source: socket.socket

@@ -1,6 +1,7 @@
 """Operations on files and folders: atomic writes, locks, removal, digests.
 
-This module imports the standard library only, because programs that must start fast load it.
+Programs that must start fast load this module. So it imports only the standard library, and two
+modules of this package that do the same.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ except ImportError:  # Windows has no fcntl, and cannot run sandboxes either
 _CHUNK = 1 << 20
 
 
-class Descriptor(int):
+class FileDescriptor(int):
     """A file descriptor that is closed at the end of a ``with`` block."""
 
     def __enter__(self) -> Self:
@@ -42,7 +43,7 @@ class Descriptor(int):
 def preserve_working_directory() -> Iterator[None]:
     """Restore the working directory at the end of a block that runs code of the user."""
     try:
-        folder = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        folder_fd = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:  # the working directory was removed, or must not be opened
         yield
         return
@@ -51,9 +52,9 @@ def preserve_working_directory() -> Iterator[None]:
     finally:
         try:
             with contextlib.suppress(OSError):
-                os.fchdir(folder)
+                os.fchdir(folder_fd)
         finally:
-            os.close(folder)
+            os.close(folder_fd)
 
 
 def cache_root() -> Path:
@@ -62,6 +63,7 @@ def cache_root() -> Path:
     Raises:
         UsageError: Another user of the machine could change the cached images, programs or
             databases.
+        SandboxUnavailableError: No folder is configured, and this user has no home.
     """
     folder = cache_folder()
     is_configured = "INTERCODE_CACHE" in os.environ
@@ -102,17 +104,17 @@ def atomic_file(path: Path, *, parallel: bool = False, sync: bool = False) -> It
         OSError: The file cannot be written, or the block did not write it.
     """
     suffix = f"-{os.getpid()}-{secrets.token_hex(4)}" if parallel else ""
-    temporary = path.with_name(f".{path.name}.new{suffix}")
-    temporary.unlink(missing_ok=True)  # a link there would be written through
+    temporary_path = path.with_name(f".{path.name}.new{suffix}")
+    temporary_path.unlink(missing_ok=True)  # a link there would be written through
     try:
-        yield temporary
+        yield temporary_path
         if sync:
-            _sync(temporary)
-        temporary.replace(path)
+            _sync(temporary_path)
+        temporary_path.replace(path)
         if sync:
             sync_folder(path.parent)
     finally:
-        temporary.unlink(missing_ok=True)
+        temporary_path.unlink(missing_ok=True)
 
 
 def write_atomically(path: Path, content: str | bytes, *, sync: bool = False) -> None:
@@ -122,8 +124,8 @@ def write_atomically(path: Path, content: str | bytes, *, sync: bool = False) ->
         OSError: The file cannot be written.
     """
     data = content.encode("utf-8") if isinstance(content, str) else content
-    with atomic_file(path, sync=sync) as temporary:
-        temporary.write_bytes(data)
+    with atomic_file(path, sync=sync) as temporary_path:
+        temporary_path.write_bytes(data)
 
 
 class DiskBudget:
@@ -138,21 +140,25 @@ class DiskBudget:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        free_bytes, files = free_space(folder)
+        free_bytes, free_files = free_space(folder)
         self.bytes = free_bytes // 2
         """Remaining bytes of the budget."""
-        self.files = files // 2
+        self.files = free_files // 2
         """Remaining files of the budget."""
         self._min_free_bytes = free_bytes - self.bytes
 
-    def take(self, count: int, files: int = 0) -> None:
+    def take(self, byte_count: int, file_count: int = 0) -> None:
         """Reserve bytes and files of the budget before they are written.
+
+        Args:
+            byte_count: The number of bytes.
+            file_count: The number of files.
 
         Raises:
             OSError: The request exceeds the remaining budget.
         """
-        self.bytes -= count
-        self.files -= files
+        self.bytes -= byte_count
+        self.files -= file_count
         if self.bytes < 0 or self.files < 0:
             raise OSError(errno.ENOSPC, f"more than half of what is free on its disk: {_LARGE}")
 
@@ -193,8 +199,8 @@ def sync_folder(folder: Path) -> None:
     _sync(folder, os.O_DIRECTORY)
 
 
-def _sync(path: Path, flags: int = 0) -> None:
-    with Descriptor(os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)) as descriptor:
+def _sync(path: Path, open_flags: int = 0) -> None:
+    with FileDescriptor(os.open(path, os.O_RDONLY | os.O_CLOEXEC | open_flags)) as descriptor:
         os.fsync(descriptor)
 
 
@@ -269,30 +275,32 @@ def _flatten(path: Path) -> None:
 
     Agents create trees that are deeper than a path can be long, or than a function can recurse.
     """
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    open_flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     path.chmod(0o700)
-    with Descriptor(os.open(path, flags)) as top:
-        folder_names = _subfolders(top)
+    with FileDescriptor(os.open(path, open_flags)) as top_fd:
+        folder_names = _subfolders(top_fd)
         while folder_names:
-            with Descriptor(os.open(folder_names.pop(), flags, dir_fd=top)) as folder:
-                for name in _subfolders(folder):
+            with FileDescriptor(
+                os.open(folder_names.pop(), open_flags, dir_fd=top_fd)
+            ) as folder_fd:
+                for name in _subfolders(folder_fd):
                     new_name = secrets.token_hex(16)
-                    os.rename(name, new_name, src_dir_fd=folder, dst_dir_fd=top)
+                    os.rename(name, new_name, src_dir_fd=folder_fd, dst_dir_fd=top_fd)
                     folder_names.append(new_name)
 
 
-def _subfolders(folder: int) -> list[str]:
+def _subfolders(folder_fd: int) -> list[str]:
     """Return the names of an open folder's subfolders, after setting the mode of each to 0700.
 
     The mode lets the owner list, empty and move the subfolders.
 
     Args:
-        folder: A descriptor of the folder.
+        folder_fd: A descriptor of the folder.
     """
-    with os.scandir(folder) as entries:
+    with os.scandir(folder_fd) as entries:
         names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
     for name in names:
-        os.chmod(name, 0o700, dir_fd=folder)
+        os.chmod(name, 0o700, dir_fd=folder_fd)
     return names
 
 

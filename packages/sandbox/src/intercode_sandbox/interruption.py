@@ -16,8 +16,9 @@ from typing import Any
 def is_callers(error: BaseException) -> bool:
     """Return whether an exception is the caller's, rather than an error of a call in InterCode.
 
-    The caller's exceptions are Ctrl-C, `SystemExit` and similar ones, and all that a signal handler
-    raises. The traceback of the latter contains the handler's frame, below the interrupted line.
+    The caller's exceptions are of two kinds. The first are exceptions outside `Exception`, such as
+    Ctrl-C and `SystemExit`. The second are all that a signal handler raises: their traceback
+    contains the handler's frame, below the interrupted line.
 
     Args:
         error: An exception caught around calls inside InterCode.
@@ -34,11 +35,11 @@ def is_handlers(error: BaseException) -> bool:
     """
     if isinstance(error, KeyboardInterrupt):
         return True
-    entry, handlers = error.__traceback__, {*_handler_codes()}
-    while entry is not None:
-        if entry.tb_frame.f_code in handlers:
+    traceback_entry, handler_codes = error.__traceback__, {*_handler_codes()}
+    while traceback_entry is not None:
+        if traceback_entry.tb_frame.f_code in handler_codes:
             return True
-        entry = entry.tb_next
+        traceback_entry = traceback_entry.tb_next
     return False
 
 
@@ -50,11 +51,11 @@ def reraise_callers(error: BaseException) -> None:
     Args:
         error: The library's error. Its ``__context__`` leads to the replaced exceptions.
     """
-    context = error.__context__
-    while context is not None:
-        if is_callers(context):
-            raise context
-        context = context.__context__
+    replaced_error = error.__context__
+    while replaced_error is not None:
+        if is_callers(replaced_error):
+            raise replaced_error
+        replaced_error = replaced_error.__context__
 
 
 def _handler_codes() -> Iterator[CodeType]:
@@ -64,7 +65,9 @@ def _handler_codes() -> Iterator[CodeType]:
         while hasattr(handler, "func"):  # a `functools.partial`
             handler = handler.func
         # A handler is a function, a method, or an object with a method __call__.
-        call = handler if hasattr(handler, "__code__") else vars(type(handler)).get("__call__")
-        code = getattr(call, "__code__", None)
+        handler_function = (
+            handler if hasattr(handler, "__code__") else vars(type(handler)).get("__call__")
+        )
+        code = getattr(handler_function, "__code__", None)
         if isinstance(code, CodeType):
             yield code

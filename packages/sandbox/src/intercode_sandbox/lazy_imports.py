@@ -13,13 +13,16 @@ used wherever an object of InterCode can. Users have three ways to name an objec
 
 - A call: ``DATASETS.register("mine", "my_package.tasks:load")``.
 
-A group of entry points is named ``intercode.`` and ``environments``, ``datasets``, ``rewards``,
-``agents``, ``agent_providers``, ``models``, ``engines``, ``sandboxes``, ``images``, ``executors``,
-``vectors``, ``commands``, ``sources`` or ``task_exporters``. A registry reads its group when a name
-is not InterCode's, or when a caller requests all names.
+The name of a group of entry points is ``intercode.``, followed by the kind of object. Kinds for
+users are ``environments``, ``datasets``, ``rewards``, ``agents``, ``agent_providers``, ``models``,
+``engines``, ``sandboxes``, ``images``, ``executors``, ``vectors``, ``commands``, ``sources`` and
+``task_exporters``. InterCode's own packages also use ``exports``, ``presets``, ``rules`` and
+``tables``. A registry reads its group when a name is not InterCode's, or when a caller requests all
+names.
 
 A name may come from a stranger: from a run's record, a task, a benchmark's ``intercode.toml``.
-Callers check such a name by `Registry.is_trusted`, and never pass it to `Registry.resolve`.
+Callers check such a name by `Registry.is_trusted`, and pass it to `Registry.get`, which executes no
+file, rather than to `Registry.resolve`.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ from intercode_sandbox.spelling_suggestions import hint_text
 from intercode_sandbox.user_code import is_reference, load, target_reference
 
 
-class Registry:
+class LazyRegistry:
     """A registry of the names of one kind of object.
 
     Args:
@@ -92,7 +95,7 @@ class Registry:
         self._packages.discard(name)
 
     def is_trusted(self, name: str) -> bool:
-        """Return whether the use of a name, even of a stranger's, runs only code that is trusted.
+        """Return whether a name, even one from a stranger, leads to trusted code only.
 
         Names of InterCode, and names registered by this process, are trusted. A name that an
         installed package adds is trusted as soon as this process has imported the named module.
@@ -142,19 +145,21 @@ class Registry:
         if not isinstance(target, str):
             return target
         _check_target(target)
-        module, _, attribute = target.partition(":")
-        target_module = importlib.import_module(module)
+        module_name, _, attribute = target.partition(":")
+        target_module = importlib.import_module(module_name)
         return attrgetter(attribute)(target_module) if attribute else target_module
 
     def unknown(self, name: str, names: Iterable[str] | None = None) -> UsageError:
         """Return the error for an unknown name, with a suggestion or a list of names.
 
+        For a name of a package of InterCode that is not installed, the error names the package.
+
         Args:
             name: The name.
             names: The valid names; default: all.
         """
-        if (home := self.homes.get(name)) and name not in self:
-            return missing_package_error(f"{self.kind} {name!r}", home)
+        if (home_package := self.homes.get(name)) and name not in self:
+            return missing_package_error(f"{self.kind} {name!r}", home_package)
         suggestion = hint_text(name, self.names() if names is None else names)
         advice = OR_YOUR_OWN if self._takes_files else ""
         return UsageError(f"there is no {self.kind} {name!r}{suggestion}{advice}")

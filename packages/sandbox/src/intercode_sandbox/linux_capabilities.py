@@ -1,8 +1,8 @@
 """Linux capabilities that root of a sandbox may have: a table of names, bits and meanings.
 
 A capability in a sandbox applies only to the sandbox's own files, users, processes and ports. No
-sandbox gets a capability that is not in this table, for instance over mounts, devices, the network
-or the kernel.
+program in a sandbox gets a capability that is not in this table, for instance over mounts, devices,
+the network or the kernel.
 
 This module imports the standard library only, because the spawner and containers load it.
 """
@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 
-class Capability(NamedTuple):
+class LinuxCapability(NamedTuple):
     """A Linux capability."""
 
     bit: int
@@ -23,15 +23,15 @@ class Capability(NamedTuple):
 
 
 CAPABILITIES = {
-    "chown": Capability(0, "give files to other users"),
-    "dac_override": Capability(1, "read and write files whatever their modes are"),
-    "fowner": Capability(3, "change modes and times of other users' files"),
-    "fsetid": Capability(4, "keep setuid and setgid bits of a changed file"),
-    "kill": Capability(5, "send signals to other users' processes"),
-    "net_bind_service": Capability(10, "listen at ports below 1024; so may other users"),
-    "setgid": Capability(6, "become other groups"),
-    "setuid": Capability(7, "become other users"),
-    "sys_chroot": Capability(18, "change the root folder of a process"),
+    "chown": LinuxCapability(0, "give files to other users"),
+    "dac_override": LinuxCapability(1, "read and write files whatever their modes are"),
+    "fowner": LinuxCapability(3, "change modes and times of other users' files"),
+    "fsetid": LinuxCapability(4, "keep setuid and setgid bits of a changed file"),
+    "kill": LinuxCapability(5, "send signals to other users' processes"),
+    "net_bind_service": LinuxCapability(10, "listen at ports below 1024; so may other users"),
+    "setgid": LinuxCapability(6, "become other groups"),
+    "setuid": LinuxCapability(7, "become other users"),
+    "sys_chroot": LinuxCapability(18, "change the root folder of a process"),
 }
 """The capability's name, without ``CAP_`` and in lower case → the capability."""
 

@@ -28,7 +28,8 @@ Network = bool | str | Sequence[str]
 - False: no host.
 - True: all hosts that this machine reaches.
 - ``HOST:PORT`` or ``http://HOST:PORT``: that endpoint, at the sandbox's own ``127.0.0.1:PORT``.
-- Host names, in a list or separated by commas: these hosts, by an HTTP proxy.
+- Host names, in a list or separated by commas: these hosts, by an HTTP proxy. In a list, or among
+  several, ``HOST:PORT`` is such a host, too, unless ``HOST`` is this machine (``127.0.0.1``).
 """
 
 Resolve = Callable[..., list[tuple[Any, ...]]]
@@ -78,12 +79,12 @@ addresses exist in any IPv6 network."""
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
-class RefusedError(Exception):
-    """A connection that the policy does not allow. The message is sent to the sandbox's program."""
+class RefusedConnectionError(Exception):
+    """A connection that the policy does not allow. The HTTP proxy replies with the message."""
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class AllowedHost:
     """An entry of an allowlist: a host name, or all names below a domain."""
 
     name: str
@@ -110,7 +111,7 @@ class Host:
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class NetworkPolicy:
     """The hosts and endpoints that a sandbox may reach."""
 
     shared: bool = False
@@ -118,11 +119,11 @@ class Policy:
     endpoints: tuple[tuple[str, int], ...] = ()
     """Hosts and ports. A program reaches each endpoint at the same port of the sandbox's 127.0.0.1.
     """
-    hosts: tuple[Host, ...] = ()
+    hosts: tuple[AllowedHost, ...] = ()
     """Allowlist of hosts, which programs reach by the proxy."""
 
     @classmethod
-    def parse(cls, network: Network) -> Policy:
+    def parse(cls, network: Network) -> NetworkPolicy:
         """Parse the option `network` of a caller, in the forms that `Network` describes.
 
         Raises:
@@ -153,32 +154,33 @@ class Policy:
         return self.shared or bool(self.hosts)
 
 
-def _parse_entry(text: object, direct: bool) -> Policy:
+def _parse_entry(text: object, can_be_endpoint: bool) -> NetworkPolicy:
     """Parse one entry of the option `network`.
 
     Args:
         text: The entry.
-        direct: Whether a name with a port is an endpoint, rather than a host that programs reach by
-            the proxy. An entry of a list is an endpoint only if its host is this machine.
+        can_be_endpoint: Whether a name with a port is an endpoint, unless it is an ``https`` URL.
+            Otherwise programs reach the host by the proxy. This machine's host with a port is
+            always an endpoint.
     """
     if not isinstance(text, str):
         raise UsageError(f"network: a host is a text, not {text!r}")
-    name, port, scheme = _split_entry(text.strip())
-    if port is not None and (name in _LOCAL_NAMES or (direct and scheme != "https")):
-        _check_literal(name, text)
-        return Policy(endpoints=((name, port),))
-    literal = _parse_literal(name)
+    host_name, port, scheme = _split_entry(text.strip())
+    if port is not None and (host_name in _LOCAL_NAMES or (can_be_endpoint and scheme != "https")):
+        _check_literal(host_name, text)
+        return NetworkPolicy(endpoints=((host_name, port),))
+    literal = _parse_literal(host_name)
     if literal is not None and port is None:
-        raise UsageError(f"network: give the port of an address, as {name}:443: {text!r}")
-    if literal is None and "." not in name and port is None:
+        raise UsageError(f"network: give the port of an address, as {host_name}:443: {text!r}")
+    if literal is None and "." not in host_name and port is None:
         raise UsageError(
             f"network: {text!r} is not a host: give HOST:PORT, a URL, or comma-separated names "
             "such as pypi.org,*.example.org; or no value for the whole network"
         )
-    if name.startswith("*.") and "." not in name[2:]:
+    if host_name.startswith("*.") and "." not in host_name[2:]:
         raise UsageError(f"network: {text!r} is too wide: give no value for the whole network")
-    _check_literal(name, text)
-    return Policy(hosts=(Host(name, port),))
+    _check_literal(host_name, text)
+    return NetworkPolicy(hosts=(AllowedHost(host_name, port),))
 
 
 def _split_entry(text: str) -> tuple[str, int | None, str]:
@@ -245,10 +247,12 @@ def _translations(candidate: Address) -> list[Address]:
     if isinstance(candidate, ipaddress.IPv4Address):
         return []
     address_number = int(candidate)
-    bits = address_number >> 64 << 56 | address_number & (1 << 56) - 1
-    shifts = [88 - prefix for prefix in (32, 40, 48, 56, 64)]
-    shifted_numbers = [address_number, *(bits >> shift for shift in shifts)]
-    return [ipaddress.IPv4Address(word & 0xFFFFFFFF) for word in shifted_numbers]
+    packed_number = address_number >> 64 << 56 | address_number & (1 << 56) - 1
+    shifts = [88 - prefix_length for prefix_length in (32, 40, 48, 56, 64)]
+    shifted_numbers = [address_number, *(packed_number >> shift for shift in shifts)]
+    return [
+        ipaddress.IPv4Address(shifted_number & 0xFFFFFFFF) for shifted_number in shifted_numbers
+    ]
 
 
 def forbidden_reason(candidate: Address) -> str:
@@ -303,7 +307,7 @@ class NetworkGate:
     """
 
     def __init__(
-        self, policy: Policy, resolve: Resolve = socket.getaddrinfo, *, private: bool = False
+        self, policy: NetworkPolicy, resolve: Resolve = socket.getaddrinfo, *, private: bool = False
     ) -> None:
         self.policy = policy
         self._resolve = resolve
@@ -319,14 +323,15 @@ class NetworkGate:
 
     def allowed_text(self) -> str:
         """Return the hosts of the policy's allowlist as a phrase for messages."""
-        hosts = ", ".join(map(str, self.policy.hosts))
-        return f"{hosts} (ports 80 and 443, where none is named)"
+        hosts_text = ", ".join(map(str, self.policy.hosts))
+        return f"{hosts_text} (ports 80 and 443, where none is named)"
 
     def connect_to_host(self, name: str, port: int) -> socket.socket:
         """Connect to a host that a program requested.
 
         Raises:
-            RefusedError: The policy does not allow the connection. The gate counts the refusal.
+            RefusedConnectionError: The policy does not allow the connection. The gate counts the
+                refusal.
             OSError: The host cannot be reached.
         """
         destination = f"{_printable_name(name)}:{port}"
@@ -370,19 +375,19 @@ class NetworkGate:
                 an empty text.
 
         Raises:
-            RefusedError: The name has no permitted address.
+            RefusedConnectionError: The name has no permitted address.
             OSError: No permitted address answers, or the name cannot be resolved.
         """
-        failure = OSError(f"{destination} has no address")
+        failure: OSError | None = None
         reasons = []
-        for family, kind, _, _, socket_address in self._resolve(
+        for family, socket_type, _, _, socket_address in self._resolve(
             name, port, type=socket.SOCK_STREAM
         ):
             candidate = ipaddress.ip_address(str(socket_address[0]).partition("%")[0])
             if reason := refusal_reason(candidate):
                 reasons.append(reason)
                 continue
-            connection = socket.socket(family, kind)
+            connection = socket.socket(family, socket_type)
             try:
                 connection.settimeout(_CONNECT_SECONDS)
                 connection.connect(socket_address)
@@ -390,22 +395,30 @@ class NetworkGate:
             except OSError as error:
                 connection.close()
                 failure = error
-        if reasons and failure.errno is None:
+        if failure is not None:
+            raise failure
+        if reasons:
             self._refuse(destination, f"its name leads to {reasons[0]}", reasons[0])
-        raise failure
+        raise OSError(f"{destination} has no address")
 
     def _refuse(self, destination: str, message: str, reason: str) -> None:
-        key = f"{destination}: {reason}"
+        refusal_key = f"{destination}: {reason}"
         with self._lock:
-            if key not in self._refusal_counts and len(self._refusal_counts) >= _MAX_REFUSED_NAMES:
-                key = _OVERFLOW_KEY
-            self._refusal_counts[key] = self._refusal_counts.get(key, 0) + 1
-        raise RefusedError(f"{destination} cannot be reached from here: {message}")
+            if (
+                refusal_key not in self._refusal_counts
+                and len(self._refusal_counts) >= _MAX_REFUSED_NAMES
+            ):
+                refusal_key = _OVERFLOW_KEY
+            self._refusal_counts[refusal_key] = self._refusal_counts.get(refusal_key, 0) + 1
+        raise RefusedConnectionError(f"{destination} cannot be reached from here: {message}")
 
 
 def _printable_name(name: str) -> str:
-    """Return a host name that an agent requested, with unprintable characters replaced by "?"."""
-    return "".join(c if c.isascii() and c.isprintable() else "?" for c in name[:_LONGEST_NAME])
+    """Return a requested host name for messages: shortened, and "?" for unprintable characters."""
+    return "".join(
+        character if character.isascii() and character.isprintable() else "?"
+        for character in name[:_LONGEST_NAME]
+    )
 
 
 def proxy_variables(port: int) -> dict[str, str]:
@@ -415,7 +428,7 @@ def proxy_variables(port: int) -> dict[str, str]:
     return {**variables, **{name.upper(): value for name, value in variables.items()}}
 
 
-def free_port(policy: Policy) -> int:
+def free_port(policy: NetworkPolicy) -> int:
     """Return the proxy's port: the first from `PROXY_PORT` on that no endpoint uses."""
     used_ports = {port for _, port in policy.endpoints}
     return next(port for port in range(PROXY_PORT, 65_536) if port not in used_ports)

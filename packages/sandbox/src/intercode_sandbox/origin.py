@@ -28,7 +28,7 @@ _DECLARATION = f'ORIGIN = "{ORIGIN}"'
 an import would run the package's code."""
 
 
-def check_package(package: ModuleType, dependent: str, file: str) -> None:
+def check_package(package: ModuleType, dependent: str, dependent_file: str) -> None:
     """Refuse a package of another project, or of another version than the dependent package's.
 
     The check takes the dependent package's version from the name of its metadata folder
@@ -39,7 +39,7 @@ def check_package(package: ModuleType, dependent: str, file: str) -> None:
         package: The lower package, imported.
         dependent: The name of the distribution that imports `package`, spelt as in the name of its
             metadata folder.
-        file: A file in the dependent package's own folder.
+        dependent_file: A file in the dependent package's own folder.
 
     Raises:
         PackageError: The package has another origin or another version.
@@ -51,11 +51,13 @@ def check_package(package: ModuleType, dependent: str, file: str) -> None:
             name=package.__name__,
             path=package.__file__,
         )
-    if metadata := _metadata_of_other_version(file, dependent, package.__version__):
-        version = metadata.stem.removeprefix(f"{dependent}-")
+    if metadata_folder := _metadata_of_other_version(
+        dependent_file, dependent, package.__version__
+    ):
+        version = metadata_folder.stem.removeprefix(f"{dependent}-")
         raise PackageError(
             f"{package.__name__} ({package.__file__}) has version {package.__version__}, and "
-            f"{dependent} ({metadata}) needs {version}. Install both from one release",
+            f"{dependent} ({metadata_folder}) needs {version}. Install both from one release",
             name=package.__name__,
             path=package.__file__,
         )
@@ -74,20 +76,24 @@ def check_upper_package(name: str) -> None:
     """
     if (spec := find_spec(name)) is None:
         return
-    file = spec.origin or str(spec.submodule_search_locations)  # folders of a namespace package
-    if not _declares_origin(Path(file)):
+    package_file = spec.origin or str(
+        spec.submodule_search_locations
+    )  # folders of a namespace package
+    if not _declares_origin(Path(package_file)):
         raise PackageError(
-            f"{name} ({file}) is not InterCode's package of this name. Remove or rename it; pip "
+            f"{name} ({package_file}) is not InterCode's package of this name. Remove or rename "
+            "it; pip "
             f"install {name.replace('_', '-')} installs InterCode's",
             name=name,
-            path=file,
+            path=package_file,
         )
-    if metadata := _metadata_of_other_version(file, name, _ROOT.__version__):
+    if metadata_folder := _metadata_of_other_version(package_file, name, _ROOT.__version__):
         raise PackageError(
-            f"{name} ({metadata}) has another version than intercode_sandbox, {_ROOT.__version__}. "
+            f"{name} ({metadata_folder}) has another version than intercode_sandbox, "
+            f"{_ROOT.__version__}. "
             "Install both from one release",
             name=name,
-            path=file,
+            path=package_file,
         )
 
 
@@ -98,17 +104,17 @@ def _declares_origin(file: Path) -> bool:
         return False
 
 
-def _metadata_of_other_version(file: str, distribution: str, version: str) -> Path | None:
+def _metadata_of_other_version(package_file: str, distribution: str, version: str) -> Path | None:
     """Return the metadata folder of another version of a distribution, in a package's site folder.
 
-    None: `version` is installed there, or no version.
+    None: the folder has metadata of `version`, or no metadata of the distribution.
 
     Args:
-        file: A file in the package's own folder.
+        package_file: A file in the package's own folder.
         distribution: The distribution's name.
         version: The expected version.
     """
-    site = Path(file).parents[1]
-    if (site / f"{distribution}-{version}.dist-info").exists():
+    site_folder = Path(package_file).parents[1]
+    if (site_folder / f"{distribution}-{version}.dist-info").exists():
         return None
-    return next(site.glob(f"{distribution}-*.dist-info"), None)
+    return next(site_folder.glob(f"{distribution}-*.dist-info"), None)

@@ -132,7 +132,7 @@ class CallGuard:
         thread cannot free them, because the call still uses them.
 
         Returns:
-            Whether a call is running.
+            Whether a call is marked: False if no call is running.
         """
         with self._lock:
             running_frame = None if self.forked else self._holder
@@ -165,6 +165,9 @@ def register_finalizer(
         owner: The object.
         callback: The function.
         *arguments: Arguments of the function.
+
+    Returns:
+        The finalizer. A call of the finalizer calls the function at once, and later never again.
     """
     return weakref.finalize(owner, _call_if_owner, os.getpid(), callback, arguments)
 

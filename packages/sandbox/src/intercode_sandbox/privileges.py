@@ -62,7 +62,8 @@ def read_permitted_capabilities() -> int:
 def is_root() -> bool:
     """Return whether this process is the machine's root, and can give each sandbox unique ids.
 
-    False for root of a user namespace, or of a restricted container.
+    False for root of a user namespace or of a restricted container, or if the cache folder lies on
+    an overlay.
     """
     return os.geteuid() == 0 and _has_root_privileges()
 
@@ -98,8 +99,8 @@ def cache_folder() -> Path:
     """
     if configured_path := os.environ.get("INTERCODE_CACHE"):
         return Path(configured_path).expanduser().absolute()
-    if (xdg := os.environ.get("XDG_CACHE_HOME", "")).startswith("/"):
-        return Path(xdg) / "intercode"
+    if (xdg_folder := os.environ.get("XDG_CACHE_HOME", "")).startswith("/"):
+        return Path(xdg_folder) / "intercode"
     try:
         return Path.home() / ".cache" / "intercode"
     except RuntimeError as error:
@@ -148,8 +149,8 @@ def in_pod() -> bool:
     """Return whether this process runs in a container of a Kubernetes pod, with any engine."""
     if "KUBERNETES_SERVICE_HOST" in os.environ:
         return True
-    marks = {"/proc/self/cgroup": "kubepods", "/proc/self/mountinfo": "/kubelet/pods/"}
-    for path, mark in marks.items():
+    mark_by_path = {"/proc/self/cgroup": "kubepods", "/proc/self/mountinfo": "/kubelet/pods/"}
+    for path, mark in mark_by_path.items():
         with suppress(OSError):
             if mark in Path(path).read_text(errors="replace"):
                 return True
@@ -165,8 +166,8 @@ def in_container() -> bool:
         return False
     # A virtual machine may be created from a container's image, with these files. Its root is a
     # whole file system, and no overlay.
-    folder, kind = _mounted_file_system(Path("/"))
-    return kind == "overlay" or folder != "/"
+    mount_root, file_system_type = _mounted_file_system(Path("/"))
+    return file_system_type == "overlay" or mount_root != "/"
 
 
 def as_root(command: str) -> str:
@@ -205,7 +206,8 @@ def has_machines_id() -> bool:
 def needs_stand_in() -> bool:
     """Return whether sandboxes must run as the stand-in user.
 
-    True if this process runs as the machine's user 0, but lacks a part of root's privileges.
+    True if this process runs as the machine's user 0, but cannot give sandboxes unique ids: see
+    `is_root`.
     """
     return has_machines_id() and not is_root()
 
@@ -237,29 +239,29 @@ def make_private(folder: Path) -> None:
         OSError: The folder cannot be created, or belongs to another user.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    user = sandboxes_user()
-    mode = 0o700 if user is None else 0o710
+    stand_in_id = sandboxes_user()
+    mode = 0o700 if stand_in_id is None else 0o710
     status = folder.stat()
     if status.st_uid != os.geteuid():
         raise PermissionError(errno.EPERM, "it belongs to another user", str(folder))
-    if stat.S_IMODE(status.st_mode) != mode or user not in (None, status.st_gid):
-        if user is not None:
+    if stat.S_IMODE(status.st_mode) != mode or stand_in_id not in (None, status.st_gid):
+        if stand_in_id is not None:
             # The call fails if this namespace does not map the id. The start of a sandbox then
             # raises an error with the reason.
             with suppress(OSError):
-                os.chown(folder, -1, user)
+                os.chown(folder, -1, stand_in_id)
         folder.chmod(mode)
 
 
 def transfer_ownership(folder: Path) -> None:
     """Give a folder and its content to the stand-in user, if sandboxes run as the stand-in user."""
-    user = sandboxes_user()
-    if user is None:
+    stand_in_id = sandboxes_user()
+    if stand_in_id is None:
         return
     for parent, folders, files in os.walk(folder):
         for name in (".", *folders, *files):
             path = os.path.join(parent, name)  # noqa: PTH118 - it is one of thousands
             mode = os.lstat(path).st_mode
-            os.lchown(path, user, user)
+            os.lchown(path, stand_in_id, stand_in_id)
             if not os.path.islink(path):  # noqa: PTH114
                 os.chmod(path, mode & 0o7777)  # noqa: PTH101 - a change of owner clears some bits

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from intercode_sandbox.base import Provider
 from intercode_sandbox.errors import UsageError
-from intercode_sandbox.lazy_imports import Registry
+from intercode_sandbox.lazy_imports import LazyRegistry
 from intercode_sandbox.user_code import absolute
 
-PROVIDERS = Registry(
+PROVIDERS = LazyRegistry(
     "sandbox provider",
     {
         "native": "intercode_sandbox.native.provider:NativeProvider",
@@ -45,15 +45,18 @@ def get_provider(
         path: Folders with your own modules.
 
     Raises:
-        UsageError: No provider has that name.
+        UsageError: No provider has that name, or `preload` or `path` is a text.
+        ImportError: The provider's module, or a dependency of the module, is not installed.
     """
     for option, value in {"preload": preload, "path": path}.items():
         if isinstance(value, str | os.PathLike):
             raise UsageError(f"{option} must be a list, such as [{os.fspath(value)!r}]")
-    folders = tuple(str(Path(folder).absolute()) for folder in path)
-    key = (absolute(name), tuple(preload), folders)
+    module_folders = tuple(str(Path(folder).absolute()) for folder in path)
+    provider_key = (absolute(name), tuple(preload), module_folders)
     with _lock:
-        if key not in _shared_providers:
-            make = PROVIDERS.resolve(name)
-            _shared_providers[key] = make(preload=preload, path=folders) if preload else make()
-        return _shared_providers[key]
+        if provider_key not in _shared_providers:
+            make_provider = PROVIDERS.resolve(name)
+            _shared_providers[provider_key] = (
+                make_provider(preload=preload, path=module_folders) if preload else make_provider()
+            )
+        return _shared_providers[provider_key]

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from intercode_sandbox.errors import UsageError
 from intercode_sandbox.forwarding import address, join
-from intercode_sandbox.network import NetworkGate, RefusedError
+from intercode_sandbox.network import NetworkGate, RefusedConnectionError
 
 _LONGEST_HEAD = 65_536
 _HEAD_SECONDS = 30.0
@@ -45,7 +45,7 @@ def serve(gate: NetworkGate, client: socket.socket) -> None:
         server = gate.connect_to_host(host, port)
     except _BadRequestError as error:
         _send_response(client, HTTPStatus.BAD_REQUEST, str(error))
-    except RefusedError as error:
+    except RefusedConnectionError as error:
         _send_response(client, HTTPStatus.FORBIDDEN, str(error))
     except OSError as error:
         _send_response(client, HTTPStatus.BAD_GATEWAY, f"the host could not be reached: {error}")
@@ -60,9 +60,9 @@ def serve(gate: NetworkGate, client: socket.socket) -> None:
 def _read_head(client: socket.socket) -> tuple[bytes, bytes]:
     """Return the head of a request, and the received bytes that follow the head."""
     deadline = time.monotonic() + _HEAD_SECONDS
-    data = bytearray()
-    while (end := data.find(b"\r\n\r\n")) < 0:
-        if len(data) > _LONGEST_HEAD:
+    received_data = bytearray()
+    while (head_end := received_data.find(b"\r\n\r\n")) < 0:
+        if len(received_data) > _LONGEST_HEAD:
             raise _BadRequestError("the request's head is too long")
         client.settimeout(max(deadline - time.monotonic(), 0.001))
         try:
@@ -71,32 +71,32 @@ def _read_head(client: socket.socket) -> tuple[bytes, bytes]:
             raise _BadRequestError("the request's head took too long") from None
         if not chunk:
             raise _BadRequestError("the request's head has no end")
-        data += chunk
+        received_data += chunk
     client.settimeout(_HEAD_SECONDS)
-    return bytes(data[:end]), bytes(data[end + 4 :])
+    return bytes(received_data[:head_end]), bytes(received_data[head_end + 4 :])
 
 
 def _read_request(head: bytes) -> tuple[bytes, str, int, bytes]:
     """Parse a request's head; return its method, host, port, and the head for the server."""
-    request_line, *fields = head.split(b"\r\n")
+    request_line, *header_fields = head.split(b"\r\n")
     if (match := _REQUEST.fullmatch(request_line)) is None:
         raise _BadRequestError("not a request of HTTP/1.1")
-    if not all(map(_FIELD.fullmatch, fields)):
+    if not all(map(_FIELD.fullmatch, header_fields)):
         raise _BadRequestError("a field of the request is malformed")
     method, target = match[1], match[2].decode("ascii")
     url = urlsplit(f"//{target}" if method == b"CONNECT" else target)
     if method != b"CONNECT" and url.scheme.lower() != "http":
         raise _BadRequestError("a request to a proxy needs the whole URL, beginning with http://")
     try:
-        default = "" if method == b"CONNECT" else ":80"
-        host, port = address(url.netloc if _has_port(url.netloc) else url.netloc + default)
+        port_suffix = "" if method == b"CONNECT" else ":80"
+        host, port = address(url.netloc if _has_port(url.netloc) else url.netloc + port_suffix)
     except UsageError:
         raise _BadRequestError("the request names no host and port") from None
     host = host.lower().removesuffix(".")
     if method == b"CONNECT":
         return method, host, port, b""
     retained_fields = [
-        field for field in fields if field.partition(b":")[0].lower() not in _DROPPED_FIELDS
+        field for field in header_fields if field.partition(b":")[0].lower() not in _DROPPED_FIELDS
     ]
     path = (url.path or "/") + (f"?{url.query}" if url.query else "")
     lines = [b"%b %b HTTP/1.1" % (method, path.encode("ascii")), b"Host: " + url.netloc.encode()]

@@ -39,7 +39,7 @@ from intercode_sandbox.forwarding import (
     Handler,
     SupportsForwarding,
 )
-from intercode_sandbox.network import Network, Policy
+from intercode_sandbox.network import Network, NetworkPolicy
 from intercode_sandbox.providers import get_provider
 from intercode_sandbox.spelling_suggestions import hint_text
 from intercode_sandbox.units import MIB, seconds, size
@@ -49,7 +49,7 @@ Data = bytes | bytearray | memoryview | str
 
 
 @dataclass(frozen=True, slots=True)
-class StartRequest:
+class SandboxStartRequest:
     """A request to start a sandbox: validated options.
 
     Raises:
@@ -87,7 +87,7 @@ class StartRequest:
             raise UsageError(
                 f"network must be True, False, a host or a list of hosts, not {network!r}"
             )
-        Policy.parse(network)
+        NetworkPolicy.parse(network)
         if isinstance(provider, str):
             provider = get_provider(provider, preload, path)
         elif not hasattr(provider, "start"):
@@ -135,7 +135,7 @@ class Sandbox:
         UsageError: An option does not exist, or its value is invalid; nothing was started.
         ImageError: The image cannot be found or built.
         SandboxUnavailableError: This machine does not permit the sandbox; the message names the
-            fix.
+            reason, and a fix if any.
     """
 
     backend: SandboxBackend
@@ -153,7 +153,7 @@ class Sandbox:
         path: Sequence[str | os.PathLike[str]] = (),
         **options: Any,
     ) -> None:
-        request = StartRequest.from_options(
+        request = SandboxStartRequest.from_options(
             image,
             provider=provider,
             network=network,
@@ -203,7 +203,8 @@ class Sandbox:
     ) -> Completed:
         """Run a program, and return its result as soon as the program ends.
 
-        The call does not wait for children of the program that still hold its output open.
+        The call does not wait for children of the program that still hold its output open. A
+        program that cannot be executed has exit code 127 (not found) or 126, as in a shell.
 
         Args:
             argv: The program and its arguments; the image's ``PATH`` is searched for the program.
@@ -286,7 +287,7 @@ class Sandbox:
         return self.backend.worker(module)
 
     def kill(self, keep: Sequence[int] = ()) -> int:
-        """Kill all processes of the sandbox, and return the number of killed processes.
+        """Kill all processes of the sandbox but process 1, and return the number of killed ones.
 
         Args:
             keep: The pids of processes to spare, as numbered in the sandbox.
@@ -362,7 +363,7 @@ class Sandbox:
         """Write a regular file (a text as UTF-8), and the missing directories above it.
 
         Raises:
-            UsageError: `data` is neither a text nor bytes.
+            UsageError: `data` is neither a text nor bytes, or `mode` has bits outside ``0o7777``.
             IsADirectoryError, PermissionError: As named.
             OSError: The write failed, for instance for lack of space.
         """
@@ -411,8 +412,8 @@ class Sandbox:
     def snapshot(self) -> Snapshot:
         """Save the present file system: an image for ``Sandbox(snapshot)``.
 
-        Processes are not saved, and continue to run. The storage is freed when the snapshot object
-        is.
+        Processes are not saved, and continue to run. The storage is freed after the snapshot object
+        and all sandboxes that started from the snapshot.
         """
         return self.backend.snapshot()
 
@@ -482,7 +483,7 @@ class Sandbox:
         self.close()
 
 
-_PARAMETERS = signature(StartRequest.from_options).parameters
+_PARAMETERS = signature(SandboxStartRequest.from_options).parameters
 _EXPLICIT_PARAMETERS = [
     parameter for parameter in _PARAMETERS.values() if parameter.kind is not Parameter.VAR_KEYWORD
 ]
@@ -544,12 +545,12 @@ def _checked_user(user: str | None) -> str | None:
     return user
 
 
-def _as_bytes(data: Data, name: str) -> bytes:
+def _as_bytes(data: Data, argument_name: str) -> bytes:
     """Return data as bytes; encode a string as UTF-8.
 
     Args:
         data: The data.
-        name: The name of the caller's argument, for the error message.
+        argument_name: The name of the caller's argument, for the error message.
 
     Raises:
         UsageError: The data is neither a string nor bytes.
@@ -557,16 +558,16 @@ def _as_bytes(data: Data, name: str) -> bytes:
     if isinstance(data, str):
         return data.encode("utf-8", "surrogateescape")
     if not isinstance(data, bytes | bytearray | memoryview):
-        raise UsageError(f"{name} must be bytes or a text, not {type(data).__name__}")
+        raise UsageError(f"{argument_name} must be bytes or a text, not {type(data).__name__}")
     return bytes(data)
 
 
-def _parse_value(parse: Callable[[object], Value], name: str, value: object) -> Value:
+def _parse_value(parse: Callable[[object], Value], argument_name: str, value: object) -> Value:
     """Return the number that a caller's value means, such as ``"512M"`` or ``"30s"``.
 
     Args:
         parse: The parser, which raises ValueError for an invalid value.
-        name: The name of the caller's argument, for the error message.
+        argument_name: The name of the caller's argument, for the error message.
         value: The value.
 
     Raises:
@@ -575,4 +576,4 @@ def _parse_value(parse: Callable[[object], Value], name: str, value: object) -> 
     try:
         return parse(value)
     except ValueError as error:
-        raise UsageError(f"{name} {error}") from None
+        raise UsageError(f"{argument_name} {error}") from None

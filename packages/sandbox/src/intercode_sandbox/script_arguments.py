@@ -20,7 +20,7 @@ END = b"\0"
 _READ = "IFS= read -rd ''; exec </dev/null; eval \"unset REPLY;$REPLY\""
 
 
-class Script(NamedTuple):
+class ScriptCommand(NamedTuple):
     """The command line of a shell that runs a script, and the shell's input."""
 
     argv: list[str]
@@ -28,7 +28,7 @@ class Script(NamedTuple):
     """The script, if it is long; None: `argv` contains the script, and the input is empty."""
 
 
-def script(text: str, *arguments: str, shell: Sequence[str] = SHELL) -> Script:
+def script(text: str, *arguments: str, shell: Sequence[str] = SHELL) -> ScriptCommand:
     """Return the command line and the input by which a shell runs a script.
 
     The script's own standard input is empty.
@@ -38,7 +38,7 @@ def script(text: str, *arguments: str, shell: Sequence[str] = SHELL) -> Script:
         arguments: The script's ``$0``, ``$1`` and so on.
         shell: The shell, with the options before its script.
     """
-    data = text.encode("utf-8", "surrogateescape")
-    if len(data) <= _MAX_ARGUMENT_BYTES:
-        return Script([*shell, text, *arguments], None)
-    return Script([*shell, _READ, *arguments], data)
+    script_bytes = text.encode("utf-8", "surrogateescape")
+    if len(script_bytes) <= _MAX_ARGUMENT_BYTES:
+        return ScriptCommand([*shell, text, *arguments], None)
+    return ScriptCommand([*shell, _READ, *arguments], script_bytes)

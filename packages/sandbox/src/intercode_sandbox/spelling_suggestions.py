@@ -14,9 +14,9 @@ def nearest_word(word: str, words: Iterable[str]) -> str | None:
     max_distance = 1 if len(word) <= 4 else 2
     distances = [(distance(word.lower(), candidate.lower()), candidate) for candidate in words]
     matches = [
-        (count, candidate)
-        for count, candidate in distances
-        if count <= min(max_distance, len(candidate) - 1)
+        (edit_count, candidate)
+        for edit_count, candidate in distances
+        if edit_count <= min(max_distance, len(candidate) - 1)
     ]
     return min(matches)[1] if matches else None
 

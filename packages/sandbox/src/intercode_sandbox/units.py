@@ -1,7 +1,7 @@
 """Formats and parsers of sizes, times and counts, such as ``512M`` and ``30s``.
 
 `LIMITS` defines the valid values of each limit of `intercode.Limits`. All sources of limits use it:
-Python, ``intercode.toml``, a task, the command line. This module imports the standard library only.
+Python, ``intercode.toml``, a task, the command line.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ def size(value: object, minimum: int = 1) -> int:
     return byte_count
 
 
-def format_size(count: int) -> str:
+def format_size(byte_count: int) -> str:
     """Return a number of bytes as a text in the largest unit that divides it, such as ``32M``."""
-    unit = next(unit for unit in "TGMK " if count % _UNITS[unit.strip()] == 0)
-    return f"{count // _UNITS[unit.strip()]}{unit}".strip()
+    unit = next(unit for unit in "TGMK " if byte_count % _UNITS[unit.strip()] == 0)
+    return f"{byte_count // _UNITS[unit.strip()]}{unit}".strip()
 
 
 def seconds(value: object) -> float:

@@ -30,7 +30,7 @@ _PREFIX = "intercode_file_"
 
 
 def is_reference(name: str) -> bool:
-    """Return whether a name is a reference to an object in a file, not the name of a registry."""
+    """Return whether a name is a reference to an object in a file, not a registered name."""
     return ".py:" in name
 
 
@@ -115,8 +115,8 @@ def load(kind: str, reference: str) -> Any:
     module = _module(kind, reference, path if file in _absolute_paths else Path(file).expanduser())
     target = getattr(module, attribute, None)
     if not callable(target):
-        names = (name for name, value in vars(module).items() if callable(value))
-        suggestion = hint_text(attribute, names, listed=False)
+        callable_names = (name for name, value in vars(module).items() if callable(value))
+        suggestion = hint_text(attribute, callable_names, listed=False)
         raise UsageError(f"{kind} {reference}: {file} has no function {attribute!r}{suggestion}")
     return target
 
@@ -159,12 +159,12 @@ def describe_error(error: BaseException) -> str:
     standard library, nor to an installed package.
     """
     locations = []
-    for frame, line in traceback.walk_tb(error.__traceback__):
+    for frame, line_number in traceback.walk_tb(error.__traceback__):
         file = frame.f_code.co_filename
         frame_module = str(frame.f_globals.get("__name__", ""))
         is_installed = any(component in INSTALLED for component in Path(file).parts)
         if frame_module.partition(".")[0] not in _NON_USER_MODULES and not is_installed:
-            locations.append(f"{file}, line {line}: ")
+            locations.append(f"{file}, line {line_number}: ")
     text = f"{type(error).__name__}: {error}".removesuffix(": ")
     return f"{locations[-1] if locations else ''}{text}"
 
@@ -178,29 +178,31 @@ def _module(kind: str, reference: str, path: Path) -> ModuleType:
         raise UsageError(f"{kind} {reference}: {message}{reason}") from None
     # The digest of the path distinguishes files with equal names in two folders.
     path_digest = hashlib.blake2b(str(path.resolve()).encode(), digest_size=4).hexdigest()
-    name = f"{_PREFIX}{path.stem}_{path_digest}"
+    module_name = f"{_PREFIX}{path.stem}_{path_digest}"
     with _lock:
-        module = sys.modules.get(name)
+        module = sys.modules.get(module_name)
         if module is not None and module.__dict__["__source__"] == source:
             return module
-        return _run(f"{kind} {reference}", name, path, source)
+        return _run(f"{kind} {reference}", module_name, path, source)
 
 
-def _run(label: str, name: str, path: Path, source: bytes) -> ModuleType:
+def _run(label: str, module_name: str, path: Path, source: bytes) -> ModuleType:
     """Execute a file as a module, and return the module.
 
     Args:
         label: The kind and the reference, for messages.
-        name: The module's name.
+        module_name: The module's name.
         path: The path of the file.
         source: The content of the file.
     """
-    spec = importlib.util.spec_from_file_location(name, path)
+    spec = importlib.util.spec_from_file_location(module_name, path)
     assert spec is not None and isinstance(spec.loader, SourceLoader)  # true for all .py files
     module = importlib.util.module_from_spec(spec)
     module.__dict__["__source__"] = source
-    previous_module = sys.modules.get(name)
-    sys.modules[name] = module  # dataclasses and pickle look up a class's module in this table
+    previous_module = sys.modules.get(module_name)
+    sys.modules[module_name] = (
+        module  # dataclasses and pickle look up a class's module in this table
+    )
     # The file may import its neighbours, as a script may. The folder is appended last: so its files
     # shadow no other module.
     if (folder := str(path.parent.resolve())) not in sys.path:
@@ -210,9 +212,9 @@ def _run(label: str, name: str, path: Path, source: bytes) -> ModuleType:
         # of the same size for the old one, if both were written in the same second.
         exec(spec.loader.source_to_code(source, str(spec.origin)), module.__dict__)
     except BaseException as error:
-        sys.modules.pop(name)
+        sys.modules.pop(module_name)
         if previous_module is not None:
-            sys.modules[name] = previous_module
+            sys.modules[module_name] = previous_module
         if is_handlers(error):
             raise
         location = (

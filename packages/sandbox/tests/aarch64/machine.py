@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 
 from intercode_sandbox.images import pinned_debian
-from intercode_sandbox.images.packages import Package, fetch, open_package
+from intercode_sandbox.images.debian_packages import DebianPackage, fetch, open_package
 
 ROOT = Path(__file__).parents[4]
 PACKAGE = ROOT / "packages/sandbox"
@@ -47,7 +47,7 @@ PYTHON = "3.11"
 PLATFORMS = ("manylinux_2_17_aarch64", "manylinux2014_aarch64", "manylinux_2_28_aarch64")
 REQUIREMENTS = ("hypothesis", "pytest", "pytest-timeout")
 SNAPSHOT = "20261129T000000Z"
-KERNEL = Package(
+KERNEL = DebianPackage(
     "linux-image-6.12.117+deb13-cloud-arm64",
     "6.12.117-1",
     "pool/main/l/linux-signed-arm64/linux-image-6.12.117+deb13-cloud-arm64_6.12.117-1_arm64.deb",
@@ -55,7 +55,7 @@ KERNEL = Package(
     "cc33e288505c3271539beab498aeb4f25e27b8f7c0c49ddb6c506b6d3c50c22f",
 )
 """Debian 13's. That of 12 is older than the 6.6 that sandboxes of ordinary users need."""
-BUSYBOX = Package(
+BUSYBOX = DebianPackage(
     "busybox-static",
     "1:1.35.0-4+deb12u1+b1",
     "pool/main/b/busybox/busybox-static_1.35.0-4+deb12u1+b1_arm64.deb",

@@ -6,7 +6,7 @@ import textwrap
 from pathlib import Path
 
 from intercode_sandbox.images import Command, Image, resolve
-from intercode_sandbox.images.tree import Tree
+from intercode_sandbox.images.tree import MergedTree
 from intercode_sandbox.native.provider import NativeProvider
 
 
@@ -41,7 +41,7 @@ class Folder:
 
 def read(image: Image, path: str) -> str:
     """What a file of an image says."""
-    tree = Tree(image.layers)
+    tree = MergedTree(image.layers)
     parts = tree.resolve(path)
     found = tree.look(parts) if parts is not None else None
     assert found is not None, path

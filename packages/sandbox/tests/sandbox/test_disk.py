@@ -20,7 +20,7 @@ from intercode_sandbox import Provider, SandboxBackend
 from intercode_sandbox.base import FreeSpace, SupportsFreeSpace
 from intercode_sandbox.docker.sandbox import DockerSnapshot
 from intercode_sandbox.errors import OutputLimitError, SandboxError
-from intercode_sandbox.native import archive
+from intercode_sandbox.native import change_stream
 from intercode_sandbox.native.provider import NativeProvider
 from intercode_sandbox.native.snapshot import NativeSnapshot
 from intercode_sandbox.privileges import is_root, needs_stand_in
@@ -257,10 +257,11 @@ def test_holes_take_no_room(start: Start) -> None:
 def test_a_stream_leads_nowhere_else(tmp_path: Path, entries: list[tuple[str, str, str]]) -> None:
     """Whoever should have made it: what is there before is not written to."""
     named = [
-        archive.Entry(path, kind, target=to) for path, kind, to in [(".", "dir", ""), *entries]
+        change_stream.ChangeStreamEntry(path, kind, target=to)
+        for path, kind, to in [(".", "dir", ""), *entries]
     ]
     stream = b"".join(map(packed, named)) + END_OF_STREAM
-    with pytest.raises((archive.StreamError, OSError)):
+    with pytest.raises((change_stream.ChangeStreamError, OSError)):
         extracted(stream, tmp_path / "layer")
     assert [path.name for path in tmp_path.iterdir()] == ["layer"]
 
@@ -270,7 +271,7 @@ def extracted(stream: bytes, folder: Path) -> None:
     fd = os.memfd_create("stream")
     try:
         os.pwrite(fd, stream, 0)
-        archive.extract(fd, folder, "user.overlay.opaque")
+        change_stream.extract(fd, folder, "user.overlay.opaque")
     finally:
         os.close(fd)
 
@@ -279,8 +280,8 @@ def pieces(*parts: tuple[int, bytes]) -> bytes:
     return b"".join(struct.pack("=QQ", at, len(data)) + data for at, data in parts)
 
 
-START = packed(archive.Entry(".", "dir", 0o755))
-FILE = packed(archive.Entry("f", "file", mode=0o644, size=8))
+START = packed(change_stream.ChangeStreamEntry(".", "dir", 0o755))
+FILE = packed(change_stream.ChangeStreamEntry("f", "file", mode=0o644, size=8))
 END = bytes(16) + END_OF_STREAM
 
 
@@ -297,14 +298,20 @@ END = bytes(16) + END_OF_STREAM
         START + FILE + struct.pack("=QQ", 0, 1 << 60) + END,
         START + b"\1" + FILE[1:-1],
         START + b"\5" + FILE[1:] + END,
-        START + archive.HEAD.pack(0, 0o100644, 0, 0, 0, 0, 0, 1 << 20, 0) + bytes(1 << 20) + END,
-        START + archive.HEAD.pack(0, 0o120777, 0, 0, 0, 0, 0, 1, 1 << 20) + bytes(1 << 20) + END,
-        START + packed(archive.Entry("f", "unknown", size=8)) + END,
+        START
+        + change_stream.HEAD.pack(0, 0o100644, 0, 0, 0, 0, 0, 1 << 20, 0)
+        + bytes(1 << 20)
+        + END,
+        START
+        + change_stream.HEAD.pack(0, 0o120777, 0, 0, 0, 0, 0, 1, 1 << 20)
+        + bytes(1 << 20)
+        + END,
+        START + packed(change_stream.ChangeStreamEntry("f", "unknown", size=8)) + END,
         b"x" * 200_000,
     ],
 )
 def test_a_broken_stream_is_told(tmp_path: Path, stream: bytes) -> None:
-    with pytest.raises(archive.StreamError):
+    with pytest.raises(change_stream.ChangeStreamError):
         extracted(stream, tmp_path / "layer")
 
 
@@ -342,7 +349,7 @@ def test_whatever_fails_a_snapshot_is_not_whole(
 
     sandbox = start()
     sandbox.write_file("/x", b"")
-    monkeypatch.setattr("intercode_sandbox.native.archive._LayerExtractor.set", fail)
+    monkeypatch.setattr("intercode_sandbox.native.change_stream._LayerExtractor.set", fail)
     with pytest.raises(SandboxError, match="could not be saved"):
         sandbox.snapshot()
 

@@ -217,7 +217,7 @@ def test_what_is_begun_ahead_is_waited_for(
 ) -> None:
     begin, going_on = providers.start_container, threading.Event()
 
-    def slowly(*arguments: Any) -> providers.Container:
+    def slowly(*arguments: Any) -> providers.DockerContainer:
         if threading.current_thread() is not threading.main_thread():
             going_on.set()
             eventually_none(api, label)  # the others are gone

@@ -10,7 +10,7 @@ import pytest
 
 from intercode_sandbox.errors import ImageError
 from intercode_sandbox.images import resolve
-from intercode_sandbox.images.tree import Tree
+from intercode_sandbox.images.tree import MergedTree
 from intercode_sandbox.native.provider import NativeProvider
 from sandbox.dockerfiles import Folder, read
 
@@ -94,7 +94,7 @@ def test_files_of_the_folder(folder: Folder) -> None:
     image = folder.build(
         "FROM host\nCOPY d /srv/\nCOPY a? /srv/x/\nCOPY l b/", a1="1", a2="2", l="l"
     )
-    tree = Tree(image.layers)
+    tree = MergedTree(image.layers)
     found = {"/".join(parts): entry for parts, entry in tree.walk(("srv",))}
     assert set(found) == {f"srv/{name}" for name in ("e", "e/f", "l", "x", "x/a1", "x/a2")}
     assert found["srv/e/f"].info.st_mode & 0o7777 == 0o750
@@ -139,7 +139,7 @@ def test_a_build_has_the_rights_of_an_installation(folder: Folder) -> None:
     image = folder.build(
         "FROM host\nRUN touch /x && chown 5:6 /x && chmod 4755 /x\nUSER 3\nRUN id > /tmp/x"
     )
-    found = Tree(image.layers).look(("x",))
+    found = MergedTree(image.layers).look(("x",))
     assert found is not None
     assert (found.info.st_uid, found.info.st_gid, found.info.st_mode & 0o7777) == (5, 6, 0o4755)
     assert "uid=3(sys) gid=3(sys)" in read(image, "/tmp/x")
@@ -157,7 +157,7 @@ def test_network_is_had_where_it_is_asked_for(folder: Folder) -> None:
     assert shared == asked == machines
     assert machines not in (alone, refused) and alone and refused
     both = folder.build(text.format(" --network=default"))
-    assert "etc/resolv.conf" not in {"/".join(p) for p, _ in Tree(both.layers).walk(("etc",))}
+    assert "etc/resolv.conf" not in {"/".join(p) for p, _ in MergedTree(both.layers).walk(("etc",))}
 
 
 # --- what is refused -------------------------------------------------------------------------

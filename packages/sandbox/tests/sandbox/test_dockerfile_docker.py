@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from intercode_sandbox.images import Image, resolve
-from intercode_sandbox.images.tree import Tree
+from intercode_sandbox.images.tree import MergedTree
 from intercode_sandbox.native.provider import NativeProvider
 from private_engine import PrivateEngine
 from sandbox import rootfs
@@ -169,7 +169,7 @@ def saved(engine: PrivateEngine, folder: Path, tmp_path_factory: pytest.TempPath
 
 def entries(image: Image) -> dict[str, tuple[object, ...]]:
     """Path → kind, mode, owner and content of all that there is."""
-    tree = Tree(image.layers)
+    tree = MergedTree(image.layers)
     found: dict[str, tuple[object, ...]] = {}
     for parts, entry in tree.walk(()):
         info = entry.info

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 
 from intercode_sandbox.errors import ImageError
-from intercode_sandbox.images.dockerfile.copy_files import Ignore, glob
-from intercode_sandbox.images.dockerfile.instructions import Instruction, instructions
+from intercode_sandbox.images.dockerfile.copy_files import DockerIgnore, glob
+from intercode_sandbox.images.dockerfile.instructions import DockerfileInstruction, instructions
 from intercode_sandbox.images.dockerfile.parse import expand, read
 
 pytestmark = pytest.mark.ordinary
@@ -95,7 +95,7 @@ IGNORED = {
 @pytest.mark.parametrize("text", IGNORED)
 def test_ignored(text: str) -> None:
     ignored, kept = IGNORED[text]
-    rules = Ignore(text)
+    rules = DockerIgnore(text)
     assert [path for path in (*ignored, *kept) if rules(path)] == ignored
 
 
@@ -120,7 +120,7 @@ def test_ignored_as_by_docker(lines: list[str], path: str) -> None:
     for pattern in theirs.patterns[:-1]:  # the last is the Dockerfile itself
         if any(pattern.match(prefix) for prefix in prefixes):
             matched = not pattern.exclusion
-    assert Ignore("\n".join(lines))(path) == matched
+    assert DockerIgnore("\n".join(lines))(path) == matched
 
 
 def test_pattern_that_is_none() -> None:
@@ -259,7 +259,7 @@ def test_instructions_are_as_buildkit_reads_them(is_other_escape: bool, text: st
     assert [_facts(each) for each in ours] == [_expected(each) for each in theirs]
 
 
-def _facts(instruction: Instruction) -> tuple[object, ...]:
+def _facts(instruction: DockerfileInstruction) -> tuple[object, ...]:
     flags = [f"{name}={value}" for name, value in instruction.flags]
     values = instruction.values if instruction.name in map(str.upper, _NAMES) else ()
     facts = (instruction.line, instruction.name, flags, values)

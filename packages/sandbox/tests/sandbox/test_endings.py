@@ -19,7 +19,7 @@ from intercode_sandbox.host_files import cache_root
 from intercode_sandbox.native import cgroup, process
 from intercode_sandbox.native.exit_ledger import (
     LEDGERS,
-    Ending,
+    EndingSandbox,
     open_ledger,
     read_ledgers,
     write_ledger,
@@ -76,12 +76,12 @@ def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[NativeProvider]:
         yield own
 
 
-def of(provider: NativeProvider) -> list[Ending]:
+def of(provider: NativeProvider) -> list[EndingSandbox]:
     lease = provider._running_spawner().name
     return [ending for ending in endings() if ending.lease == lease]
 
 
-def cgroups_of(ending: Ending) -> list[Path]:
+def cgroups_of(ending: EndingSandbox) -> list[Path]:
     folders = (Path(p, cgroup.PREFIX + ending.lease, ending.name) for p in cgroup.parents())
     return [folder for folder in folders if folder.is_dir()]
 
@@ -176,12 +176,15 @@ def test_doctor_counts_it(provider: NativeProvider) -> None:
 def test_a_ledger_goes_with_its_spawner(tmp_path: Path) -> None:
     ledger = open_ledger(tmp_path, "7-1-1-a")
     write_ledger(ledger, {"3": 70, "12": 71})
-    assert read_ledgers(tmp_path) == [Ending("7-1-1-a", "3", 70), Ending("7-1-1-a", "12", 71)]
+    assert read_ledgers(tmp_path) == [
+        EndingSandbox("7-1-1-a", "3", 70),
+        EndingSandbox("7-1-1-a", "12", 71),
+    ]
     write_ledger(ledger, {"12": 71})
-    assert read_ledgers(tmp_path) == [Ending("7-1-1-a", "12", 71)]
+    assert read_ledgers(tmp_path) == [EndingSandbox("7-1-1-a", "12", 71)]
     copy = os.dup(ledger)
     os.close(ledger)
-    assert read_ledgers(tmp_path) == [Ending("7-1-1-a", "12", 71)]
+    assert read_ledgers(tmp_path) == [EndingSandbox("7-1-1-a", "12", 71)]
     os.close(copy)
     assert read_ledgers(tmp_path) == []
     assert not [*tmp_path.iterdir()]

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from intercode_sandbox import Completed, SandboxBackend
-from intercode_sandbox.base import OutputBuffer
+from intercode_sandbox.base import HeadTailBuffer
 from intercode_sandbox.errors import ActionError
 from waiting import PATIENCE, eventually, new_marker, running, sleepers
 
@@ -295,7 +295,7 @@ def test_the_limit_of_a_program_that_has_just_ended(sandbox: SandboxBackend) -> 
 def test_no_output_is_cut_within_a_character(char: str, limit: int) -> None:
     data = (100 * char).encode()
     for chunk in (1, 7, len(data)):
-        buffer = OutputBuffer(limit)
+        buffer = HeadTailBuffer(limit)
         for at in range(0, len(data), chunk):
             buffer.add(data[at : at + chunk])
         head, note, tail = buffer.getvalue().decode().split("\n")
@@ -305,6 +305,6 @@ def test_no_output_is_cut_within_a_character(char: str, limit: int) -> None:
 
 
 def test_output_that_is_no_text_is_cut_at_its_limit() -> None:
-    buffer = OutputBuffer(10)
+    buffer = HeadTailBuffer(10)
     buffer.add(b"\xff" * 50)
     assert buffer.getvalue() == b"\xff" * 5 + b"\n[... 40 bytes cut ...]\n" + b"\xff" * 5

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from intercode_sandbox import Provider, SandboxBackend
-from intercode_sandbox.base import Evidence, was_caused_inside
+from intercode_sandbox.base import FailureEvidence, was_caused_inside
 from intercode_sandbox.docker import sandbox as docker_sandbox
 from intercode_sandbox.docker.engine import DockerEngine
 from intercode_sandbox.docker.sandbox import DockerSandbox
@@ -53,22 +53,24 @@ def why(sandbox: SandboxBackend) -> SandboxError:
 @pytest.mark.parametrize(
     ("evidence", "inside"),
     [
-        (Evidence(is_keeper_alive=False, running=True), False),
-        (Evidence(is_keeper_alive=False, exit_code=1, starved=True), False),
-        (Evidence(is_keeper_alive=True, was_killed_outside=True, running=True), False),
+        (FailureEvidence(is_keeper_alive=False, running=True), False),
+        (FailureEvidence(is_keeper_alive=False, exit_code=1, starved=True), False),
+        (FailureEvidence(is_keeper_alive=True, was_killed_outside=True, running=True), False),
         (
-            Evidence(is_keeper_alive=True, was_killed_outside=True, exit_code=-9, starved=True),
+            FailureEvidence(
+                is_keeper_alive=True, was_killed_outside=True, exit_code=-9, starved=True
+            ),
             False,
         ),
-        (Evidence(is_keeper_alive=True, running=True), True),
-        (Evidence(is_keeper_alive=True), False),
-        (Evidence(is_keeper_alive=True, exit_code=1), True),
-        (Evidence(is_keeper_alive=True, exit_code=-11), True),
-        (Evidence(is_keeper_alive=True, exit_code=-9), False),
-        (Evidence(is_keeper_alive=True, exit_code=-9, starved=True), True),
+        (FailureEvidence(is_keeper_alive=True, running=True), True),
+        (FailureEvidence(is_keeper_alive=True), False),
+        (FailureEvidence(is_keeper_alive=True, exit_code=1), True),
+        (FailureEvidence(is_keeper_alive=True, exit_code=-11), True),
+        (FailureEvidence(is_keeper_alive=True, exit_code=-9), False),
+        (FailureEvidence(is_keeper_alive=True, exit_code=-9, starved=True), True),
     ],
 )
-def test_the_table(evidence: Evidence, inside: bool) -> None:
+def test_the_table(evidence: FailureEvidence, inside: bool) -> None:
     assert was_caused_inside(evidence) is inside
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from intercode_sandbox import Provider, SandboxBackend
-from intercode_sandbox.native import identity
+from intercode_sandbox.native import user_ids
 from intercode_sandbox.native.provider import NativeProvider
 from intercode_sandbox.privileges import STAND_IN_ID, is_root
 from sandbox.fixtures import of_both_origins as pytest_generate_tests  # noqa: F401 - a hook
@@ -102,9 +102,9 @@ def test_each_has_ids_of_its_own(two_providers: tuple[NativeProvider, NativeProv
     found = [outside(sandbox) for sandbox in sandboxes]
     assert len({uid for pair in found for uid in pair}) == 2 * len(found)
     firsts = sorted(uid for uid, _ in found)
-    assert all(b - a >= identity.ID_COUNT for a, b in itertools.pairwise(firsts))
+    assert all(b - a >= user_ids.ID_COUNT for a, b in itertools.pairwise(firsts))
     for _, own in found:
-        assert not any(first <= own < first + identity.ID_COUNT for first in firsts)
+        assert not any(first <= own < first + user_ids.ID_COUNT for first in firsts)
     systemd = [(0, 65_536), (524_288, 1_879_048_191), (2_147_352_576, 1 << 32)]
     for uid in (uid for pair in found for uid in pair):
         assert not any(low <= uid <= high for low, high in systemd)
@@ -124,21 +124,21 @@ def test_ranges_are_taken_back() -> None:
 def test_accounts_of_the_machine_are_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, size = 0x7000_0000, identity.ID_COUNT
+    first, size = 0x7000_0000, user_ids.ID_COUNT
     (tmp_path / "passwd").write_text(
         f"a:x:1000:1000::/:/bin/sh\nb:x:{first + 5 * size + 7}:1::/:/bin/sh\n"
         f"of-a-process-1:x:{first + 3}:1::/:/bin/sh\n"
     )
     (tmp_path / "subuid").write_text(f"c:{first + 9 * size + 1}:{2 * size}\nd:100000:65536\n")
-    monkeypatch.setattr(identity, "_ACCOUNTS", (str(tmp_path / "passwd"),))
-    monkeypatch.setattr(identity, "_SUBORDINATE", (str(tmp_path / "subuid"), "/nope"))
-    assert set(identity._taken_ranges()) == {3, 4, 8, 9, 10}
+    monkeypatch.setattr(user_ids, "_ACCOUNTS", (str(tmp_path / "passwd"),))
+    monkeypatch.setattr(user_ids, "_SUBORDINATE", (str(tmp_path / "subuid"), "/nope"))
+    assert set(user_ids._taken_ranges()) == {3, 4, 8, 9, 10}
 
 
 @as_root
 @pytest.mark.attack(4)
 def test_ranges_are_locked_for_the_machine() -> None:
-    ask = "from intercode_sandbox.native import identity as i; print(i._free_range()[1]); input()"
+    ask = "from intercode_sandbox.native import user_ids as i; print(i._free_range()[1]); input()"
     with subprocess.Popen(
         [sys.executable, "-c", ask], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as other:
@@ -146,12 +146,12 @@ def test_ranges_are_locked_for_the_machine() -> None:
         taken = int(other.stdout.readline())
         start = taken.to_bytes(4, "little")
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(identity.os, "urandom", lambda _: start)
-            lock, index = identity._free_range()
+            patch.setattr(user_ids.os, "urandom", lambda _: start)
+            lock, index = user_ids._free_range()
             os.close(lock)
-            assert 0 < (index - taken) % identity._RANGES < 100  # the next ones may be others'
+            assert 0 < (index - taken) % user_ids._RANGES < 100  # the next ones may be others'
             other.communicate(b"\n")
-            lock, index = identity._free_range()
+            lock, index = user_ids._free_range()
             os.close(lock)
             assert index == taken
 
@@ -168,7 +168,7 @@ def test_nobody_inside_can_be_process_1(provider: Provider, start: Start) -> Non
     done = sandbox.exec(["perl", "-e", f"{who}; {become}; {signal}"])
     assert done.stdout.split() == [b"65534", str(errno.EINVAL).encode(), b"0"]
     mapped = sandbox.exec(["cat", "/proc/self/uid_map"]).stdout.split()
-    assert (mapped[0], mapped[2:]) == (b"0", [str(identity.ID_COUNT).encode()])
+    assert (mapped[0], mapped[2:]) == (b"0", [str(user_ids.ID_COUNT).encode()])
 
 
 @as_root
@@ -328,7 +328,7 @@ def test_processes_of_others_do_not_count(start: Start) -> None:
 @ordinary
 def test_few_identities_are_kept() -> None:
     with closing(NativeProvider()) as provider:
-        sandboxes = [provider.start("host") for _ in range(identity._MAX_IDLE_IDENTITIES + 8)]
+        sandboxes = [provider.start("host") for _ in range(user_ids._MAX_IDLE_IDENTITIES + 8)]
         spawner = provider._running_spawner().process.pid
 
         def kept() -> int:
@@ -342,7 +342,7 @@ def test_few_identities_are_kept() -> None:
         for sandbox in sandboxes:
             sandbox.close()
         # And those that are made ahead.
-        assert eventually(lambda: kept() <= identity._MAX_IDLE_IDENTITIES + 2)
+        assert eventually(lambda: kept() <= user_ids._MAX_IDLE_IDENTITIES + 2)
 
 
 @as_root  # of an ordinary user only a process without threads can have namespaces
@@ -350,10 +350,10 @@ def test_few_identities_are_kept() -> None:
 def test_nothing_is_left_of_a_spawner_that_is_killed_meanwhile(when: str) -> None:
     script = f"""
 import os
-from intercode_sandbox.native import identity, spawner
+from intercode_sandbox.native import spawner, user_ids
 spawner.prepare_namespaces(True)
-identity.{when} = lambda *_: os.kill(os.getpid(), 9)
-identity.Identities(True).take(10)
+user_ids.{when} = lambda *_: os.kill(os.getpid(), 9)
+user_ids.SandboxUserIdPool(True).take(10)
 """
     read, write = os.pipe()
     try:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from intercode_sandbox import Limits
-from intercode_sandbox.errors import ImageError
+from intercode_sandbox.errors import ImageError, SandboxError
 from intercode_sandbox.images import Image
 from intercode_sandbox.native import provider as native
 from intercode_sandbox.native.provider import NativeProvider
@@ -114,6 +114,20 @@ def image(provider: NativeProvider, tmp_path: Path) -> Image:
     base = provider.image("host")
     (layer := tmp_path / "layer").mkdir(mode=0o755)
     return replace(base, layers=(*base.layers, layer), digest=f"{tmp_path}")
+
+
+def test_a_layer_that_is_gone_stops_no_later_one(
+    provider: NativeProvider, image: Image, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native, "_check_mount_points", lambda layers: None)
+    layer = image.layers[-1]
+    layer.rmdir()
+    for _ in range(2):
+        with pytest.raises(SandboxError, match="No such file"):
+            provider.start(image)
+    layer.mkdir(mode=0o755)
+    with closing(provider.start(image)) as sandbox:
+        assert sandbox.exec(["true"]).ok
 
 
 @pytest.mark.defends("escape", "host DoS")

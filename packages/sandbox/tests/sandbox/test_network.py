@@ -15,10 +15,10 @@ from intercode_sandbox import Provider, SandboxBackend, network
 from intercode_sandbox.errors import UsageError
 from intercode_sandbox.native.sandbox import NativeSandbox
 from intercode_sandbox.network import (
-    Host,
+    AllowedHost,
     NetworkGate,
-    Policy,
-    RefusedError,
+    NetworkPolicy,
+    RefusedConnectionError,
     forbidden_reason,
     non_public_reason,
 )
@@ -86,7 +86,7 @@ def internet(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def admit(sandbox: SandboxBackend, *hosts: str, names: Names | None = None) -> NetworkGate:
     assert isinstance(sandbox, NativeSandbox)  # Docker's, too
-    sandbox.admit(Policy.parse(list(hosts)), names or Names())
+    sandbox.admit(NetworkPolicy.parse(list(hosts)), names or Names())
     assert sandbox.gate is not None
     return sandbox.gate
 
@@ -174,19 +174,36 @@ def test_hostile_requests(sandbox: SandboxBackend, sh: Run, sent: str, said: str
         raise socket.gaierror(-2, "Name or service not known")
 
     assert isinstance(sandbox, NativeSandbox)
-    sandbox.admit(Policy.parse("a.org,*.b.org"), resolve)
+    sandbox.admit(NetworkPolicy.parse("a.org,*.b.org"), resolve)
     sandbox.write_file("/tmp/sent", sent.replace("\\r", "\r").replace("\\n", "\n").encode())
     done = sh("exec 3<>/dev/tcp/127.0.0.1/3128; cat /tmp/sent >&3 & timeout 60 head -n 1 <&3")
     assert said in done.stdout.decode()
 
 
 def test_a_flood_of_names_is_counted_together() -> None:
-    gate = NetworkGate(Policy.parse(["a.org"]))
+    gate = NetworkGate(NetworkPolicy.parse(["a.org"]))
     for number in range(500):
-        with pytest.raises(RefusedError):
+        with pytest.raises(RefusedConnectionError):
             gate.connect_to_host(f"{number}\n\x1b.evil.org", 443)
     assert len(gate.refusal_counts) == 101 and gate.refusal_counts["(others)"] == 400
     assert "0??.evil.org:443: not listed" in gate.refusal_counts
+
+
+def test_a_host_that_does_not_answer_is_not_counted_as_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def connect(*_: object) -> None:
+        raise TimeoutError("timed out")  # as by a socket's own time limit: without a number
+
+    def resolve(name: str, port: int, **_: Any) -> list[tuple[Any, ...]]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (a, port)) for a in (PRIVATE, PUBLIC)]
+
+    monkeypatch.setattr(socket.socket, "connect", connect)
+    monkeypatch.setattr(network, "non_public_reason", lambda a: "" if str(a) == PUBLIC else "bad")
+    gate = NetworkGate(NetworkPolicy.parse(["a.org"]), resolve)
+    with pytest.raises(TimeoutError):
+        gate.connect_to_host("a.org", 443)
+    assert not gate.refusal_counts
 
 
 @pytest.mark.defends("host leak")
@@ -254,28 +271,31 @@ def test_an_address_of_this_machine_is_not_public(monkeypatch: pytest.MonkeyPatc
 def test_some_addresses_cannot_be_listed(text: str, many: bool) -> None:
     assert forbidden_reason(ipaddress.ip_address(text.rpartition(":")[0].strip("[]")))
     with pytest.raises(UsageError, match="sandboxes must not reach"):
-        Policy.parse([text, "a.org"] if many else text)
+        NetworkPolicy.parse([text, "a.org"] if many else text)
 
 
 @pytest.mark.parametrize(
     ("given", "policy"),
     [
-        (False, Policy()),
-        (True, Policy(shared=True)),
-        ([], Policy()),
-        ("127.0.0.1:8000", Policy(endpoints=(("127.0.0.1", 8000),))),
-        ("http://localhost:8000/v1", Policy(endpoints=(("localhost", 8000),))),
-        ("db.corp:5432", Policy(endpoints=(("db.corp", 5432),))),
-        ("[::1]:80", Policy(endpoints=(("::1", 80),))),
-        ("http://a.org", Policy(endpoints=(("a.org", 80),))),
-        ("https://A.org/v1", Policy(hosts=(Host("a.org", 443),))),
-        ("pypi.org", Policy(hosts=(Host("pypi.org"),))),
-        ("a.org, *.B.org.", Policy(hosts=(Host("a.org"), Host("*.b.org")))),
-        (["a.org:81", "[::1]:8000"], Policy(False, (("::1", 8000),), (Host("a.org", 81),))),
+        (False, NetworkPolicy()),
+        (True, NetworkPolicy(shared=True)),
+        ([], NetworkPolicy()),
+        ("127.0.0.1:8000", NetworkPolicy(endpoints=(("127.0.0.1", 8000),))),
+        ("http://localhost:8000/v1", NetworkPolicy(endpoints=(("localhost", 8000),))),
+        ("db.corp:5432", NetworkPolicy(endpoints=(("db.corp", 5432),))),
+        ("[::1]:80", NetworkPolicy(endpoints=(("::1", 80),))),
+        ("http://a.org", NetworkPolicy(endpoints=(("a.org", 80),))),
+        ("https://A.org/v1", NetworkPolicy(hosts=(AllowedHost("a.org", 443),))),
+        ("pypi.org", NetworkPolicy(hosts=(AllowedHost("pypi.org"),))),
+        ("a.org, *.B.org.", NetworkPolicy(hosts=(AllowedHost("a.org"), AllowedHost("*.b.org")))),
+        (
+            ["a.org:81", "[::1]:8000"],
+            NetworkPolicy(False, (("::1", 8000),), (AllowedHost("a.org", 81),)),
+        ),
     ],
 )
-def test_policies(given: Any, policy: Policy) -> None:
-    assert Policy.parse(given) == policy
+def test_policies(given: Any, policy: NetworkPolicy) -> None:
+    assert NetworkPolicy.parse(given) == policy
 
 
 @pytest.mark.parametrize(

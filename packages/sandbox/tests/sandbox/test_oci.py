@@ -18,7 +18,7 @@ import pytest
 
 from intercode_sandbox.errors import ImageError
 from intercode_sandbox.images import Image, resolve
-from intercode_sandbox.images.tree import Tree
+from intercode_sandbox.images.tree import MergedTree
 from intercode_sandbox.native.provider import NativeProvider
 from sandbox import rootfs
 from sandbox.layouts import Member, entry, layer, layout, saved
@@ -36,7 +36,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def files(image: Image) -> dict[str, str]:
     """Path → content, of a link its target, of a directory nothing."""
     found = {}
-    for parts, one in Tree(image.layers).walk(()):
+    for parts, one in MergedTree(image.layers).walk(()):
         path = "/".join(parts)
         found[path] = (
             "" if one.is_dir else one.path.read_text(errors="replace") if not one.is_link else "->"

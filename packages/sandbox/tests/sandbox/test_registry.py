@@ -9,7 +9,7 @@ import pytest
 
 from intercode_sandbox.errors import ImageError
 from intercode_sandbox.images import Image, list_images, resolve
-from intercode_sandbox.images.tree import Tree
+from intercode_sandbox.images.tree import MergedTree
 from sandbox import rootfs
 from sandbox.layouts import layer, layout
 from sandbox.local_registry import push, serving
@@ -32,7 +32,7 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def names(image: Image) -> set[str]:
-    return {"/".join(parts) for parts, _ in Tree(image.layers).walk(())}
+    return {"/".join(parts) for parts, _ in MergedTree(image.layers).walk(())}
 
 
 @pytest.fixture(scope="module")

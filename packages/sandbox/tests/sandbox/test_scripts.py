@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 
 from intercode_sandbox import Limits, Provider
-from intercode_sandbox.base import SupportsPrivacy
+from intercode_sandbox.base import SupportsPrivateExec
 from intercode_sandbox.script_arguments import script
 
 
@@ -16,7 +16,7 @@ def test_a_script_of_any_length_is_the_same_script(provider: Provider) -> None:
             words = "cat; echo $LINENO ${REPLY-none} $0 $1; nosuch; exit 3"
             argv, stdin = script(f": '{'é' * (size // 2)}'\n{words}", "name", "first")
             runs = [sandbox.exec(argv, stdin=stdin)]
-            if isinstance(sandbox, SupportsPrivacy):
+            if isinstance(sandbox, SupportsPrivateExec):
                 runs.append(sandbox.exec_private(argv, stdin=stdin))
             outcomes.update((done.exit_code, done.stdout, done.stderr) for done in runs)
         message = b"name: line 2: nosuch: command not found\n"

@@ -20,7 +20,7 @@ from intercode_sandbox.docker.provider import DockerProvider
 from intercode_sandbox.docker.sandbox import DockerSnapshot
 from intercode_sandbox.errors import InterCodeError, SandboxError
 from intercode_sandbox.host_files import cache_root
-from intercode_sandbox.native import archive, wire
+from intercode_sandbox.native import change_stream, wire
 from intercode_sandbox.native.provider import NativeProvider
 from intercode_sandbox.native.snapshot import NativeSnapshot
 from open_resources import is_ours
@@ -141,7 +141,7 @@ def test_why_saving_failed_is_told(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     run(box, "head -c 3000000 /dev/urandom > new")
-    monkeypatch.setattr(archive, "extract", full)
+    monkeypatch.setattr(change_stream, "extract", full)
     with pytest.raises(SandboxError, match="No space left"):
         box.snapshot()
     monkeypatch.undo()
@@ -184,20 +184,20 @@ def test_interrupted_twice(
     at_first = set(os.listdir("/proc/self/fd"))
     others = set((cache_root() / "snapshots").glob("*"))
     unpacking, interrupted = threading.Event(), threading.Event()
-    extract = archive.extract
+    extract = change_stream.extract
 
-    def late(*arguments: Any) -> list[archive.Special]:
+    def late(*arguments: Any) -> list[change_stream.Special]:
         unpacking.set()
         interrupted.wait()
         if broken:
-            raise archive.StreamError
+            raise change_stream.ChangeStreamError
         return extract(*arguments)
 
     def interrupt(*_: object) -> None:
         unpacking.wait()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(archive, "extract", late)
+    monkeypatch.setattr(change_stream, "extract", late)
     monkeypatch.setattr(wire, "receive", interrupt)
     monkeypatch.setattr(threading.Thread, "join", interrupt)
     try:

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from intercode_sandbox.images import list_images, prune, prune_sources, resolve
-from intercode_sandbox.images.archive import pack
+from intercode_sandbox.images.tarballs import pack
 
 PACK = """
 import sys
 from pathlib import Path
 from intercode_sandbox.images import resolve
-from intercode_sandbox.images.archive import pack
-from intercode_sandbox.images.repository import prepare
+from intercode_sandbox.images.tarballs import pack
+from intercode_sandbox.images.git_repository import prepare
 place = pack(Path(sys.argv[1]), "/ctf")
 if "image" in sys.argv:
     resolve(f"scratch+{place}")

@@ -24,13 +24,13 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from intercode_sandbox.native import archive, syscalls as sc, wire
+from intercode_sandbox.native import change_stream, syscalls as sc, wire
 from intercode_sandbox.privileges import is_root
 
 from . import walk_oracle
 
 EXAMPLES = int(os.environ.get("INTERCODE_SOAK_EPISODES", "60"))
-STATIC = Path(archive.__file__).parent / "static"
+STATIC = Path(change_stream.__file__).parent / "static"
 DRIVER = Path(__file__).parent / "static" / "driver.c"
 MODULES = ("walk.c", "archive.c", "container.c", "blake2b.c", "wire.c", "sys.c", "text.c")
 COMMON = ("-std=c11", "-Wall", "-Wextra", "-Werror", "-Wno-sign-conversion", f"-I{STATIC}")
@@ -195,7 +195,7 @@ def stream(trees: Trees, timeout: float = TIMEOUT) -> bytes | Failure:
 class File:
     """What a stream says of one file, whichever of its names is the first."""
 
-    entry: archive.Entry
+    entry: change_stream.ChangeStreamEntry
     pieces: list[tuple[int, bytes]]
     names: set[str] = field(default_factory=set)
 
@@ -209,7 +209,7 @@ def read(data: bytes | Failure) -> dict[str, tuple[Any, ...]] | Failure:
     if not isinstance(data, bytes):
         return data
     file = io.BytesIO(data)
-    reader = archive.Reader(file)
+    reader = change_stream.ChangeStreamReader(file)
     files: dict[str, File] = {}
     found: dict[str, File] = {}
     for entry in reader:
@@ -462,7 +462,7 @@ def extracted(data: bytes, folder: Path) -> tuple[list[Any], dict[str, tuple[Any
         source.write(data)
         source.flush()
         source.seek(0)
-        special = archive.extract(source.fileno(), folder, "trusted.overlay.opaque")
+        special = change_stream.extract(source.fileno(), folder, "trusted.overlay.opaque")
     # Of a file of several names, the first is told.
     found = tree(folder)
     return sorted((found[path][-1], mode) for path, mode in special), found

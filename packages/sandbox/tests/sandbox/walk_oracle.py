@@ -17,8 +17,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO
 
-from intercode_sandbox.native import archive
-from intercode_sandbox.native.archive import BLOCK, MAX_PATH_BYTES, PIECE, SHARED_MEMORY, Entry
+from intercode_sandbox.native import change_stream
+from intercode_sandbox.native.change_stream import (
+    BLOCK,
+    MAX_PATH_BYTES,
+    PIECE,
+    SHARED_MEMORY,
+    ChangeStreamEntry,
+)
 
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -280,20 +286,22 @@ def _whole_pages(size: int) -> int:
     return -(-size // _PAGE) * _PAGE
 
 
-_MARKS = {"link": archive.LINK_MARK, "deleted": archive.DELETED_MARK}
-END_OF_STREAM = archive.HEAD.pack(archive.END_MARK, *[0] * 8)
+_MARKS = {"link": change_stream.LINK_MARK, "deleted": change_stream.DELETED_MARK}
+END_OF_STREAM = change_stream.HEAD.pack(change_stream.END_MARK, *[0] * 8)
 
 
-def packed(entry: Entry) -> bytes:
+def packed(entry: ChangeStreamEntry) -> bytes:
     """Return an entry as process 1 writes it."""
-    mark = _MARKS.get(entry.kind, archive.OPAQUE_MARK if entry.opaque else archive.PLAIN_MARK)
+    mark = _MARKS.get(
+        entry.kind, change_stream.OPAQUE_MARK if entry.opaque else change_stream.PLAIN_MARK
+    )
     types = {name: number for number, name in _TYPES.items()}
     mode = entry.mode | types.get(entry.kind, 0)
     path = b"" if entry.path == "." else os.fsencode(entry.path)
     target = os.fsencode(entry.target)
     seconds, nanoseconds = divmod(entry.mtime, 10**9)
     ids, sizes = (entry.uid, entry.gid), (len(path), len(target))
-    head = archive.HEAD.pack(mark, mode, *ids, seconds, entry.size, nanoseconds, *sizes)
+    head = change_stream.HEAD.pack(mark, mode, *ids, seconds, entry.size, nanoseconds, *sizes)
     return head + path + target
 
 
@@ -332,20 +340,22 @@ class Writer:
         if kind not in ("link", "symlink"):
             target = ""
         times = (st.st_uid, st.st_gid, st.st_mtime_ns)
-        self._line(Entry(path, kind, stat.S_IMODE(st.st_mode), *times, target, opaque, size))
+        self._line(
+            ChangeStreamEntry(path, kind, stat.S_IMODE(st.st_mode), *times, target, opaque, size)
+        )
         if kind == "file":
             self._content(name, fd)
 
     def deleted(self, path: str) -> None:
         """Write that a path is deleted."""
-        self._line(Entry(path, "deleted"))
+        self._line(ChangeStreamEntry(path, "deleted"))
 
     def end(self) -> None:
         """Write that this was all."""
         self._file.write(END_OF_STREAM)
         self._file.flush()
 
-    def _line(self, entry: Entry) -> None:
+    def _line(self, entry: ChangeStreamEntry) -> None:
         self._file.write(packed(entry))
 
     def _content(self, name: str, fd: int) -> None:

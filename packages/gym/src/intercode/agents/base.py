@@ -19,7 +19,7 @@ from intercode.episode import Episode, Turn
 from intercode.errors import InterCodeError, UsageError
 
 if TYPE_CHECKING:
-    from intercode.agents.guarded_env import GuardedEnv
+    from intercode.agents.guarded_env import AgentEnv
     from intercode.task import Task
 
 
@@ -50,7 +50,7 @@ class WholeEpisodeAgent(Protocol):
     that act in the sandbox by themselves.
     """
 
-    def run(self, env: GuardedEnv) -> Episode | None:
+    def run(self, env: AgentEnv) -> Episode | None:
         """Play the running episode.
 
         Args:
@@ -105,7 +105,7 @@ class SupportsAgentFacts(Protocol):
 
 
 @runtime_checkable
-class SupportsMetadata(Protocol):
+class SupportsEpisodeMetadata(Protocol):
     """An agent that adds facts to its episode's record. Optional."""
 
     def episode_metadata(self) -> Mapping[str, Any]:
@@ -113,7 +113,7 @@ class SupportsMetadata(Protocol):
 
 
 @runtime_checkable
-class SupportsWaitExclusion(Protocol):
+class SupportsWaitingTimeExclusion(Protocol):
     """An agent with a time limit that excludes waiting for other episodes. Optional."""
 
     def leave_out(self, seconds: float) -> None:
@@ -121,7 +121,7 @@ class SupportsWaitExclusion(Protocol):
 
 
 @runtime_checkable
-class SupportsPermits(Protocol):
+class SupportsCallPermits(Protocol):
     """A factory whose agents call a model. The run can limit concurrent calls. Optional."""
 
     def bind_permits(self, permits: AbstractContextManager[float]) -> AgentFactory:
@@ -134,7 +134,7 @@ class SupportsPermits(Protocol):
 
 
 @runtime_checkable
-class SupportsEnvironment(Protocol):
+class SupportsEnvironmentAccess(Protocol):
     """A factory that uses the environment, in addition to the task. Optional."""
 
     def make_agent(self, env: object, task: Task) -> Agent | WholeEpisodeAgent:
@@ -217,7 +217,9 @@ def make(factory: AgentFactory, env: Any, task: Task) -> Agent | WholeEpisodeAge
     if not sees_gold(factory):
         env, task = AgentContext.from_env(env), task.shown()
     agent = (
-        factory.make_agent(env, task) if isinstance(factory, SupportsEnvironment) else factory(task)
+        factory.make_agent(env, task)
+        if isinstance(factory, SupportsEnvironmentAccess)
+        else factory(task)
     )
     _check_methods(agent)
     return agent
@@ -229,7 +231,7 @@ def check_factory(factory: object) -> None:
     Raises:
         UsageError: The object is not callable with one task, or is an async function.
     """
-    if isinstance(factory, SupportsEnvironment) and not inspect.isclass(factory):
+    if isinstance(factory, SupportsEnvironmentAccess) and not inspect.isclass(factory):
         return
     if not callable(factory):
         raise UsageError(

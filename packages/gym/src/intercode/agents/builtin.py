@@ -31,7 +31,7 @@ class ScriptedAgent:
         return next(self._actions, "submit")
 
 
-class Oracle:
+class OracleAgents:
     """A factory of agents that run a task's first reference solution (gold) and submit.
 
     Without gold an agent only submits.
@@ -40,7 +40,11 @@ class Oracle:
     needs_gold = True
 
     def check_run(self, tasks: Sequence[Task], workers: int) -> str:
-        """Refuse a run in which no task has gold; return a warning about tasks without gold."""
+        """Refuse a run in which no task has gold; return a warning about tasks without gold.
+
+        Raises:
+            UsageError: No task has gold.
+        """
         task_ids = [task.task_id for task in tasks if not task.gold]
         if len(task_ids) == len(tasks):
             raise UsageError("agent oracle runs gold, but no task has gold: name another agent")
@@ -65,7 +69,7 @@ def noop() -> AgentFactory:
     return lambda task: ScriptedAgent()
 
 
-class Replay:
+class ReplayAgents:
     """A factory of agents that repeat recorded actions."""
 
     def __init__(self, recording: str | Path | Mapping[str, Sequence[str]]) -> None:
@@ -144,7 +148,7 @@ _IDS = ("task_id", "instance_id")
 _TEXTS = ("prediction", "model_patch")
 
 
-class Predictions:
+class PredictionAgents:
     """A factory of agents that run a prediction from a file, and submit.
 
     Args:

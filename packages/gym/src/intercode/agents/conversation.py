@@ -1,6 +1,6 @@
 """The conversation of one episode with a model: prompts, replies, and the actions in replies.
 
-A `Conversation` renders the blocks of a `Prompt` with the facts of a `PromptContext`. The
+A `Conversation` renders the blocks of a `StrategyPrompts` with the facts of a `PromptContext`. The
 conversation's `Dialogue` keeps the messages within the model's context length.
 """
 
@@ -14,7 +14,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from intercode.agents.examples import Example, ExampleStep
+from intercode.agents.examples import ExampleStep, WorkedExample
 from intercode.agents.parser import find_code, strip_thoughts
 from intercode.envs.tools import sendable
 from intercode.envs.traits import Traits, resolve_traits
@@ -22,7 +22,7 @@ from intercode.episode import NoAction, Turn
 from intercode.errors import ContextLengthError, UsageError
 from intercode.failure_modes import is_repeat, shows_all_columns, shows_schema
 from intercode.models.base import Message, Model, Reply, Role, Settings, Tool
-from intercode.models.transcript import RecordingModel
+from intercode.models.recording_model import RecordingModel
 
 if TYPE_CHECKING:
     from jinja2 import Environment, Template
@@ -38,7 +38,7 @@ LEFT_OUT = "\n[… {} characters are left out here …]\n"
 
 
 @dataclass(frozen=True, slots=True)
-class Clip:
+class ObservationClipper:
     """An excerpt function for observations in prompts.
 
     Attributes:
@@ -91,10 +91,10 @@ class Conversation:
     """A strategy's interface to the model: send prompts, request replies, record facts."""
 
     dialogue: Dialogue
-    prompt: Prompt
+    prompt: StrategyPrompts
     scene: PromptContext
     transcript: RecordingModel
-    clip: Clip = Clip()
+    clip: ObservationClipper = ObservationClipper()
     sees_reward: bool = False
     recaps: bool = False
     """Whether recaps are used: see `intercode.agents.language.StrategyOptions.recap`."""
@@ -165,7 +165,8 @@ class Conversation:
             read: As in `ask`.
 
         Returns:
-            The next action; None: the recap exceeds the context length. The dialogue is restored.
+            The next action. None: the recap exceeds the context length, and the previous dialogue
+            is restored.
         """
         turns_by_action = {
             turn.action.strip(): turn for turn in turns if not turn.info.get("invalid")
@@ -234,7 +235,7 @@ class PromptContext:
     """The text about skills, at the end of the system prompt."""
     overview: str = ""
     """The overview of files or tables, if prompts show it (``--context schema``)."""
-    examples: tuple[Example, ...] = ()
+    examples: tuple[WorkedExample, ...] = ()
     """The worked examples, if the strategy shows any."""
     seed: int | None = None
     """The episode's seed."""
@@ -322,9 +323,10 @@ def describe_tables(task: Task) -> str:
 class Dialogue:
     """The messages of a conversation, and the choice of the messages that each request contains.
 
-    Every request contains the messages before the model's first reply. Of the later messages, a
-    request contains the last `limit`. If a request exceeds the model's context length, the dialogue
-    halves `limit` for all following requests, repeatedly if necessary.
+    Every request contains the messages before the first request, or before the last call of `keep`.
+    Of the later messages, a request contains the last `limit`; None: all. If a request exceeds the
+    model's context length, the dialogue halves their number for all following requests, repeatedly
+    if necessary.
     """
 
     model: Model
@@ -415,7 +417,7 @@ VALUES = frozenset(
 """The names of all values that templates may use. Each block supports some of these values."""
 
 
-class Prompt:
+class StrategyPrompts:
     """The prompt texts of one strategy.
 
     Args:

@@ -21,7 +21,7 @@ class ExampleStep:
 
 
 @dataclass(frozen=True, slots=True)
-class Example:
+class WorkedExample:
     """A worked example: a task, and the turns that solve the task."""
 
     task: str
@@ -29,7 +29,7 @@ class Example:
 
 
 _BASH = (
-    Example(
+    WorkedExample(
         "In /srv there is a list of clients. How many of them live in Rome? Print only the number.",
         (
             ExampleStep(
@@ -52,7 +52,7 @@ _BASH = (
             ExampleStep("That is the number, and nothing else.", "submit"),
         ),
     ),
-    Example(
+    WorkedExample(
         "Copy the report in /srv/reports to /srv, with the name last.txt.",
         (
             ExampleStep("I do not know its name. I look.", "ls /srv/reports", "march.txt"),
@@ -62,7 +62,7 @@ _BASH = (
     ),
 )
 _CTF = (
-    Example(
+    WorkedExample(
         "A note was encoded before it was left here. What does it say?",
         (
             ExampleStep("I look at what there is.", "ls -la", "-rw-r--r-- 1 root root 33 note.txt"),
@@ -73,7 +73,7 @@ _CTF = (
     ),
 )
 _SWE = (
-    Example(
+    WorkedExample(
         "area() of a circle gives the circumference.",
         (
             ExampleStep(
@@ -101,7 +101,7 @@ _TREES = (
     "  planted_in INTEGER\n);"
 )
 _SQL = (
-    Example(
+    WorkedExample(
         "How many oaks are in the park?",
         (
             ExampleStep(
@@ -119,7 +119,7 @@ _SQL = (
             ExampleStep("That is what was asked for, and it is the last query.", "submit"),
         ),
     ),
-    Example(
+    WorkedExample(
         "Which species was planted last?",
         (
             ExampleStep("I do not know the tables. I look at them.", ".schema", _TREES),
@@ -133,7 +133,7 @@ _SQL = (
     ),
 )
 _PYTHON = (
-    Example(
+    WorkedExample(
         "Write initials(name): the first letters of all words of a name, in capitals.",
         (
             ExampleStep(
@@ -153,14 +153,14 @@ _PYTHON = (
         ),
     ),
 )
-_EXAMPLES_BY_ENVIRONMENT: Mapping[str, tuple[Example, ...]] = {"ctf": _CTF, "swe": _SWE}
-_EXAMPLES_BY_LANGUAGE: Mapping[str, tuple[Example, ...]] = {
+_EXAMPLES_BY_ENVIRONMENT: Mapping[str, tuple[WorkedExample, ...]] = {"ctf": _CTF, "swe": _SWE}
+_EXAMPLES_BY_LANGUAGE: Mapping[str, tuple[WorkedExample, ...]] = {
     "bash": _BASH,
     "sql": _SQL,
     "python": _PYTHON,
 }
 
 
-def find_examples(env: str, language: str) -> tuple[Example, ...]:
+def find_examples(env: str, language: str) -> tuple[WorkedExample, ...]:
     """Return the worked examples for an environment; empty for a user-defined language."""
     return _EXAMPLES_BY_ENVIRONMENT.get(env) or _EXAMPLES_BY_LANGUAGE.get(language, ())

@@ -1,8 +1,9 @@
 """Environment handles for agents, which permit acting and forking but reveal no gold and no reward.
 
-No attribute of a `GuardedEnv` or `GuardedSnapshot` leads to gold or reward, because the
-environments and snapshots are in tables of this module. Scoring waits until the agent has returned,
-so not even the duration of a step reveals a score. Submissions are counted over all forks.
+No attribute of a `AgentEnv` or `AgentSnapshot` leads to gold, because the environments and
+snapshots are in tables of this module. Scoring waits until the agent has returned, so neither
+`GuardedEnv.full_episode` nor the duration of a step reveals a score. Environments on another system
+are an exception: they score an episode at its end. Submissions are counted over all forks.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Result = tuple[str, float, bool, bool, dict[str, Any]]
 _AGENT_ERRORS = (ActionError, EnvironmentStateError, ForkError, UsageError)
 """The errors that an agent causes by mistakes, and may catch."""
 _REWARD_FACTS = ("success", "parts", "outcome")
-"""Facts of an `info` that reveal the reward."""
+"""The keys of an `info` whose values reveal the reward."""
 
 
 @dataclass(slots=True)
@@ -37,7 +38,7 @@ class SharedAttemptState:
     """Returns a context manager, such as a permit, that is entered while an environment works."""
     on_action: Callable[[str], None] = lambda action: None
     """Called with each action before its execution."""
-    held: list[GuardedEnv] = field(default_factory=list)
+    held: list[AgentEnv] = field(default_factory=list)
     """The handles of the environment and of all its forks."""
     failure: Exception | None = None
     """The first failure that the agent did not cause, even if the agent caught the exception."""
@@ -61,7 +62,7 @@ class SharedAttemptState:
             raise
 
 
-class GuardedSnapshot:
+class AgentSnapshot:
     """An agent's handle of a saved episode: see `EpisodeSnapshot`. The handle reveals no gold."""
 
     def __init__(self, snapshot: EpisodeSnapshot) -> None:
@@ -81,7 +82,7 @@ class GuardedSnapshot:
         self.close()
 
 
-class GuardedEnv:
+class AgentEnv:
     """An agent's handle of an environment, or of a fork of the environment.
 
     The handle hides the reward at the end of an episode, unless every turn is rewarded. With the
@@ -90,7 +91,7 @@ class GuardedEnv:
     Args:
         env: The environment, whose episode is running.
         attempt_context: The shared state of the attempt. The constructor adds the handle to
-            `AttemptContext.held`.
+            `SharedAttemptState.held`.
         observation: The agent's first observation.
     """
 
@@ -128,7 +129,10 @@ class GuardedEnv:
 
     @property
     def episode(self) -> Episode:
-        """The episode so far; after its end, a copy without rewards and score."""
+        """The episode so far; after its end, a copy without rewards and score.
+
+        If every turn is rewarded, the episode itself is returned at its end, too.
+        """
         episode: Episode = _env(self).episode
         if episode.status == "running" or self._reports_rewards:
             return episode
@@ -201,7 +205,7 @@ class GuardedEnv:
         """Execute the action that a tool call stands for; see `step`."""
         return self.step(read_action(ToolCall("", name, arguments), self.traits))
 
-    def fork(self, n: int = 1, mode: str = "auto", lossy: bool = False) -> list[GuardedEnv]:
+    def fork(self, n: int = 1, mode: str = "auto", lossy: bool = False) -> list[AgentEnv]:
         """Fork the running episode, like `InterCodeEnv.fork`.
 
         At the end of the attempt, the run closes all forks.
@@ -212,19 +216,19 @@ class GuardedEnv:
         if not hasattr(_env(self), "fork"):
             raise ForkError(f"environment {self.name!r} cannot be forked")
         forks = _attempt_context(self).perform(lambda: _env(self).fork(n, mode, lossy))
-        return [GuardedEnv(fork, _attempt_context(self), self._observation) for fork in forks]
+        return [AgentEnv(fork, _attempt_context(self), self._observation) for fork in forks]
 
-    def snapshot(self, mode: str = "auto", lossy: bool = False) -> GuardedSnapshot:
+    def snapshot(self, mode: str = "auto", lossy: bool = False) -> AgentSnapshot:
         """Save the running episode, like `InterCodeEnv.snapshot`.
 
         Raises:
             ForkError: The episode cannot be saved in this way.
         """
-        return GuardedSnapshot(
+        return AgentSnapshot(
             _attempt_context(self).perform(lambda: _env(self).snapshot(mode, lossy))
         )
 
-    def restore(self, snapshot: GuardedSnapshot) -> str:
+    def restore(self, snapshot: AgentSnapshot) -> str:
         """Replace the running episode by a fork of a snapshot's episode.
 
         Returns:
@@ -249,15 +253,15 @@ class GuardedEnv:
         return bool(getattr(_env(self), "reward_every_turn", False))
 
 
-_environments: WeakKeyDictionary[GuardedEnv, tuple[Any, SharedAttemptState]] = WeakKeyDictionary()
-_snapshots: WeakKeyDictionary[GuardedSnapshot, EpisodeSnapshot] = WeakKeyDictionary()
+_environments: WeakKeyDictionary[AgentEnv, tuple[Any, SharedAttemptState]] = WeakKeyDictionary()
+_snapshots: WeakKeyDictionary[AgentSnapshot, EpisodeSnapshot] = WeakKeyDictionary()
 
 
-def _env(held_env: GuardedEnv) -> Any:
+def _env(held_env: AgentEnv) -> Any:
     return _environments[held_env][0]
 
 
-def _attempt_context(held_env: GuardedEnv) -> SharedAttemptState:
+def _attempt_context(held_env: AgentEnv) -> SharedAttemptState:
     return _environments[held_env][1]
 
 
@@ -274,7 +278,7 @@ def defer_scores(env: Any) -> Iterator[None]:
         env.scores_later = False
 
 
-def settle(held_env: GuardedEnv) -> dict[str, Any]:
+def settle(held_env: AgentEnv) -> dict[str, Any]:
     """Score the episode that an agent has chosen, and return facts for the episode's record.
 
     Returns:

@@ -1,9 +1,9 @@
-"""Agents that call a language model, in the way that a `Strategy` defines.
+"""Agents that call a language model, in the way that a `PromptStrategy` defines.
 
 `LanguageAgents` is the factory of such agents. `LimitedAgent` wraps a strategy's agent to enforce
-the limits of an episode. `SelfConsistency` and `BestOfSampler` wrap the model to choose among
-several replies. Both work with any strategy: the dialogue continues with the chosen reply as if it
-were the only reply.
+the limits of an episode. `SelfConsistencySampler` and `BestOfSampler` wrap the model to choose
+among several replies. Both work with any strategy: the dialogue continues with the chosen reply as
+if it were the only reply.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from intercode.agents.base import Agent, WholeEpisodeAgent
 from intercode.agents.conversation import (
-    Clip,
     Conversation,
     Dialogue,
-    Prompt,
+    ObservationClipper,
     PromptContext,
+    StrategyPrompts,
     describe_tables,
     find_setting,
     read_overview,
@@ -35,7 +35,7 @@ from intercode.episode import Turn
 from intercode.errors import ContextLengthError, UsageError
 from intercode.models.base import Message, Model, Reply, Settings, Tool
 from intercode.models.local import PROVIDER as LOCAL
-from intercode.models.transcript import RecordingModel
+from intercode.models.recording_model import RecordingModel
 
 if TYPE_CHECKING:
     from intercode.task import Task
@@ -54,11 +54,11 @@ class EpisodeLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class SearchOptions:
+class ForkSearchOptions:
     """The options of a search over forks of an episode.
 
     Raises:
-        UsageError: Width, depth or budget is below 1, or `start` is negative.
+        UsageError: `width` or `budget` is below 1, or `depth` or `start` is negative.
     """
 
     order: Literal["beam", "best-first"] = "beam"
@@ -86,11 +86,12 @@ class StrategyOptions:
     """The options of any strategy.
 
     Raises:
-        UsageError: A number is below 1, or several samples are drawn at temperature 0.
+        UsageError: `samples` or `observation_limit` is below 1, `dialogue_limit` is negative, or
+            several samples are drawn at temperature 0.
     """
 
     settings: Settings = field(default_factory=Settings)
-    """The model's sampling settings. Above temperature 0 each episode gets another seed."""
+    """The model's sampling settings. Above temperature 0, the default seed is the episode's."""
     prompt: Path | None = None
     """A template whose blocks replace the strategy's blocks."""
     setting: str = ""
@@ -104,8 +105,8 @@ class StrategyOptions:
     recap: bool | None = None
     """Whether to ask the model once more if it repeats a failed action, or submits after a failure.
     A recap of the task and the previous actions then replaces the dialogue. Only the strategies
-    try-again and react support recaps. None: recaps only for models on this machine, because small
-    models tend to repeat their replies."""
+    try-again, react and react-zero-shot support recaps. None: recaps only for models on this
+    machine, because small models tend to repeat their replies."""
     observation_limit: int = 10_000
     """Maximum characters of an observation in the prompt."""
     observation_tail: bool = True
@@ -121,7 +122,7 @@ class StrategyOptions:
     skills: str = ""
     """The prompt's text about skills: see `intercode.agents.skills.offer`."""
     limits: EpisodeLimits = field(default_factory=EpisodeLimits)
-    search: SearchOptions | None = None
+    search: ForkSearchOptions | None = None
     """The search of a strategy that searches; None for every other strategy."""
 
     def __post_init__(self) -> None:
@@ -132,7 +133,7 @@ class StrategyOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Strategy:
+class PromptStrategy:
     """A named prompting strategy. A call with a model returns a factory of agents."""
 
     name: str
@@ -168,11 +169,11 @@ class Strategy:
         return self.examples == "always" or (self.examples == "local" and is_local(model))
 
     def agent(
-        self, talk: Conversation, options: StrategyOptions, allowance: Allowance
+        self, talk: Conversation, options: StrategyOptions, allowance: EpisodeLimitTracker
     ) -> Agent | WholeEpisodeAgent:
         """Make the agent of one episode."""
         agent = self.make(talk)
-        return LimitedAgent(SuccessSubmitter(agent) if self.sees_reward else agent, allowance)
+        return LimitedAgent(SubmitOnSuccessAgent(agent) if self.sees_reward else agent, allowance)
 
     def __call__(self, model: Model | str, **options: Any) -> LanguageAgents:
         """Make the factory of the strategy's agents.
@@ -211,7 +212,7 @@ class LanguageAgents:
         options: The strategy's options.
     """
 
-    def __init__(self, strategy: Strategy, model: Model, options: StrategyOptions) -> None:
+    def __init__(self, strategy: PromptStrategy, model: Model, options: StrategyOptions) -> None:
         is_single = options.samples == 1 or strategy.searches
         suffix = "" if is_single else f"+{options.choose}{options.samples}"
         self.name = strategy.name + suffix
@@ -225,7 +226,7 @@ class LanguageAgents:
         has_recap = has_recap and strategy.recaps and not strategy.sees_reward
         self._options = options = replace(options, examples=examples, recap=has_recap)
         self._permits: AbstractContextManager[float] | None = None
-        self._prompt = Prompt(strategy.template, options.prompt)
+        self._prompt = StrategyPrompts(strategy.template, options.prompt)
 
     def facts(self) -> dict[str, Any]:
         """Return the identity of these agents, for a run's record."""
@@ -275,7 +276,7 @@ class LanguageAgents:
                 "be made with reward_every_turn=True"
             )
         options = self._options
-        clip = Clip(options.observation_limit, options.observation_tail)
+        clip = ObservationClipper(options.observation_limit, options.observation_tail)
         setting = options.setting or find_setting(env)
         scene = PromptContext.from_env(
             env, task, setting=setting, schema=options.schema, skills=options.skills
@@ -298,13 +299,13 @@ class LanguageAgents:
             sees_reward=self.needs_reward,
             recaps=bool(options.recap),
         )
-        return self._strategy.agent(talk, options, Allowance(transcript, options.limits))
+        return self._strategy.agent(talk, options, EpisodeLimitTracker(transcript, options.limits))
 
     def _make_sampler(self, transcript: RecordingModel, scene: PromptContext) -> Model:
         if self._options.samples == 1 or self._strategy.searches:
             return transcript
         if self._options.choose == "vote":
-            return SelfConsistency(transcript, self._options.samples, scene.language)
+            return SelfConsistencySampler(transcript, self._options.samples, scene.language)
         return BestOfSampler(transcript, self._options.samples)
 
 
@@ -318,7 +319,7 @@ def _add_seed(settings: Settings, scene: PromptContext) -> Settings:
     return replace(settings, seed=scene.seed % 2**31)  # all servers accept seeds of this range
 
 
-class SuccessSubmitter:
+class SubmitOnSuccessAgent:
     """An agent that submits when the true reward of the last turn is 1, as in 2023's experiments.
 
     Args:
@@ -335,7 +336,7 @@ class SuccessSubmitter:
         return self._agent.act(observation, history)
 
 
-class Allowance:
+class EpisodeLimitTracker:
     """The limits of an episode, and the amounts used so far.
 
     Args:
@@ -394,7 +395,7 @@ class LimitedAgent:
         allowance: The limits.
     """
 
-    def __init__(self, agent: Agent, allowance: Allowance) -> None:
+    def __init__(self, agent: Agent, allowance: EpisodeLimitTracker) -> None:
         self._agent = agent
         self._allowance = allowance
 
@@ -421,12 +422,12 @@ class LimitedAgent:
         return self._allowance.metadata()
 
 
-class Sampler:
+class ReplySampler:
     """A model that calls another model several times, and chooses one of the replies.
 
     Args:
         model: The model to call.
-        samples: The number of calls; each call has its own seed.
+        samples: The number of calls. If the settings have a seed, each call has another seed.
     """
 
     def __init__(self, model: RecordingModel, samples: int) -> None:
@@ -457,7 +458,7 @@ class Sampler:
         raise NotImplementedError
 
 
-class SelfConsistency(Sampler):
+class SelfConsistencySampler(ReplySampler):
     """A sampler that chooses the first reply with the most frequent action (Wang et al., 2022).
 
     Args:
@@ -486,13 +487,13 @@ class SelfConsistency(Sampler):
         return None if code is None else code.strip()
 
 
-class BestOfSampler(Sampler):
+class BestOfSampler(ReplySampler):
     """A sampler that chooses the reply that the model itself judges to be the best."""
 
     def _choose(
         self, replies: Sequence[Reply], messages: Sequence[Message], settings: Settings
     ) -> int:
-        question = Prompt("judge").render("judge", candidates=[*map(_reply_text, replies)])
+        question = StrategyPrompts("judge").render("judge", candidates=[*map(_reply_text, replies)])
         verdict = self._model.complete(
             [*messages, Message("user", question)], replace(settings, temperature=0.0)
         )

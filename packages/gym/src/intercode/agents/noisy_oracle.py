@@ -1,4 +1,4 @@
-"""The scripted agent, whose replies come from a script that knows gold instead of a language model.
+"""The scripted agent: a script that knows gold gives the replies, in place of a language model.
 
 The script lists files or tables, makes random errors, and fixes the errors. The replies pass
 through a real strategy, with the strategy's prompts, parser and record. The agent demonstrates a
@@ -19,9 +19,9 @@ from intercode.agents.language import LanguageAgents
 from intercode.agents.strategies import TRY_AGAIN
 from intercode.envs.traits import SHELL
 from intercode.models.base import Message
-from intercode.models.prices import Price
-from intercode.models.remote import CallContext, RemoteModel
-from intercode.models.scripted import Line, Script, ScriptedClient
+from intercode.models.prices import ModelPrice
+from intercode.models.remote import ModelCallContext, RemoteModel
+from intercode.models.scripted import Line, Script, ScriptedModelClient
 
 if TYPE_CHECKING:
     from intercode.task import Task
@@ -45,7 +45,7 @@ Step = tuple[str, str]
 """The words of a reply, and its action."""
 
 
-class ScriptedAgents:
+class NoisyOracleAgents:
     """A factory of agents: the strategy try-again with a new scripted model for each episode."""
 
     name = TRY_AGAIN.name
@@ -111,9 +111,9 @@ def replies(steps: Iterable[Step], language: str) -> list[str]:
 
 
 def _scripted_agents(reply_texts: Sequence[str]) -> LanguageAgents:
-    call_context = CallContext(price=Price(0.0, 0.0))
+    call_context = ModelCallContext(price=ModelPrice(0.0, 0.0))
     return TRY_AGAIN(
-        RemoteModel(NAME, ScriptedClient(_sequential_script(reply_texts), NAME), call_context)
+        RemoteModel(NAME, ScriptedModelClient(_sequential_script(reply_texts), NAME), call_context)
     )
 
 

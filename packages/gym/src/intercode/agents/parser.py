@@ -1,14 +1,17 @@
-"""The parser of model replies: `find_code` extracts the code, and returns the code unchanged.
+"""The parser of model replies: `find_code` extracts the code, without corrections.
 
 The parser returns the first match in this order:
 
-1. The first fenced block in the requested language; otherwise the first block without a language.
-   (A block in another language may be output or configuration, which must not be executed.)
+1. The first fenced block in the requested language. Otherwise the first block without a language,
+   or with only ``submit``, ``submit ANSWER`` or ``skip``. (A block in another language may be
+   output or configuration, which must not be executed.)
    In a text without fences, ``<bash>…</bash>`` and ``<execute_bash>…</execute_bash>`` are blocks.
 2. Outside of fences, a last line that is ``submit``, ``submit ANSWER`` or ``skip``.
-3. The whole text, if the text reads as code. Otherwise the text after a label such as
-   ``Command:``. Otherwise the only paragraph that is an SQL statement up to the semicolon.
-4. The only piece of inline code (between single backticks), if it reads as code.
+3. In a text without blocks, the whole text, if the text reads as code. Otherwise the text after a
+   label such as ``Command:``. Otherwise the only paragraph that ends in a semicolon, if that
+   paragraph is an SQL statement.
+4. In a text without blocks, the only piece of inline code (between single backticks), if the piece
+   reads as code.
 
 The parser ignores a model's reasoning (`strip_thoughts`). A block without a closing fence extends
 to the end of the text. In a truncated reply, such a block is not code. Code that writes a README,
@@ -27,7 +30,7 @@ from textwrap import dedent
 
 from intercode.python_source import parse
 
-__all__ = ["TAGS", "Block", "blocks", "find_code", "strip_thoughts"]
+__all__ = ["TAGS", "FencedBlock", "blocks", "find_code", "strip_thoughts"]
 
 _INLINE_CODE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 _LABEL = re.compile(
@@ -55,7 +58,11 @@ further lines. No code begins with the first prompt."""
 
 
 def strip_thoughts(text: str) -> str:
-    """Return a model's reply without the reasoning ``<think>…</think>`` at its beginning."""
+    """Return a model's reply without its reasoning, ``<think>…</think>``.
+
+    The reasoning extends to the last end tag. Without an end tag, a reply that begins with
+    reasoning gives an empty text.
+    """
     if ends := [match.end() for match in _THOUGHT.finditer(text)]:
         return text[ends[-1] :]
     return "" if text.lstrip().startswith(("<think>", "<thinking>")) else text
@@ -66,7 +73,8 @@ def find_code(text: str, language: str, *, cut_off: bool = False) -> str | None:
 
     Args:
         text: The whole reply.
-        language: ``bash``, ``sql`` or ``python``. For any other language, only blocks are code.
+        language: ``bash``, ``sql`` or ``python``. For any other language, the code is only a block,
+            or ``submit``, ``submit ANSWER`` or ``skip``.
         cut_off: Whether the reply hit the token limit.
     """
     text = _normalise_line_ends(strip_thoughts(text))
@@ -201,7 +209,7 @@ _ELEMENT = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class FencedBlock:
     """A fenced block of a text."""
 
     tag: str
@@ -211,7 +219,7 @@ class Block:
     """Whether the text has the block's closing fence."""
 
 
-def blocks(text: str, language: str = "") -> Iterator[Block]:
+def blocks(text: str, language: str = "") -> Iterator[FencedBlock]:
     """Yield the fenced blocks of a text in Markdown, including blocks on a single line.
 
     Args:
@@ -231,14 +239,14 @@ def blocks(text: str, language: str = "") -> Iterator[Block]:
         yield block
 
 
-def elements(text: str) -> Iterator[Block]:
+def elements(text: str) -> Iterator[FencedBlock]:
     """Yield the elements of a text, such as ``<bash>ls</bash>`` or ``<execute_bash>``, as blocks.
 
     An element without an end tag, which may be a stop sequence, reaches to the text's end.
     """
     for match in _ELEMENT.finditer(text):
         code = match["code"].removeprefix("\n").removesuffix("\n")
-        yield Block(match["tag"].lower(), code, bool(match["end"]))
+        yield FencedBlock(match["tag"].lower(), code, bool(match["end"]))
 
 
 def leading_block(text: str, language: str = "") -> str | None:
@@ -253,7 +261,7 @@ def leading_block(text: str, language: str = "") -> str | None:
 
 def _read_block(
     opening_match: re.Match[str], lines: Sequence[str], row: int, language: str
-) -> tuple[Block, int]:
+) -> tuple[FencedBlock, int]:
     """Parse a fenced block.
 
     Args:
@@ -279,7 +287,7 @@ def _read_block(
     if closed and len(words) > 1 and not text.strip():
         is_known_tag = any(tag in tags for tags in TAGS.values())
         tag, text = (tag, words[1]) if is_known_tag else ("", info)
-    return Block(tag, text, closed), end + 1
+    return FencedBlock(tag, text, closed), end + 1
 
 
 def _find_block_end(
@@ -326,7 +334,10 @@ def _is_in_here_document(lines: Sequence[str]) -> bool:
 
 
 def _is_in_string(lines: Sequence[str]) -> bool:
-    """Return whether a multi-line Python string is still open after the last line."""
+    """Return whether a multi-line Python string may still be open after the last line.
+
+    The string counts as open if the lines have triple quotes, and are not valid Python.
+    """
     text = dedent("\n".join(lines))
     return any(quotes in text for quotes in _QUOTES) and not is_python(text)
 
@@ -347,12 +358,12 @@ def _remove_indent(line: str, width: int) -> str:
     return line[min(blanks, width) :]
 
 
-def _parse_inline_block(match: re.Match[str]) -> Block:
+def _parse_inline_block(match: re.Match[str]) -> FencedBlock:
     tag, code = (match["tag"] or "").lower(), match["code"]
     if tag and not any(tag in tags for tags in TAGS.values()):
         # The first word is not a language, so it belongs to the code.
-        return Block("", match[0].strip("`").strip())
-    return Block(tag, code.strip())
+        return FencedBlock("", match[0].strip("`").strip())
+    return FencedBlock(tag, code.strip())
 
 
 def is_python(text: str) -> bool:

@@ -9,26 +9,26 @@ from typing import Any, cast
 from intercode.agents.base import AgentFactory
 from intercode.errors import UsageError
 from intercode.registry import INTEGRATIONS
-from intercode_sandbox.lazy_imports import Registry
+from intercode_sandbox.lazy_imports import LazyRegistry
 from intercode_sandbox.user_code import digest
 
 __all__ = ["AGENTS", "digest", "get"]
 
-AGENTS = Registry(
+AGENTS = LazyRegistry(
     "agent",
     {
         "best-of-n": "intercode.agents.search:BEST_OF_N",
         "human": "intercode.agents.human:HumanAgents",
         "noop": "intercode.agents.builtin:noop",
-        "oracle": "intercode.agents.builtin:Oracle",
+        "oracle": "intercode.agents.builtin:OracleAgents",
         "plan-solve": "intercode.agents.strategies:PLAN_SOLVE",
         "plan-solve-refine": "intercode.agents.strategies:PLAN_SOLVE_REFINE",
         "plan-solve-refine-oracle": "intercode.agents.strategies:PLAN_SOLVE_REFINE_ORACLE",
-        "predictions": "intercode.agents.builtin:Predictions",
+        "predictions": "intercode.agents.builtin:PredictionAgents",
         "random": "intercode.agents.builtin:RandomAgents",
         "react": "intercode.agents.strategies:REACT",
         "react-zero-shot": "intercode.agents.strategies:REACT_ZERO_SHOT",
-        "replay": "intercode.agents.builtin:Replay",
+        "replay": "intercode.agents.builtin:ReplayAgents",
         "single-turn": "intercode.agents.strategies:SINGLE_TURN",
         "tool-calling": "intercode.agents.strategies:TOOL_CALLING",
         "tree-search": "intercode.agents.search:TREE_SEARCH",
@@ -57,7 +57,8 @@ def is_profile(name: object) -> bool:
 def is_external(name: str) -> bool:
     """Return whether a name stands for a command-line agent.
 
-    The name is that of a known agent, begins with ``cli:``, or is the path of a profile.
+    Such a name is that of an agent in `AGENTS.homes`, begins with ``cli:``, or is the path of a
+    profile.
     """
     return name in AGENTS.homes or name.startswith(COMMAND) or name.endswith(PROFILE)
 
@@ -68,7 +69,7 @@ def get(name: str, **options: Any) -> AgentFactory:
     Args:
         name: A registered name; or the name of an installed package's entry point, or
             ``path/to/file.py:function``. The object at the entry point, or the function, is itself
-            the factory, which takes a task and returns an object with a method `act`.
+            the factory. The factory takes a task, and returns an object with `act` or `run`.
         options: The options of a registered agent, such as ``recording`` for ``replay``.
 
     Raises:

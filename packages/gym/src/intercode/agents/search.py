@@ -1,6 +1,6 @@
 """Search over forks of an episode: the agent tries several actions, and continues the best state.
 
-The model judges the states, or a test does that the agent may see. The reward is never used.
+The model, or a test that the agent may see, judges the states. The reward is never used.
 
 - *Tree search*: the model proposes several actions in each state, and a fork executes each action.
   A *beam* keeps the best states of a turn; *best-first* continues from the best state of all.
@@ -17,16 +17,16 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from intercode.agents.conversation import Conversation, Prompt
-from intercode.agents.guarded_env import GuardedEnv
+from intercode.agents.conversation import Conversation, StrategyPrompts
+from intercode.agents.guarded_env import AgentEnv
 from intercode.agents.language import (
-    Allowance,
+    EpisodeLimitTracker,
+    ForkSearchOptions,
     LanguageAgents,
-    SearchOptions,
-    Strategy,
+    PromptStrategy,
     StrategyOptions,
 )
-from intercode.agents.strategies import React
+from intercode.agents.strategies import ReactAgent
 from intercode.episode import Episode
 from intercode.errors import ContextLengthError, ForkError, UsageError
 from intercode.models.base import Message, Model, Settings
@@ -36,21 +36,20 @@ PROPOSALS = 3
 
 
 @dataclass(slots=True, eq=False)
-class Node:
+class SearchNode:
     """A state of the search: a fork after an action, or a proposed action that ends the episode."""
 
     number: int
-    parent: Node | None
+    parent: SearchNode | None
     talk: Conversation
     """The conversation up to the action, without its observation."""
-    env: GuardedEnv
+    env: AgentEnv
     action: str = ""
     ends: bool = False
     """Whether the action ends the episode. Such an action is executed only if this node is
     chosen."""
     judgement: float | None = None
-    """The judgement of the state in [0, 1]; None: not judged, or the judgement could not be
-    parsed."""
+    """The judgement of the state in [0, 1]; None: not judged, or no judgement was obtained."""
     tokens: int = 0
     """The number of tokens that proposals and judgements of this state used."""
     failure_reason: str = ""
@@ -68,19 +67,19 @@ class Node:
 
 
 @dataclass(slots=True)
-class Tree:
+class SearchTree:
     """All states of an episode's search, for the record."""
 
-    nodes: list[Node] = field(default_factory=list)
-    selected_node: Node | None = None
+    nodes: list[SearchNode] = field(default_factory=list)
+    selected_node: SearchNode | None = None
     action_count: int = 0
     """The number of executed actions, over all forks."""
 
     def add(
-        self, parent: Node | None, talk: Conversation, env: GuardedEnv, action: str = ""
-    ) -> Node:
+        self, parent: SearchNode | None, talk: Conversation, env: AgentEnv, action: str = ""
+    ) -> SearchNode:
         """Add a state, and return its node."""
-        node = Node(len(self.nodes), parent, talk, env, action, _ends_episode(action))
+        node = SearchNode(len(self.nodes), parent, talk, env, action, _ends_episode(action))
         self.nodes.append(node)
         return node
 
@@ -106,7 +105,7 @@ def _ends_episode(action: str) -> bool:
     return action.strip().partition(" ")[0] in ("submit", "skip")
 
 
-class Searcher:
+class ForkSearchAgent:
     """An agent that plays one episode by a search over forks of the episode.
 
     Args:
@@ -117,16 +116,18 @@ class Searcher:
 
     name: ClassVar[str]
 
-    def __init__(self, talk: Conversation, options: StrategyOptions, allowance: Allowance) -> None:
+    def __init__(
+        self, talk: Conversation, options: StrategyOptions, allowance: EpisodeLimitTracker
+    ) -> None:
         self._initial_talk = talk
         self._samples = options.samples
-        self._search_options = options.search or SearchOptions()
+        self._search_options = options.search or ForkSearchOptions()
         self._allowance = allowance
-        self._tree = Tree()
-        self._prompt = Prompt("search")
+        self._tree = SearchTree()
+        self._prompt = StrategyPrompts("search")
         self._replies = 0
 
-    def run(self, env: GuardedEnv) -> Episode:
+    def run(self, env: AgentEnv) -> Episode:
         """Play the episode, and return the episode of the chosen branch."""
         node = self._tree.add(None, self._initial_talk, env)
         while True:
@@ -147,7 +148,7 @@ class Searcher:
         search_facts = {"agent": self.name, "tried": self._tree.action_count}
         return {**self._allowance.metadata(), "search": {**search_facts, **self._tree.to_dict()}}
 
-    def _search(self, root: Node) -> Node:
+    def _search(self, root: SearchNode) -> SearchNode:
         """Search from a state, and return the best state found.
 
         The caller submits the returned state, or executes the action of the state that ends the
@@ -155,7 +156,7 @@ class Searcher:
         """
         raise NotImplementedError
 
-    def _can_continue(self, node: Node) -> bool:
+    def _can_continue(self, node: SearchNode) -> bool:
         """Return whether a state may be continued within all limits."""
         options = self._search_options
         is_at_depth_limit = options.depth is not None and node.turn >= options.depth
@@ -166,13 +167,12 @@ class Searcher:
             or self._allowance.is_used_up()
         )
 
-    def _propose(self, node: Node, count: int) -> list[Node]:
-        """Request the next action in a state several times, and return one node per proposed
-        action.
+    def _propose(self, node: SearchNode, count: int) -> list[SearchNode]:
+        """Request several actions for a state, and return a node for each distinct action.
 
-        No action is executed, and equal proposals are merged.
+        No action is executed.
         """
-        proposals: dict[str, Node] = {}
+        proposals: dict[str, SearchNode] = {}
         transcript = self._allowance.transcript
         for _ in range(count):
             base_seed = self._initial_talk.dialogue.settings.seed
@@ -181,7 +181,7 @@ class Searcher:
             transcript.turn = len(node.env.episode.turns)
             previous_tokens = transcript.usage.total
             try:
-                action = React(talk).act(node.env.observation, node.env.episode.turns)
+                action = ReactAgent(talk).act(node.env.observation, node.env.episode.turns)
             except ContextLengthError:
                 if not node.env.episode.turns:
                     # Without any action, the agent made no attempt, so the episode is an error.
@@ -196,11 +196,11 @@ class Searcher:
             proposals[action].tokens += transcript.usage.total - previous_tokens
         return [*proposals.values()]
 
-    def _take(self, node: Node, children: Sequence[Node]) -> list[Node]:
-        """Execute each proposed action in a separate fork.
+    def _take(self, node: SearchNode, children: Sequence[SearchNode]) -> list[SearchNode]:
+        """Execute each proposed action in a separate fork, or in the state's own environment.
 
-        Actions that end the episode are not executed. If the episode cannot be forked, only the
-        first proposal is executed.
+        Actions that end the episode, and actions beyond the budget, are not executed. If the
+        episode cannot be forked, only the first proposal is considered.
 
         Returns:
             The nodes whose actions were executed, or end the episode.
@@ -240,7 +240,7 @@ class Searcher:
             tried_nodes.append(child)
         return sorted(tried_nodes, key=lambda child: child.number)
 
-    def _judge(self, node: Node) -> None:
+    def _judge(self, node: SearchNode) -> None:
         """Set a state's judgement, from 0 (hopeless) to 1."""
         parent = None if node.parent is None else node.parent.judgement
         if self._search_options.test is None:
@@ -257,8 +257,11 @@ class Searcher:
             except ForkError as error:
                 node.judgement, node.failure_reason = parent, f"not tested: {error}"
 
-    def _ask_judgement(self, node: Node) -> float | None:
-        """Request the model's judgement of a state; None: the model's reply has no number."""
+    def _ask_judgement(self, node: SearchNode) -> float | None:
+        """Request the model's judgement of a state.
+
+        The result is None if the reply has no number, or the request exceeds the context length.
+        """
         transcript = self._allowance.transcript
         observation = None if node.ends else node.talk.clip(node.env.observation.rstrip("\n"))
         turns = node.env.episode.turns
@@ -279,7 +282,7 @@ class Searcher:
         match = re.search(r"\d+(?:\.\d+)?", verdict.text)
         return None if match is None else min(1.0, float(match[0]) / 10)
 
-    def _close_others(self, retained_nodes: Iterable[Node]) -> None:
+    def _close_others(self, retained_nodes: Iterable[SearchNode]) -> None:
         """Close the forks of all states except `retained_nodes`."""
         retained_ids = {id(node.env) for node in retained_nodes}
         for node in self._tree.nodes:
@@ -287,7 +290,7 @@ class Searcher:
                 node.env.close()
 
 
-def _quality_key(node: Node) -> tuple[float, bool, int]:
+def _quality_key(node: SearchNode) -> tuple[float, bool, int]:
     """Return the sort key by which a better state is greater.
 
     The judgement decides first. Of equally judged states, finished states come first, then states
@@ -296,12 +299,12 @@ def _quality_key(node: Node) -> tuple[float, bool, int]:
     return node.judgement or 0.0, node.done, -node.number
 
 
-class TreeSearch(Searcher):
+class TreeSearchAgent(ForkSearchAgent):
     """A tree search: it tries several actions in each state, each in a fork."""
 
     name = "tree-search"
 
-    def _search(self, root: Node) -> Node:
+    def _search(self, root: SearchNode) -> SearchNode:
         leaves = [root]
         while True:
             leaves.sort(key=_quality_key, reverse=True)
@@ -319,7 +322,7 @@ class TreeSearch(Searcher):
             for leaf in selected_leaves:
                 leaves += self._expand(leaf) if self._can_continue(leaf) else [leaf]
 
-    def _expand(self, node: Node) -> list[Node]:
+    def _expand(self, node: SearchNode) -> list[SearchNode]:
         """Return the judged successors of a state; if the state has none, the state itself."""
         children = (
             self._take(node, proposals) if (proposals := self._propose(node, self._samples)) else []
@@ -329,12 +332,12 @@ class TreeSearch(Searcher):
         return children or [node]
 
 
-class BestOfN(Searcher):
+class BestOfNAgent(ForkSearchAgent):
     """A best-of-n search, which plays several forks from one turn to the end, and chooses one."""
 
     name = "best-of-n"
 
-    def _search(self, root: Node) -> Node:
+    def _search(self, root: SearchNode) -> SearchNode:
         while root.turn < self._search_options.start and self._can_continue(root):
             if (next_node := self._advance(root)) is root:
                 break
@@ -353,14 +356,14 @@ class BestOfN(Searcher):
         self._close_others([best_leaf])
         return best_leaf
 
-    def _branches(self, root: Node) -> list[GuardedEnv]:
+    def _branches(self, root: SearchNode) -> list[AgentEnv]:
         try:
             return [root.env, *(root.env.fork(self._samples - 1) if self._samples > 1 else [])]
         except ForkError as error:
             root.failure_reason = f"not forked: {error}"
             return [root.env]
 
-    def _advance(self, node: Node) -> Node:
+    def _advance(self, node: SearchNode) -> SearchNode:
         """Execute the model's next action in a state, and return the new state.
 
         If no action could be executed, the result is the same state.
@@ -376,13 +379,15 @@ class BestOfN(Searcher):
 
 
 @dataclass(frozen=True, slots=True)
-class SearchStrategy(Strategy):
+class ForkSearchStrategy(PromptStrategy):
     """A strategy that tries several replies in forks."""
 
-    searcher: type[Searcher] = TreeSearch
+    searcher: type[ForkSearchAgent] = TreeSearchAgent
     searches: ClassVar[bool] = True
 
-    def agent(self, talk: Conversation, options: StrategyOptions, allowance: Allowance) -> Searcher:
+    def agent(
+        self, talk: Conversation, options: StrategyOptions, allowance: EpisodeLimitTracker
+    ) -> ForkSearchAgent:
         """Make the agent of one episode."""
         return self.searcher(talk, options, allowance)
 
@@ -396,12 +401,16 @@ class SearchStrategy(Strategy):
             raise UsageError(f"agent {self.name} takes no --choose: it tries every proposed action")
         options = {
             "samples": PROPOSALS,
-            "search": SearchOptions(),
+            "search": ForkSearchOptions(),
             "settings": Settings(),
             **options,
         }
-        return Strategy.__call__(self, model, **options)
+        return PromptStrategy.__call__(self, model, **options)
 
 
-TREE_SEARCH = SearchStrategy("tree-search", "react", React, examples="always", searcher=TreeSearch)
-BEST_OF_N = SearchStrategy("best-of-n", "react", React, examples="always", searcher=BestOfN)
+TREE_SEARCH = ForkSearchStrategy(
+    "tree-search", "react", ReactAgent, examples="always", searcher=TreeSearchAgent
+)
+BEST_OF_N = ForkSearchStrategy(
+    "best-of-n", "react", ReactAgent, examples="always", searcher=BestOfNAgent
+)

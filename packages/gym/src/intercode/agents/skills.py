@@ -24,9 +24,9 @@ from typing import Any
 from urllib.parse import unquote
 
 from intercode.errors import UsageError
-from intercode.plain_data import read_yaml
+from intercode.json_checks import read_yaml
 from intercode_sandbox.host_files import joint_digest, open_regular
-from intercode_sandbox.images.archive import pack
+from intercode_sandbox.images.tarballs import pack
 from intercode_sandbox.units import MIB
 
 HOME = "/skills"
@@ -39,7 +39,7 @@ TEXT = 64 * 1024
 """The maximum size of ``SKILL.md`` in bytes. A model reads the whole file, which then has about
 16,000 tokens."""
 FILES, SIZE = 2000, 64 * MIB
-"""The maximum number of a skill's files, and their total size in bytes."""
+"""The maximum number of a skill's files and folders, and the files' total size in bytes."""
 
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _FRONT = re.compile(r"---[ \t]*\n(.*?)^---[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
@@ -56,7 +56,8 @@ class Skill:
 
     name: str
     description: str
-    """The skill's purpose and use cases. Every prompt contains only this part of the skill."""
+    """The skill's purpose and use cases. If the agent can read files, its prompt has only the name,
+    this text and the path."""
     body: str
     """The instructions, without the front matter."""
     folder: Path

@@ -22,7 +22,7 @@ from itertools import takewhile
 
 from intercode.agents.conversation import CUT_OFF, Conversation, fence_action, turn_values
 from intercode.agents.examples import ExampleStep
-from intercode.agents.language import Strategy
+from intercode.agents.language import PromptStrategy
 from intercode.agents.parser import leading_block, strip_thoughts
 from intercode.envs.tools import list_tools, read_action
 from intercode.episode import NoAction, Turn
@@ -34,7 +34,7 @@ from intercode.tool_calls import ToolCall
 def is_repeated_failure(action: str, history: Sequence[Turn]) -> bool:
     """Return whether an action repeats a failed action word for word, or submits after a failure.
 
-    Only failures after the last action that may have changed the workspace count.
+    Only failures after the last successful action that may have changed the workspace count.
     """
     recent_turns = takewhile(lambda turn: not turn.ok or changes_nothing(turn), reversed(history))
     failed_actions = {
@@ -71,7 +71,7 @@ def next_action(
     return "submit"
 
 
-class TryAgain:
+class TryAgainAgent:
     """An agent that shows the model each action's output, and with oracle feedback the reward."""
 
     _read: Callable[[str], str] | None = None
@@ -92,13 +92,13 @@ class TryAgain:
         return Reply(fence_action(step.action, self._talk.scene.language))
 
 
-TRY_AGAIN = Strategy("try-again", "try_again", TryAgain, examples="local", recaps=True)
-TRY_AGAIN_ORACLE = Strategy(
-    "try-again-oracle", "try_again", TryAgain, sees_reward=True, examples="local"
+TRY_AGAIN = PromptStrategy("try-again", "try_again", TryAgainAgent, examples="local", recaps=True)
+TRY_AGAIN_ORACLE = PromptStrategy(
+    "try-again-oracle", "try_again", TryAgainAgent, sees_reward=True, examples="local"
 )
 
 
-class SingleTurn:
+class SingleTurnAgent:
     """An agent that requests one reply, executes its action, and submits."""
 
     def __init__(self, talk: Conversation) -> None:
@@ -112,7 +112,7 @@ class SingleTurn:
         return self._talk.ask()
 
 
-SINGLE_TURN = Strategy("single-turn", "single_turn", SingleTurn)
+SINGLE_TURN = PromptStrategy("single-turn", "single_turn", SingleTurnAgent)
 
 
 _THOUGHT = re.compile(r"^[*_ ]*Thought(?: \d+)?[*_]*:[*_]*[ \t]*", re.MULTILINE)
@@ -122,7 +122,7 @@ _EXECUTE = re.compile(r"\s*execute\[(.*)\]\s*", re.DOTALL)
 """The form of actions in the prompts of 2023, and in prompts derived from them."""
 
 
-class React(TryAgain):
+class ReactAgent(TryAgainAgent):
     """A ReAct agent, which uses the first thought and the first action of each reply.
 
     Text after the first action, such as an observation that the model imagined, is dropped.
@@ -160,14 +160,14 @@ def split(text: str, language: str = "") -> tuple[str, str]:
     return thought, f"```\n{execute_match[1]}\n```" if execute_match else action
 
 
-REACT = Strategy("react", "react", React, examples="always", recaps=True)
-REACT_ZERO_SHOT = Strategy("react-zero-shot", "react", React, recaps=True)
+REACT = PromptStrategy("react", "react", ReactAgent, examples="always", recaps=True)
+REACT_ZERO_SHOT = PromptStrategy("react-zero-shot", "react", ReactAgent, recaps=True)
 
 
 _STEP = re.compile(r"^[ \t*_#]*(?:step[ \t]+)?\d+[.):][*_]*[ \t]+", re.MULTILINE | re.IGNORECASE)
 
 
-class PlanSolve:
+class PlanSolveAgent:
     """An agent that requests a plan from the model, then an action for each step of the plan.
 
     Args:
@@ -215,17 +215,19 @@ def read_plan(text: str) -> list[str]:
     return [step for step in steps if step]
 
 
-PLAN_SOLVE = Strategy("plan-solve", "plan_solve", PlanSolve)
-PLAN_SOLVE_REFINE = Strategy("plan-solve-refine", "plan_solve", partial(PlanSolve, refine=True))
-PLAN_SOLVE_REFINE_ORACLE = Strategy(
-    "plan-solve-refine-oracle", "plan_solve", partial(PlanSolve, refine=True), sees_reward=True
+PLAN_SOLVE = PromptStrategy("plan-solve", "plan_solve", PlanSolveAgent)
+PLAN_SOLVE_REFINE = PromptStrategy(
+    "plan-solve-refine", "plan_solve", partial(PlanSolveAgent, refine=True)
+)
+PLAN_SOLVE_REFINE_ORACLE = PromptStrategy(
+    "plan-solve-refine-oracle", "plan_solve", partial(PlanSolveAgent, refine=True), sees_reward=True
 )
 
 
 NO_CALL = "you called no tool; every reply must call one"
 
 
-class ToolCalling:
+class ToolCallingAgent:
     """An agent whose actions are tool calls.
 
     Each turn executes one call of a reply. The next reply is requested after all calls of the
@@ -264,4 +266,4 @@ class ToolCalling:
         return action
 
 
-TOOL_CALLING = Strategy("tool-calling", "tool_calling", ToolCalling)
+TOOL_CALLING = PromptStrategy("tool-calling", "tool_calling", ToolCallingAgent)

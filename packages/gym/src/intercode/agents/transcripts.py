@@ -10,7 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from intercode.agents.conversation import Clip, Prompt, PromptContext, fence_action, turn_values
+from intercode.agents.conversation import (
+    ObservationClipper,
+    PromptContext,
+    StrategyPrompts,
+    fence_action,
+    turn_values,
+)
 from intercode.envs.tools import read_call, sendable
 from intercode.episode import Episode, Turn
 from intercode.models.base import Message, as_openai
@@ -54,7 +60,7 @@ def as_plain_messages(episode: Episode) -> Iterator[Message]:
 
 def as_chat(scene: PromptContext, episode: Episode) -> Iterator[Message]:
     """Yield the messages of the agent ``try-again``, whose actions are fenced blocks."""
-    prompt, language = Prompt("try_again"), scene.language
+    prompt, language = StrategyPrompts("try_again"), scene.language
     yield from _opening_messages(prompt, scene)
     for turn_number, turn in enumerate(episode.turns, 1):
         yield Message("assistant", fence_action(turn.action, language))
@@ -65,7 +71,7 @@ def as_chat(scene: PromptContext, episode: Episode) -> Iterator[Message]:
 
 def as_calls(scene: PromptContext, episode: Episode) -> Iterator[Message]:
     """Yield the messages of the agent ``tool-calling``, whose actions are tool calls."""
-    prompt = Prompt("tool_calling")
+    prompt = StrategyPrompts("tool_calling")
     yield from _opening_messages(prompt, scene)
     for turn_index, turn in enumerate(episode.turns):
         if turn.info.get("invalid"):
@@ -84,15 +90,17 @@ def as_calls(scene: PromptContext, episode: Episode) -> Iterator[Message]:
         )
 
 
-def _opening_messages(prompt: Prompt, scene: PromptContext) -> Iterator[Message]:
+def _opening_messages(prompt: StrategyPrompts, scene: PromptContext) -> Iterator[Message]:
     values: dict[str, Any] = {**scene.values(), "show_reward": False}
     yield Message("system", sendable(prompt.render("system", **values)))
     yield Message("user", sendable(prompt.render("task", **values)))
 
 
-def _render_observation(prompt: Prompt, scene: PromptContext, turns: Sequence[Turn]) -> str:
+def _render_observation(
+    prompt: StrategyPrompts, scene: PromptContext, turns: Sequence[Turn]
+) -> str:
     """Render the observation of the last turn."""
-    observation = Clip()(turns[-1].observation.rstrip("\n"))
+    observation = ObservationClipper()(turns[-1].observation.rstrip("\n"))
     values = {**scene.values(), "show_reward": False, **turn_values(turns)}
     return sendable(prompt.render("observation", **{**values, "observation": observation}))
 

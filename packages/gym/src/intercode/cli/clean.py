@@ -4,7 +4,7 @@ With --all, also remove everything that InterCode can rebuild: images, packed fo
 databases, prepared servers, and its images in Docker's engine. The command shows the freed size and
 asks first.
 
-Files in use by a running process, runs and fetched datasets always stay.
+Runs, fetched datasets and models, and files that a running process uses always stay.
 
 Examples:
   intercode clean
@@ -41,7 +41,7 @@ uses it."""
 
 
 @dataclass(frozen=True, slots=True)
-class CleanupPart:
+class RemovableFiles:
     """A kind of files that the command can remove."""
 
     what: str
@@ -49,7 +49,7 @@ class CleanupPart:
     removed: tuple[str, ...]
     """The paths or names of the files."""
     size: int
-    """The size of the files in bytes."""
+    """The size of the files in bytes. Containers and control groups count as 0."""
     in_use: bool = False
     """Whether a running process uses the files, which therefore stay."""
 
@@ -73,7 +73,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     """Remove the remains of killed runs; with ``--all``, also everything that can be rebuilt.
 
-    The removed paths are printed.
+    The removed paths are printed; with ``--all``, a table of the numbers and sizes instead.
 
     Returns:
         The exit code 0.
@@ -137,7 +137,7 @@ def _cleanup_facts(dry_run: bool, removed_paths: Sequence[str]) -> dict[str, Any
     return {"dry_run": dry_run, "removed": [*removed_paths], "ending": ending}
 
 
-def _remove_unused(dry_run: bool) -> list[CleanupPart]:
+def _remove_unused(dry_run: bool) -> list[RemovableFiles]:
     """Remove all remains and rebuildable files that no running process uses.
 
     Args:
@@ -155,13 +155,13 @@ def _remove_unused(dry_run: bool) -> list[CleanupPart]:
         include_recent=True, dry_run=dry_run, excluded_digests=digests
     )
     parts = [
-        CleanupPart("remains of killed runs", tuple(remains), sum(map(tree_size, cache_paths))),
-        CleanupPart(
+        RemovableFiles("remains of killed runs", tuple(remains), sum(map(tree_size, cache_paths))),
+        RemovableFiles(
             "images",
             tuple(image.name for image in removed_images),
             sum(image.size for image in removed_images),
         ),
-        CleanupPart(
+        RemovableFiles(
             "packed folders and repositories",
             tuple(str(source.path) for source in removed_sources),
             sum(source.size for source in removed_sources),
@@ -172,7 +172,7 @@ def _remove_unused(dry_run: bool) -> list[CleanupPart]:
         paths = tuple(str(path) for path in sorted(folder.glob("*")))
         freed_bytes = empty_folder(folder, dry_run)
         parts.append(
-            CleanupPart(
+            RemovableFiles(
                 description,
                 paths if freed_bytes is not None else (),
                 freed_bytes or 0,
@@ -182,7 +182,10 @@ def _remove_unused(dry_run: bool) -> list[CleanupPart]:
     engine_images = [] if parts[-1].in_use else prune(dry_run)
     total_size = sum(size for _, size in engine_images)
     names = tuple(f"image {name}" for name, _ in engine_images)
-    return [*parts, CleanupPart("images in Docker's engine", names, total_size, parts[-1].in_use)]
+    return [
+        *parts,
+        RemovableFiles("images in Docker's engine", names, total_size, parts[-1].in_use),
+    ]
 
 
 def _sweep_remains(dry_run: bool) -> list[str]:
@@ -192,7 +195,7 @@ def _sweep_remains(dry_run: bool) -> list[str]:
     return paths + ([] if dry_run else [str(path) for path in images.sweep()])
 
 
-def _print_parts(parts: Sequence[CleanupPart]) -> None:
+def _print_parts(parts: Sequence[RemovableFiles]) -> None:
     rows = [
         (part.what, str(len(part.removed)), size(part.size), "in use: kept" if part.in_use else "")
         for part in parts

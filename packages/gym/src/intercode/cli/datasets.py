@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any
 
 from intercode.cli.commands import export_tasks, validate
 from intercode.cli.parser import add_action
-from intercode.cli.terminal import LiveLine, print_json, safe, show_bytes, size, table
+from intercode.cli.terminal import ProgressLine, print_json, safe, show_bytes, size, table
 from intercode.datasets import accepts_option, splits
-from intercode.datasets.catalog import DatasetEntry, entries, find
+from intercode.datasets.catalog import DatasetCatalogEntry, entries, find
 from intercode.errors import TaskError, UsageError
 from intercode.registry import DATASETS
 from intercode_sandbox.units import format_count
@@ -124,7 +124,7 @@ def _info(args: argparse.Namespace) -> None:
 def _fetch(args: argparse.Namespace) -> None:
     from intercode.datasets.fetch import fetch
 
-    line = LiveLine(args.quiet)
+    line = ProgressLine(args.quiet)
     try:
         dataset = fetch(
             args.name,
@@ -145,7 +145,7 @@ def _fetch(args: argparse.Namespace) -> None:
         )
 
 
-def _as_json(entry: DatasetEntry) -> dict[str, Any]:
+def _as_json(entry: DatasetCatalogEntry) -> dict[str, Any]:
     folder = _dataset_folder(entry)
     return {
         "name": entry.name,
@@ -162,7 +162,7 @@ def _as_json(entry: DatasetEntry) -> dict[str, Any]:
     }
 
 
-def _dataset_folder(entry: DatasetEntry) -> str | None:
+def _dataset_folder(entry: DatasetCatalogEntry) -> str | None:
     """Return the folder of a dataset that was fetched or comes with a package; None if absent."""
     from intercode.datasets.files import find_installed, home
 
@@ -173,7 +173,7 @@ def _dataset_folder(entry: DatasetEntry) -> str | None:
     return str(package_folder) if package_folder else None
 
 
-def _presence_text(entry: DatasetEntry) -> str:
+def _presence_text(entry: DatasetCatalogEntry) -> str:
     if entry.bundled:
         return "bundled"
     if _dataset_folder(entry):
@@ -182,7 +182,10 @@ def _presence_text(entry: DatasetEntry) -> str:
 
 
 def _tag_counts(name: str) -> dict[str, Any]:
-    """Return the number of tasks in a dataset, in total and for the 12 most frequent tags."""
+    """Return the number of tasks in a dataset, in total and for the 12 most frequent tags.
+
+    The result is empty if the dataset cannot be loaded without options.
+    """
     try:
         dataset: Dataset = DATASETS.get(name)()
     except (TaskError, UsageError, TypeError):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from intercode.agents.base import AgentFactory
-from intercode.agents.noisy_oracle import NAME, ScriptedAgents
+from intercode.agents.noisy_oracle import NAME, NoisyOracleAgents
 from intercode.cli import run_output
 from intercode.cli.demo_model import demonstrate
 from intercode.cli.episode_rendering import render
@@ -23,20 +23,20 @@ from intercode.cli.run import fresh_folder
 from intercode.cli.terminal import duration, percent, print_json, safe
 from intercode.errors import InterCodeError, SandboxUnavailableError
 from intercode.evaluate import Outcome, Progress, RunResult, evaluate
-from intercode.evaluate.run_setup import Plan, find_secret, load, narrow_dataset, resolve_setting
-from intercode.evaluate.statistics import Estimate
+from intercode.evaluate.run_setup import RunPlan, find_secret, load, narrow_dataset, resolve_setting
+from intercode.evaluate.statistics import IntervalEstimate
 from intercode.evaluate.summary import by_turn
 from intercode.evaluate.task_selection import select_tasks
-from intercode.models import keys
-from intercode.report.page import Episodes, write_page
-from intercode.report.runs import Run, read_runs
+from intercode.models import api_keys
+from intercode.report.runs import RecordedRun, read_runs
 from intercode.report.tables import by_agent, matrix
+from intercode.report.viewer_page import CompressedEpisodes, write_page
 from intercode.spec import RunSpec
 from intercode_console import INTERRUPT_EXIT_CODE
 from intercode_sandbox.units import format_count
 
 ENVS = ("bash", "sql", "python", "ctf", "swe")
-SCRIPTED_AGENT = ScriptedAgents()
+SCRIPTED_AGENT = NoisyOracleAgents()
 AGENTS: Mapping[str, tuple[str, str | AgentFactory]] = {
     "oracle": ("oracle", "oracle"),
     NAME: (f"{SCRIPTED_AGENT.name} ({NAME})", SCRIPTED_AGENT),
@@ -45,11 +45,9 @@ AGENTS: Mapping[str, tuple[str, str | AgentFactory]] = {
 """Last part of a run folder's name → the agent's label in reports, and the agent. The agents are
 sorted by their success rates, the best first."""
 SHOWN_LINES = 6
-"""The maximum number of lines for each observation in the printed episode. The command prints the
-first episode of the scripted agent. With the demo's seed, the agent fails once in this episode, and
-then recovers."""
+"""The maximum number of lines for each observation in the printed episode."""
 LOCAL_MODEL = "local/qwen2.5-coder-1.5b"
-"""The model that the demo suggests if no environment variable has a key or a URL of a model."""
+"""The model that the demo suggests if no environment variable has an API key or a server's URL."""
 INTRODUCTION = (
     "An agent reads a task, acts, observes the real output of each action, and submits.\nHere is "
     "one episode, in a fresh sandbox:\n"
@@ -64,7 +62,12 @@ def execute(args: argparse.Namespace) -> int:
     """Run the scripted agents in all environments, or a language model, and print the results.
 
     Returns:
-        The exit code: 0 if every episode has a result, 1 if not, 130 after Ctrl-C.
+        The exit code: 0 if every episode has a result, 1 if not, 130 after Ctrl-C. Skipped
+        environments have no episodes.
+
+    Raises:
+        UsageError: The value of a variable cannot be a key or a URL.
+        InterCodeError: No environment can run.
     """
     output_folder = args.out or fresh_folder(time.strftime("demo-%Y%m%d-%H%M%S"))
     if args.model is not None:
@@ -74,7 +77,7 @@ def execute(args: argparse.Namespace) -> int:
     # The call comes first, because it raises an error for a malformed key, before any run.
     reason, command = suggest_model_command()
     start_time = time.monotonic()
-    demo = Demo(
+    demo = DemoRuns(
         output_folder, args.workers, args.limit, quiet=args.quiet, should_show=not args.json
     )
     try:
@@ -111,7 +114,7 @@ def execute(args: argparse.Namespace) -> int:
     return 0 if demo.complete else 1
 
 
-class DemoProgress(run_output.Watcher):
+class DemoProgress(run_output.ProgressPrinter):
     """Progress of the runs of all agents in one environment.
 
     A live line shows the current counts; the final line is printed when the runs have ended.
@@ -153,13 +156,13 @@ class DemoProgress(run_output.Watcher):
         self._line.show(safe("  ".join([self.title, *self._finished_rates, counts])))
 
 
-class Demo:
+class DemoRuns:
     """The runs of all agents in all environments.
 
     Args:
         output_folder: The folder for the runs' folders.
         workers: The number of parallel episodes.
-        limit: The number of tasks in each environment, beginning with the first; None: all tasks.
+        limit: The maximum number of tasks in each environment, beginning with the first; None: all.
         quiet: Whether to print no progress.
         should_show: Whether to print the text of an episode before the progress.
     """
@@ -236,6 +239,7 @@ class Demo:
             return result
 
         if self._should_show and env == ENVS[0]:
+            # With the default seed, the scripted agent fails once in this episode, and recovers.
             first_result = run(NAME, Progress(), 1)
             row.clear()
             self._show(first_result, plan.tasks[0].task_id, folders[NAME])
@@ -258,13 +262,13 @@ class Demo:
 
 def _plan_environment(
     env: str, folders: Iterable[Path], limit: int | None, progress: Progress
-) -> tuple[Plan, int]:
+) -> tuple[RunPlan, int]:
     """Load the bundled tasks of an environment, and select those of the demo.
 
     Args:
         env: The environment's name.
         folders: The folders of the runs. If one exists, the tasks use its recorded secret.
-        limit: The number of tasks, beginning with the first; None: all tasks.
+        limit: The maximum number of tasks, beginning with the first; None: all tasks.
         progress: The progress, which reports excluded tasks.
 
     Returns:
@@ -272,23 +276,23 @@ def _plan_environment(
     """
     spec, full_dataset = load(RunSpec.from_layers({"env": env, "secret": find_secret(*folders)}))
     dataset = narrow_dataset(spec, full_dataset, progress)
-    return Plan(spec, dataset, select_tasks(dataset, None, limit)), len(full_dataset)
+    return RunPlan(spec, dataset, select_tasks(dataset, None, limit)), len(full_dataset)
 
 
-def _agent_plan(plan: Plan, factory: str | AgentFactory, label: str) -> Plan:
+def _agent_plan(plan: RunPlan, factory: str | AgentFactory, label: str) -> RunPlan:
     """Return a copy of the plan whose spec names the agent, as the run's record requires."""
     return replace(plan, spec=plan.spec.merge(agent=factory if isinstance(factory, str) else label))
 
 
-def _write_page(page: Path, folders: Sequence[Path]) -> list[Run]:
+def _write_page(page: Path, folders: Sequence[Path]) -> list[RecordedRun]:
     """Read the recorded runs, write the HTML page of their report, and return the runs."""
-    episodes = Episodes()
+    episodes = CompressedEpisodes()
     runs = read_runs(folders, episodes.add)
     write_page(page, runs, episodes)
     return runs
 
 
-def _as_json(runs: Sequence[Run]) -> dict[str, Any]:
+def _as_json(runs: Sequence[RecordedRun]) -> dict[str, Any]:
     return {
         "runs": [
             {
@@ -305,7 +309,7 @@ def _as_json(runs: Sequence[Run]) -> dict[str, Any]:
     }
 
 
-def _print_summary(runs: Sequence[Run], skip_reasons: Mapping[str, str]) -> None:
+def _print_summary(runs: Sequence[RecordedRun], skip_reasons: Mapping[str, str]) -> None:
     """Print the table of results, the errors, the skipped environments and the success curves."""
     print(f"\n{run_output.table_text(matrix(runs))}")
     for run in runs:
@@ -318,7 +322,7 @@ def _print_summary(runs: Sequence[Run], skip_reasons: Mapping[str, str]) -> None
     print(AGENT_NOTE)
 
 
-def _curves(runs: Sequence[Run]) -> dict[str, list[Estimate]]:
+def _curves(runs: Sequence[RecordedRun]) -> dict[str, list[IntervalEstimate]]:
     """Return the curve of each agent: its success rate within 1, 2, 3 … turns.
 
     The curves end one turn after the last turn in which a task was solved.
@@ -345,9 +349,9 @@ def suggest_model_command() -> tuple[str, str]:
     Raises:
         UsageError: The value of a variable cannot be a key or a URL.
     """
-    openai, anthropic = keys.find("OPENAI_API_KEY"), keys.find("ANTHROPIC_API_KEY")
-    if url := keys.find("OPENAI_BASE_URL"):
-        url = keys.check_url(url)
+    openai, anthropic = api_keys.find("OPENAI_API_KEY"), api_keys.find("ANTHROPIC_API_KEY")
+    if url := api_keys.find("OPENAI_BASE_URL"):
+        url = api_keys.check_url(url)
         reason = "as OPENAI_BASE_URL is set (replace NAME by the server's name of the model)"
         if openai:
             return reason, _run_command("openai/NAME", "--max-tokens 1000000")

@@ -1,6 +1,7 @@
-"""The demo of a language model: the model tries ten starter tasks.
+"""The demo of a language model: the model tries at most ten starter tasks.
 
-Each episode is printed when it ends. An HTML page contains all episodes.
+Each episode is printed when it ends, unless the output is quiet or JSON. An HTML page contains all
+episodes.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from intercode.cli import run_output
-from intercode.cli.run_output import Watcher
+from intercode.cli.run_output import ProgressPrinter
 from intercode.cli.terminal import print_json, safe
 from intercode.evaluate.runner import run
-from intercode.report.page import Episodes, write_page
 from intercode.report.runs import read_runs
 from intercode.report.tables import matrix
+from intercode.report.viewer_page import CompressedEpisodes, write_page
 from intercode.spec import RunSpec
 from intercode_console import INTERRUPT_EXIT_CODE
 
@@ -35,9 +36,9 @@ def demonstrate(
         model: ``PROVIDER/NAME``.
         output_folder: The folder for the runs' folders.
         limit: The maximum number of tasks of each environment; None: ten in total.
-        workers: The number of parallel episodes, at most `MAX_WORKERS`, because a local model needs
-            the cores.
-        quiet: Whether to print no progress.
+        workers: The number of parallel episodes. The function lowers a number above `MAX_WORKERS`,
+            because a local model needs the cores.
+        quiet: Whether to print neither progress nor episodes.
         as_json: Whether to print one JSON object instead.
 
     Returns:
@@ -64,12 +65,12 @@ def demonstrate(
                 "out": str(folders[-1]),
             }
         )
-        result = run(spec, Watcher(show=sys.stdout if is_live else None, quiet=quiet))
+        result = run(spec, ProgressPrinter(show=sys.stdout if is_live else None, quiet=quiet))
         is_complete &= result.complete
         if result.interrupted:
             print(f"stopped; what was finished is in {safe(str(output_folder))}", file=sys.stderr)
             return INTERRUPT_EXIT_CODE
-    episodes, page = Episodes(), output_folder / "report.html"
+    episodes, page = CompressedEpisodes(), output_folder / "report.html"
     runs = read_runs(folders, episodes.add)
     write_page(page, runs, episodes)
     outcomes = [outcome for recorded_run in runs for outcome in recorded_run.outcomes]

@@ -25,7 +25,7 @@ from intercode.registry import INTEGRATIONS, PAPER
 from intercode_console import find_conflict
 from intercode_sandbox.doctor import (
     DOCKER_SANDBOX,
-    Check,
+    MachineCheck,
     check_docker,
     check_native,
     failed_check,
@@ -84,7 +84,7 @@ def execute(args: argparse.Namespace) -> int:
     return 0 if usable else 1
 
 
-def _print(groups: Mapping[str, Sequence[Check]]) -> None:
+def _print(groups: Mapping[str, Sequence[MachineCheck]]) -> None:
     width = max(len(finding.name) for checks in groups.values() for finding in checks)
     commands = set()
     for checks in groups.values():
@@ -97,7 +97,7 @@ def _print(groups: Mapping[str, Sequence[Check]]) -> None:
         print()
 
 
-def _all_pass(checks: Sequence[Check]) -> bool:
+def _all_pass(checks: Sequence[MachineCheck]) -> bool:
     return all(check.ok is not False for check in checks)
 
 
@@ -112,18 +112,18 @@ def _verdict(start_results: Mapping[str, bool], backends: Mapping[str, bool]) ->
     return "Sandboxes cannot be used on this machine yet."
 
 
-def _check_python() -> list[Check]:
+def _check_python() -> list[MachineCheck]:
     is_supported = sys.version_info >= (3, 11)
     return [
         _check_intercode(),
         *(_check_package(name, content) for name, content in _PACKAGES.items()),
-        Check(
+        MachineCheck(
             "python",
             is_supported,
             platform.python_version(),
             "" if is_supported else "install Python 3.11",
         ),
-        Check("gymnasium", True, version("gymnasium")),
+        MachineCheck("gymnasium", True, version("gymnasium")),
     ]
 
 
@@ -135,20 +135,20 @@ _PACKAGES = {
 """Name of a package of the project → description of its content."""
 
 
-def _check_package(name: str, content: str) -> Check:
+def _check_package(name: str, content: str) -> MachineCheck:
     if find_spec(name.replace("-", "_")) is None:
-        return Check(name, None, f"not installed: no {content}", f"pip install {name}")
-    return Check(name, True, f"{version(name)}: {content}")
+        return MachineCheck(name, None, f"not installed: no {content}", f"pip install {name}")
+    return MachineCheck(name, True, f"{version(name)}: {content}")
 
 
-def _check_intercode() -> Check:
+def _check_intercode() -> MachineCheck:
     commit = package_versions().get("commit", "")
     detail = f"{__version__}{commit and f', commit {commit[:12]}'}"
     if conflict := find_conflict():
-        return Check(
+        return MachineCheck(
             "intercode", False, f"{detail}; {conflict.meaning}", " && ".join(conflict.commands)
         )
-    return Check("intercode", True, detail)
+    return MachineCheck("intercode", True, detail)
 
 
 _PLAY_CASES: tuple[tuple[str, str, str, Sequence[str]], ...] = (
@@ -164,7 +164,7 @@ observation must contain, and the programs of the host that the image needs."""
 
 def _check_environment(
     name: str, action: str, expected_text: str, programs: Sequence[str], sandbox: str = "native"
-) -> list[Check]:
+) -> list[MachineCheck]:
     """Check an environment: an action and the gold of a bundled task run in a sandbox.
 
     Args:
@@ -179,11 +179,13 @@ def _check_environment(
     missing_programs = [program for program in programs if not shutil.which(program)]
     if missing_programs:
         detail = f"not tested without {' and '.join(missing_programs)}"
-        return [Check(label, None, detail, install_command(" ".join(missing_programs)))]
+        return [MachineCheck(label, None, detail, install_command(" ".join(missing_programs)))]
     return run_check(label, lambda: _play_task(label, name, action, expected_text, sandbox), False)
 
 
-def _play_task(label: str, name: str, action: str, expected_text: str, sandbox: str) -> Check:
+def _play_task(
+    label: str, name: str, action: str, expected_text: str, sandbox: str
+) -> MachineCheck:
     with closing(cast("InterCodeEnv[Any]", make(name, sandbox=sandbox))) as env:
         env.reset(seed=0)
         task = env.dataset[env.episode.task_id]
@@ -200,7 +202,7 @@ def _play_task(label: str, name: str, action: str, expected_text: str, sandbox: 
         detail = f"the solution of task {task.task_id!r} scored {reward:g}, not 1: "
         score = episode.score.detail if episode.score is not None else {}
         return failed_check(label, False, SandboxError(f"{detail}{score or observation!r}"))
-    return Check(label, True, "a task was played to its reward")
+    return MachineCheck(label, True, "a task was played to its reward")
 
 
 # Programs, packages, database servers, disk space
@@ -211,7 +213,7 @@ _VERSION = re.compile(r"\d+(?:\.\d+)+")
 
 
 @dataclass(frozen=True, slots=True)
-class _Program:
+class _RequiredProgram:
     name: str
     purpose: str
     consequence: str
@@ -219,11 +221,17 @@ class _Program:
 
 
 _PROGRAMS = (
-    _Program("bash", "tasks in the image 'host'", "no Bash, CTF or SWE tasks in the image 'host'"),
-    _Program("git", "repositories of SWE tasks, images of them", "no SWE tasks"),
-    _Program("gcc", "a bundled puzzle in C", "the bundled CTF puzzle 'door' is excluded"),
-    _Program("debootstrap", "images debian:SUITE", "no images debian:SUITE", root_only=True),
-    _Program("skopeo", "images docker://NAME, pulled without Docker", "no images docker://NAME"),
+    _RequiredProgram(
+        "bash", "tasks in the image 'host'", "no Bash, CTF or SWE tasks in the image 'host'"
+    ),
+    _RequiredProgram("git", "repositories of SWE tasks, images of them", "no SWE tasks"),
+    _RequiredProgram("gcc", "a bundled puzzle in C", "the bundled CTF puzzle 'door' is excluded"),
+    _RequiredProgram(
+        "debootstrap", "images debian:SUITE", "no images debian:SUITE", root_only=True
+    ),
+    _RequiredProgram(
+        "skopeo", "images docker://NAME, pulled without Docker", "no images docker://NAME"
+    ),
 )
 _EXTRAS = (
     # Each entry has a Python module, its distribution, the extra of intercode-gym, and the purpose.
@@ -232,7 +240,7 @@ _EXTRAS = (
 )
 
 
-def _check_machine() -> list[Check]:
+def _check_machine() -> list[MachineCheck]:
     """Check optional programs, packages and database servers, and the disk space.
 
     A missing program, package or server is a note, not a failure.
@@ -248,7 +256,7 @@ def _check_machine() -> list[Check]:
             for requirement in _EXTRAS
             for finding in run_check(requirement[2], partial(_check_extra, *requirement), None)
         ),
-        Check("sqlite", True, f"{sqlite3.sqlite_version}: --engine sqlite, the default"),
+        MachineCheck("sqlite", True, f"{sqlite3.sqlite_version}: --engine sqlite, the default"),
         *run_check("mysql", partial(_check_server, "mysql", "pymysql", "mariadb-server"), None),
         *run_check(
             "postgresql", partial(_check_server, "postgresql", "psycopg", "postgresql"), None
@@ -257,17 +265,17 @@ def _check_machine() -> list[Check]:
     ]
 
 
-def _check_program(program: _Program) -> Check:
+def _check_program(program: _RequiredProgram) -> MachineCheck:
     if program.root_only and os.geteuid():
-        return Check(program.name, None, f"{program.consequence}: only root can build them")
+        return MachineCheck(program.name, None, f"{program.consequence}: only root can build them")
     # After a plain `su`, root's PATH lacks the sbin folders. Programs that only root can use are
     # therefore searched in SEARCH_PATH.
     path = shutil.which(program.name, path=SEARCH_PATH if program.root_only else None)
     if path is None:
         detail = f"not installed: {program.consequence}"
-        return Check(program.name, None, detail, install_command(program.name))
+        return MachineCheck(program.name, None, detail, install_command(program.name))
     version_text = _read_version(path)
-    return Check(program.name, True, f"{version_text or path}: for {program.purpose}")
+    return MachineCheck(program.name, True, f"{version_text or path}: for {program.purpose}")
 
 
 def _read_version(path: str | Path) -> str:
@@ -276,38 +284,42 @@ def _read_version(path: str | Path) -> str:
     return match[0] if match else ""
 
 
-def _check_extra(module: str, distribution: str, extra: str, purpose: str) -> Check:
+def _check_extra(module: str, distribution: str, extra: str, purpose: str) -> MachineCheck:
     if find_spec(module) is None:
         command = f"pip install 'intercode-gym[{extra}]'"
-        return Check(f"extra {extra}", None, f"not installed: no {purpose}", command)
-    return Check(f"extra {extra}", True, f"{distribution} {version(distribution)}: {purpose}")
+        return MachineCheck(f"extra {extra}", None, f"not installed: no {purpose}", command)
+    return MachineCheck(
+        f"extra {extra}", True, f"{distribution} {version(distribution)}: {purpose}"
+    )
 
 
-def _check_server(engine: str, driver: str, package: str) -> Check:
-    """Check whether a database server can be started, and its Python driver is installed."""
+def _check_server(engine: str, driver: str, package: str) -> MachineCheck:
+    """Check whether a database server and its Python driver are installed; start no server."""
     url_hint = f"--engine {engine} needs the URL of a server"
     if find_spec(driver) is None:
         command = f"pip install 'intercode-gym[{engine}]'"
-        return Check(engine, None, f"no driver: no --engine {engine}", command)
-    from intercode.databases.servers.private import RECIPES
+        return MachineCheck(engine, None, f"no driver: no --engine {engine}", command)
+    from intercode.databases.servers.private_server import RECIPES
 
     try:
         recipe = RECIPES[engine]()
     except UsageError:
-        return Check(engine, None, f"no server is installed: {url_hint}", install_command(package))
+        return MachineCheck(
+            engine, None, f"no server is installed: {url_hint}", install_command(package)
+        )
     version_text = _read_version(recipe.binary)
     detail = f"{recipe.product} {version_text}, driver {version(driver)}: --engine {engine}"
-    return Check(engine, True, f"{detail} starts servers of its own")
+    return MachineCheck(engine, True, f"{detail} starts servers of its own")
 
 
-def _check_disk_space() -> Check:
+def _check_disk_space() -> MachineCheck:
     folder = Path.cwd()
     runs_path = f"{folder / 'runs'}"
     if not os.access(folder, os.W_OK):
-        return Check("runs", None, f"{runs_path} cannot be written", "cd /a/folder/of/yours")
+        return MachineCheck("runs", None, f"{runs_path} cannot be written", "cd /a/folder/of/yours")
     free_bytes = shutil.disk_usage(folder).free
     detail = f"{runs_path}: {free_bytes / 2**30:.1f} GiB free"
     if free_bytes >= _RUNS_BYTES:
-        return Check("runs", True, detail)
+        return MachineCheck("runs", True, detail)
     command = f"df -h {folder}  # and free some space, or name another folder by --out"
-    return Check("runs", None, f"{detail}: a long run keeps every observation", command)
+    return MachineCheck("runs", None, f"{detail}: a long run keeps every observation", command)

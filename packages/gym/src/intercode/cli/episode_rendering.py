@@ -20,7 +20,13 @@ from intercode.cli.terminal import (
     shorten,
     size,
 )
-from intercode.dialogues import Call, RecordedDialogue, RecordedMessage, agent_talk, find_branch
+from intercode.dialogues import (
+    RecordedDialogue,
+    RecordedMessage,
+    RecordedModelCall,
+    agent_talk,
+    find_branch,
+)
 from intercode.envs.traits import find_prompt
 from intercode.episode import Episode, Turn, TurnChanges
 from intercode.evaluate.summary import UNKNOWN
@@ -71,7 +77,10 @@ def mark(episode: Episode) -> str:
 
 
 def ending(episode: Episode) -> str:
-    """Return a line about an episode's end: status, answer, reward with its parts, duration."""
+    """Return a line about an episode's end: status, answer, reward with its parts, duration.
+
+    For an episode with status ``error``, the line has only the error.
+    """
     if episode.status == "error":
         return f"error: {safe(episode.error or '')}"
     answer = "" if episode.answer is None else f" {safe(episode.answer)!r}"
@@ -161,7 +170,7 @@ _SIGNS = {"added": "+", "modified": "~", "deleted": "-"}
 
 
 def _change_lines(changes: TurnChanges | None, lines: int | None) -> Iterator[str]:
-    """Yield a line for each path that a turn changed, and the number of paths above `lines`."""
+    """Yield a line for each path that a turn changed, at most `lines`, and the number of others."""
     files = () if changes is None else changes.files
     listed_files = files if lines is None else files[:lines]
     for file in listed_files:
@@ -172,10 +181,11 @@ def _change_lines(changes: TurnChanges | None, lines: int | None) -> Iterator[st
 
 
 def _tree_lines(episode: Episode) -> Iterator[str]:
-    """Yield a line for each state of a tree search, with its judgement and action.
+    """Yield a line for each state of a tree search below the root: its judgement and its action.
 
-    The lines of a state's children follow it with more indentation. ``*`` marks the states of the
-    branch that became the episode.
+    A heading with the number of tried actions comes first. The lines of a state's children follow
+    the state with more indentation. ``*`` marks the states of the branch that became the episode.
+    Without a tree search, the function yields no line.
     """
     branch = find_branch(episode)
     if branch is None:
@@ -223,7 +233,7 @@ def _tool_calls(message: RecordedMessage) -> list[str]:
     ]
 
 
-def _reply_usage(call: Call) -> str:
+def _reply_usage(call: RecordedModelCall) -> str:
     """Return a text with the tokens, the cost and the duration of a model's reply."""
     cost = call.get("cost")
     counts = call.get("input_tokens", 0), call.get("output_tokens", 0)

@@ -16,7 +16,7 @@ from intercode.cli.terminal import print_json, safe
 from intercode.episode import Episode
 from intercode.errors import RecordWriteError, UsageError
 from intercode.records import last_attempts, read_manifest
-from intercode.redaction import Redactor
+from intercode.redaction import SecretRedactor
 from intercode.registry import EXPORTS
 from intercode.report import export
 from intercode.report.text import escape_formula
@@ -34,6 +34,11 @@ def execute(args: argparse.Namespace) -> int:
 
     Returns:
         The exit code 0.
+
+    Raises:
+        UsageError: The options do not fit the format, or no selected episode has recorded tokens.
+        RecordError: The run cannot be read.
+        RecordWriteError: The file cannot be written.
     """
     convert: Convert | None = None if args.to in FORMS else EXPORTS.get(args.to)
     if args.turns and args.to not in ("csv", "parquet"):
@@ -45,15 +50,15 @@ def execute(args: argparse.Namespace) -> int:
     if args.tokens and args.turns:
         raise UsageError("--tokens writes rows of its own kind: omit --turns")
     # A record of an earlier version may contain secrets, so exports are redacted again.
-    redactor = Redactor(includes_dialogues=args.redact)
+    redactor = SecretRedactor(includes_dialogues=args.redact)
     manifest = redactor.facts(read_manifest(args.run))
     if args.to == "inspect":
         _prepare_inspect(args, manifest)
     if args.out is None and (args.to == "parquet" or args.json):
         raise UsageError("give the file with --out FILE")
-    episode_selection = _EpisodeSelection(args, redactor)
+    episode_selection = _ExportSelection(args, redactor)
     if args.tokens:
-        _check_tokens(args.run, _EpisodeSelection(args, redactor))
+        _check_tokens(args.run, _ExportSelection(args, redactor))
     try:
         if args.to == "parquet":
             from intercode.report.export import write_parquet
@@ -95,7 +100,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _prepare_inspect(args: argparse.Namespace, manifest: dict[str, Any]) -> None:
-    """Check the options of an export as an Inspect log, and set the file's name in a folder.
+    """Check the options of an Inspect log; if ``--out`` is a folder, append the log's file name.
 
     An Inspect log contains the results of a whole run, so options that select episodes would make
     them wrong.
@@ -103,7 +108,7 @@ def _prepare_inspect(args: argparse.Namespace, manifest: dict[str, Any]) -> None
     Raises:
         UsageError: An option selects episodes, or the file's name does not end in ``.json``.
     """
-    from intercode.report.inspect import file_name
+    from intercode.report.inspect_export import file_name
 
     if args.solved or args.epoch is not None:
         raise UsageError(
@@ -119,7 +124,7 @@ def _prepare_inspect(args: argparse.Namespace, manifest: dict[str, Any]) -> None
         )
 
 
-def _check_tokens(run: Path, episodes: _EpisodeSelection) -> None:
+def _check_tokens(run: Path, episodes: _ExportSelection) -> None:
     """Refuse to export a table of tokens if no episode has recorded tokens.
 
     Raises:
@@ -137,14 +142,18 @@ def _has_tokens(episode: Episode) -> bool:
     return next(export.token_rows(episode), None) is not None
 
 
-class _EpisodeSelection:
-    """The episodes to export, with secrets redacted, and the numbers of omitted episodes."""
+class _ExportSelection:
+    """The episodes to export, with secrets redacted, and the numbers of omitted episodes.
 
-    def __init__(self, args: argparse.Namespace, redactor: Redactor) -> None:
+    Iteration counts the episodes, so each object is iterated once.
+    """
+
+    def __init__(self, args: argparse.Namespace, redactor: SecretRedactor) -> None:
         self._args = args
         self._redactor = redactor
         self.count = 0
         self.errors = 0
+        """The number of episodes that the format omits, for lack of a score."""
         self.tokenless_count = 0
         """The number of episodes that a table of tokens omits, for lack of recorded tokens."""
 
@@ -171,7 +180,7 @@ class _EpisodeSelection:
 def _write(
     args: argparse.Namespace,
     file: TextIO,
-    selection: _EpisodeSelection,
+    selection: _ExportSelection,
     manifest: dict[str, Any],
     convert: Convert | None,
 ) -> None:
@@ -184,7 +193,7 @@ def _write(
         writer.writeheader()
         writer.writerows(map(_escape_row, rows))
     elif args.to == "inspect":
-        from intercode.report.inspect import to_inspect
+        from intercode.report.inspect_export import to_inspect
 
         file.writelines(to_inspect(selection.iterate_all_episodes(), manifest, selection))
     elif args.to == "chat":

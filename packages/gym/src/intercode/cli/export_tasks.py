@@ -6,8 +6,8 @@ import argparse
 from contextlib import closing
 from pathlib import Path
 
-from intercode.cli.run_output import Watcher
-from intercode.cli.terminal import LiveLine, one_line, print_json, safe
+from intercode.cli.run_output import ProgressPrinter
+from intercode.cli.terminal import ProgressLine, one_line, print_json, safe
 from intercode.cli.validate import make_spec
 from intercode.envs.base import InterCodeEnv
 from intercode.errors import TaskError, UsageError
@@ -26,7 +26,7 @@ def execute(args: argparse.Namespace) -> int:
         UsageError: The tasks belong to an environment of another framework.
     """
     task_exporter = TASK_EXPORTERS.get(args.to)
-    line, watcher = LiveLine(args.quiet), Watcher(quiet=args.quiet)
+    line, watcher = ProgressLine(args.quiet), ProgressPrinter(quiet=args.quiet)
     export_plan = plan(make_spec(args), watcher)
     exported_folders: list[Path] = []
     skip_reasons: dict[str, str] = {}

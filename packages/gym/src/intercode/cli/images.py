@@ -41,9 +41,9 @@ from intercode_sandbox.images import (
 from intercode_sandbox.images.base import ARCHIVES
 from intercode_sandbox.images.cache import ImageCache
 from intercode_sandbox.images.debian import RECIPES
+from intercode_sandbox.images.image_export import export_image, import_image
 from intercode_sandbox.images.pinned_debian import SPEC as BASE, trees
 from intercode_sandbox.images.resolve import admit, check
-from intercode_sandbox.images.transfer import export_image, import_image
 from intercode_sandbox.units import format_count
 
 _UNITS = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}

@@ -2,8 +2,9 @@
 
 Each command is a module or a class, which is imported when the user calls the command. The module
 or class has two functions: ``configure(parser)`` adds options, and ``execute(args)`` returns the
-exit code. ``--help`` prints its docstring. For some commands, a module in `intercode.cli.commands`
-has ``configure``, and the module of the same name in `intercode.cli` has ``execute``.
+exit code. ``--help`` prints the docstring of the module or class. For some commands, a module in
+`intercode.cli.commands` has ``configure``, and the module of the same name in `intercode.cli` has
+``execute``.
 
 An installed package adds a command by an entry point of the group ``intercode.commands``.
 ``intercode path/to/file.py:name`` executes a command from a user's file.
@@ -23,7 +24,7 @@ from importlib import import_module
 from typing import Any
 
 from intercode import __version__, register
-from intercode.cli.parser import USAGE, Parser
+from intercode.cli.parser import USAGE, CommandParser
 from intercode.errors import (
     DockerfileError,
     InterCodeError,
@@ -35,7 +36,7 @@ from intercode.errors import (
 )
 from intercode.registry import INTEGRATIONS, PAPER
 from intercode_console import INTERRUPT_EXIT_CODE, allow_interrupts
-from intercode_sandbox.lazy_imports import Registry
+from intercode_sandbox.lazy_imports import LazyRegistry
 from intercode_sandbox.user_code import describe_error, is_reference
 
 _DESCRIPTIONS = {
@@ -64,7 +65,7 @@ _DESCRIPTIONS = {
     "clean": "remove the remains of killed runs",
 }
 """Name of a command → its summary in ``--help``. The command's module is ``intercode.cli.NAME`` or
-``intercode.cli.commands.NAME``."""
+``intercode.cli.commands.NAME``, or belongs to a package of `_COMMAND_PACKAGES`."""
 _DECLARED_NAMES = "demo doctor export play report rescore resume run score show sweep validate"
 _COMMAND_PACKAGES = {
     **dict.fromkeys(("agents", "gateway", "mcp", "serve"), INTEGRATIONS),
@@ -74,7 +75,7 @@ _COMMAND_PACKAGES = {
 _DECLARATION_MODULES = {name: f"intercode.cli.commands.{name}" for name in _DECLARED_NAMES.split()}
 """Name of a command → separate module with its ``configure``. The module with ``execute`` is slow
 to import, and ``--help`` does not need it."""
-COMMANDS = Registry(
+COMMANDS = LazyRegistry(
     "command",
     {name: f"intercode.cli.{name}" for name in _DESCRIPTIONS if name not in _COMMAND_PACKAGES}
     | _DECLARATION_MODULES,
@@ -129,7 +130,8 @@ def run_command(
 ) -> int:
     """Parse a command's arguments, execute the command, and return its exit code.
 
-    An error that the command raises is printed, and determines the exit code.
+    An `InterCodeError`, an interrupt, a broken pipe or a full disk is reported, and determines the
+    exit code. Other exceptions are unexpected, and propagate.
 
     Args:
         name: The command's name, or a reference to a user's code: ``file.py:name``.
@@ -138,7 +140,7 @@ def run_command(
         prog: The program's name in messages; None: ``intercode NAME``.
     """
     _escape_unprintable()
-    parser = Parser(prog=prog or f"intercode {name}")
+    parser = CommandParser(prog=prog or f"intercode {name}")
     try:
         if COMMANDS.is_foreign(name):
             register()
@@ -265,11 +267,11 @@ def _escape_unprintable() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def _command_parser(command: Any, prog: str) -> Parser:
+def _command_parser(command: Any, prog: str) -> CommandParser:
     required_functions = ("configure",) if _is_declared(command) else ("configure", "execute")
     if not all(callable(getattr(command, name, None)) for name in required_functions):
         raise UsageError(f"{prog}: a command has configure(parser) and execute(args)")
-    parser = Parser(
+    parser = CommandParser(
         prog=prog,
         description=inspect.getdoc(command),
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -288,7 +290,7 @@ def _parser() -> argparse.ArgumentParser:
         for title, names in _GROUPS.items()
     ]
     commands = "\n\n".join(groups)
-    parser = Parser(
+    parser = CommandParser(
         prog="intercode",
         usage="intercode [--debug] COMMAND [...]",
         description="Interactive coding with execution feedback, in sandboxes.",

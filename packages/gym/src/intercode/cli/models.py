@@ -1,6 +1,6 @@
 """List, fetch and remove models that run on this machine.
 
-The name of a fetched model is local/NAME, that of your own file local/PATH.gguf. Both need a
+The name of a fetched model is local/NAME; your own file has the name local/PATH.gguf. Both need a
 package: pip install 'intercode-gym[local]'
 
 Examples:
@@ -20,10 +20,10 @@ from typing import Any
 import msgspec
 
 from intercode.cli.parser import add_action
-from intercode.cli.terminal import LiveLine, print_json, safe, show_bytes, size, table
+from intercode.cli.terminal import ProgressLine, print_json, safe, show_bytes, size, table
 from intercode.errors import UsageError
 from intercode.models.local import server, store
-from intercode.models.local.catalog import ModelEntry, entries, find_entry
+from intercode.models.local.catalog import LocalModelEntry, entries, find_entry
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -76,7 +76,7 @@ def _fetch(args: argparse.Namespace) -> None:
     selected_entries = _find_entries(args)
     if args.origin and len(selected_entries) > 1:
         raise UsageError("--from FILE has the weights of a single model: name only that model")
-    line = LiveLine(args.quiet)
+    line = ProgressLine(args.quiet)
     progress = show_bytes(line)
     try:
         for entry in selected_entries:
@@ -110,15 +110,15 @@ def _remove(args: argparse.Namespace) -> None:
         print("no such model was here")
 
 
-def _find_entries(args: argparse.Namespace) -> list[ModelEntry]:
-    """Return the catalogue entries of the models that the arguments name.
+def _find_entries(args: argparse.Namespace) -> list[LocalModelEntry]:
+    """Return the catalog entries of the models that the arguments name.
 
     A name may have the prefix ``local/``.
     """
     return [find_entry(name.removeprefix("local/")) for name in args.name]
 
 
-def _entry_facts(entry: ModelEntry) -> dict[str, Any]:
+def _entry_facts(entry: LocalModelEntry) -> dict[str, Any]:
     path = store.home(entry)
     facts: dict[str, Any] = msgspec.to_builtins(entry)
     return {**facts, "url": entry.url, "path": str(path) if path.is_file() else None}

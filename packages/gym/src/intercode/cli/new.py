@@ -7,7 +7,8 @@ Examples:
 The folder has three tasks, a Dockerfile or a database, a test, and a README with the next steps.
 If the environment has no suitable reward, the folder also has a reward function.
 
-exit code: 0 if the folder is written; 2 if the name is unusable or the folder exists.
+exit code: 0 if the folder is written; 2 if the name is unusable, or the folder exists or cannot
+be written.
 """
 
 from __future__ import annotations
@@ -63,7 +64,11 @@ def kinds() -> list[str]:
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Write the new benchmark's folder, print the next steps, and return the exit code 0."""
+    """Write the new benchmark's folder, print the next steps, and return the exit code 0.
+
+    Raises:
+        UsageError: The name is malformed or in use, or the folder cannot be written.
+    """
     folder = Path(args.name)
     _check_name(folder)
     files = _write_folder(folder, args.env)

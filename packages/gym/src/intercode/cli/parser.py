@@ -16,19 +16,19 @@ from intercode_sandbox.spelling_suggestions import hint_text
 USAGE = 2
 """The exit code for wrong usage."""
 _EXAMPLES = 5
-"""The maximum number of examples that ``--help`` prints."""
+"""The maximum number of lines of examples in ``--help``, if the command has rare options."""
 
 
 class _HelpAllAction(argparse.Action):
     """The action of ``--help-all``: print the help with all options, and exit."""
 
     def __call__(self, parser: argparse.ArgumentParser, *arguments: Any) -> NoReturn:
-        assert isinstance(parser, Parser)
+        assert isinstance(parser, CommandParser)
         print(parser.format_all(), end="")
         raise SystemExit(0)
 
 
-class Parser(argparse.ArgumentParser):
+class CommandParser(argparse.ArgumentParser):
     """An argument parser for a command and its subcommands.
 
     Options must be written in full. Otherwise ``--data`` would be an abbreviation of
@@ -37,7 +37,8 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"allow_abbrev": False, **options})
-        # The list of options omits --help-all, because the last line of --help mentions it.
+        # The list of options omits --help-all: the last line of --help mentions the option if the
+        # command has rare options.
         self.add_argument("--help-all", action=_HelpAllAction, nargs=0, help=argparse.SUPPRESS)
 
     def format_help(self) -> str:
@@ -97,8 +98,8 @@ class Parser(argparse.ArgumentParser):
     ) -> argparse.Namespace:
         """Parse arguments.
 
-        An unknown option or a superfluous argument ends the process with an error, which suggests
-        the option with the most similar name.
+        An unknown option or a superfluous argument ends the process with an error. For an unknown
+        option, the error suggests the option with the most similar name.
         """
         arguments, unknown_words = self.parse_known_args(args, namespace)
         flag = next(

@@ -8,13 +8,13 @@ from contextlib import suppress
 
 from intercode.agents.human import HumanAgent, TaskConsole, continuation_test
 from intercode.cli.episode_rendering import ending
-from intercode.cli.run_output import Watcher
+from intercode.cli.run_output import ProgressPrinter
 from intercode.cli.terminal import DelayedMessages, print_json
 from intercode.envs.traits import resolve_traits
 from intercode.episode import Episode
 from intercode.evaluate import run_episode
 from intercode.evaluate.episode_loop import PlayableEnv
-from intercode.evaluate.run_setup import Plan, environment, load, narrow_dataset, resolve_setting
+from intercode.evaluate.run_setup import RunPlan, environment, load, narrow_dataset, resolve_setting
 from intercode.evaluate.task_selection import select_tasks
 from intercode.interpreters.base import IS_INTERACTIVE
 from intercode.spec import (
@@ -33,12 +33,12 @@ def execute(args: argparse.Namespace) -> int:
     Returns:
         The exit code 0.
     """
-    watcher = Watcher()
+    watcher = ProgressPrinter()
     spec, full_dataset = load(RunSpec.from_layers(read_arguments(args)))
     environment(spec)
     dataset = narrow_dataset(spec, full_dataset, watcher)
     tasks = select_tasks(dataset, spec.tasks, spec.limit)
-    env = resolve_setting(Plan(spec, dataset, tasks), watcher).make()
+    env = resolve_setting(RunPlan(spec, dataset, tasks), watcher).make()
     with suppress(ImportError):  # with `readline`, `input` has line editing and a history
         import readline  # noqa: F401
     context_token = IS_INTERACTIVE.set(True)

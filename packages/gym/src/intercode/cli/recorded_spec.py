@@ -109,7 +109,7 @@ _PATH = re.compile(r"(?<![^:+])/[^:+]+")
 
 
 def _relocate_paths(manifest: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Return a record in which paths of moved files are corrected.
+    """Return a record in which the last session's options have the current paths of moved files.
 
     Data files often move together with the run's folder. For a recorded path that does not exist,
     the function searches the parents of the run's folder. There it looks for a file whose path has
@@ -145,8 +145,9 @@ def _relocate_paths(manifest: Mapping[str, Any], folder: Path) -> dict[str, Any]
 def repeated_options(spec: RunSpec) -> str:
     """Return the options that a later command needs to repeat a run without ``--trust``.
 
-    The options repeat the code, paths and addresses that the run's record will contain. If some
-    have no option, the result is ``--trust``. The result begins with a space, unless it is empty.
+    The options repeat the code, paths and addresses that the run's record will contain. If any of
+    these has no option, the result is ``--trust``. The result begins with a space, unless the
+    result is empty.
     """
     record_effects = effects(
         {**spec.recorded(), **({"on": spec.run_options.on} if spec.run_options.on else {})}

@@ -15,7 +15,7 @@ from intercode.cli import run_output
 from intercode.cli.run_output import charts_by_environment
 from intercode.cli.terminal import print_json, print_message, safe
 from intercode.errors import UsageError
-from intercode.evaluate.manifest_diff import Difference
+from intercode.evaluate.manifest_diff import ManifestDifference
 from intercode.evaluate.summary import (
     by_attempts,
     by_image_or_database,
@@ -25,8 +25,7 @@ from intercode.evaluate.summary import (
 )
 from intercode.records import read_manifest, run_folders
 from intercode.registry import TABLES
-from intercode.report.page import Episodes, write_page
-from intercode.report.runs import Run, as_data, read_runs
+from intercode.report.runs import RecordedRun, as_data, read_runs
 from intercode.report.tables import run_tables, side_by_side_tables
 from intercode.report.text import escape_markdown, to_csv, to_list, to_markdown
 from intercode.report.verdict import (
@@ -37,6 +36,7 @@ from intercode.report.verdict import (
     title,
     verdicts,
 )
+from intercode.report.viewer_page import CompressedEpisodes, write_page
 from intercode_sandbox.units import format_count
 
 _MAX_LISTED_TASKS = 20
@@ -49,6 +49,10 @@ def execute(args: argparse.Namespace) -> int:
 
     Returns:
         The exit code 0.
+
+    Raises:
+        UsageError: No run is named, or the options contradict each other.
+        RecordError: A run cannot be read.
     """
     if args.paper is not None:
         return _print_paper_tables(args)
@@ -58,7 +62,7 @@ def execute(args: argparse.Namespace) -> int:
     if args.hide_gold and not args.html:
         raise UsageError("--hide-gold needs --html FILE: no other output shows gold")
     shown_gold = [n for n, run in enumerate(args.run) if read_manifest(run).get("needs_gold")]
-    episodes = Episodes(hide_gold=args.hide_gold, shown_gold=shown_gold)
+    episodes = CompressedEpisodes(hide_gold=args.hide_gold, shown_gold=shown_gold)
     runs = read_runs(args.run, episodes.add if args.html else lambda run, episode: None)
     comparisons = compare_with_baselines(runs)
     if args.html:
@@ -101,7 +105,7 @@ def _print_paper_tables(args: argparse.Namespace) -> int:
 
 
 def _report_text(
-    args: argparse.Namespace, runs: Sequence[Run], comparisons: Sequence[BaselineComparison]
+    args: argparse.Namespace, runs: Sequence[RecordedRun], comparisons: Sequence[BaselineComparison]
 ) -> str:
     if args.csv:
         return to_csv(runs)
@@ -146,7 +150,7 @@ def _report_text(
 
 
 def _flip_lines(comparisons: Sequence[BaselineComparison]) -> Iterator[str]:
-    """Yield lines about the tasks that a baseline and another run solve differently often.
+    """Yield lines about the tasks whose success rates differ between a baseline and another run.
 
     For each pair of runs, a line lists the tasks of which the baseline solves more attempts. A
     second line lists the tasks of which the other run solves more attempts.
@@ -169,7 +173,7 @@ def _flip_lines(comparisons: Sequence[BaselineComparison]) -> Iterator[str]:
 
 
 def _lead_text(
-    runs: Sequence[Run],
+    runs: Sequence[RecordedRun],
     comparisons: Sequence[BaselineComparison],
     format_list: Callable[[str], str],
 ) -> str:
@@ -184,7 +188,9 @@ def _lead_text(
     return format_list("".join(f"{safe(line)}\n" for line in lines))
 
 
-def _as_json(runs: Sequence[Run], comparisons: Sequence[BaselineComparison]) -> dict[str, Any]:
+def _as_json(
+    runs: Sequence[RecordedRun], comparisons: Sequence[BaselineComparison]
+) -> dict[str, Any]:
     if len(runs) == 1:
         return _run_facts(runs[0])
     return {
@@ -202,7 +208,7 @@ def _as_json(runs: Sequence[Run], comparisons: Sequence[BaselineComparison]) -> 
     }
 
 
-def _run_facts(run: Run) -> dict[str, Any]:
+def _run_facts(run: RecordedRun) -> dict[str, Any]:
     outcomes, judge = run.outcomes, run.judge
     judge_prefix = "" if judge is None else "judged_"
     return {
@@ -220,7 +226,7 @@ def _run_facts(run: Run) -> dict[str, Any]:
     }
 
 
-def _difference_facts(differences: Sequence[Difference]) -> list[dict[str, Any]]:
+def _difference_facts(differences: Sequence[ManifestDifference]) -> list[dict[str, Any]]:
     return [
         {name: value for name, value in asdict(difference).items() if name != "advice"}
         for difference in differences

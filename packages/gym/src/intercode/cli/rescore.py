@@ -16,7 +16,7 @@ from typing import Any
 from intercode.agents.registry import is_profile
 from intercode.cli import run_output
 from intercode.cli.recorded_spec import AGENT_OPTIONS, JUDGE_OPTIONS, recorded_spec
-from intercode.cli.run_output import Watcher
+from intercode.cli.run_output import ProgressPrinter
 from intercode.cli.terminal import duration, number, percent, print_json, safe, table
 from intercode.errors import UsageError
 from intercode.evaluate.manifest_diff import DriftError
@@ -24,7 +24,7 @@ from intercode.evaluate.model_rewards import SHARED_MODEL_OPTIONS, ModelReward
 from intercode.evaluate.rescore import DEFAULT, RescoredEpisode, RescoreResult, rescore
 from intercode.evaluate.run_setup import (
     REQUESTABLE_OPTIONS,
-    EnvironmentSetting,
+    RunEnvironment,
     plan,
     resolve_setting,
     run_folder,
@@ -33,7 +33,7 @@ from intercode.evaluate.spending import make_budget
 from intercode.evaluate.summary import summarize
 from intercode.records import MANIFEST, read_manifest
 from intercode.report.runs import (
-    PairedComparison,
+    PairedRunComparison,
     add_judge,
     as_data,
     compare,
@@ -62,7 +62,7 @@ def execute(args: argparse.Namespace) -> int:
     manifest = read_manifest(folder := run_folder(args.run))
     spec = _rescoring_spec(args, folder, manifest)
     output_folder = Path(args.out or f"{folder}-rescored-{_reward_label(spec.reward)}")
-    watcher = Watcher(quiet=spec.run_options.quiet)
+    watcher = ProgressPrinter(quiet=spec.run_options.quiet)
     rescore_plan = plan(spec, watcher)
     # The environment keeps the options and limits that the recorded agent requested, because
     # actions may be executed again.
@@ -79,7 +79,7 @@ def execute(args: argparse.Namespace) -> int:
     }
 
     @cache
-    def get_setting() -> EnvironmentSetting:
+    def get_setting() -> RunEnvironment:
         budget = (
             make_budget(spec.merge(out=str(output_folder)))
             if spec.reward == ModelReward.KIND
@@ -257,7 +257,7 @@ def _scoring_text(result: RescoreResult) -> str:
     return "scored: " + ", ".join(count_texts) if count_texts else "scored: none"
 
 
-def _comparison_text(paired_result: PairedComparison | None) -> str:
+def _comparison_text(paired_result: PairedRunComparison | None) -> str:
     """Return a line about the change of the success rate.
 
     Only tasks with both a recorded and a new reward count.

@@ -13,15 +13,20 @@ from intercode.cli.recorded_spec import recorded_spec
 from intercode.errors import UsageError
 from intercode.evaluate import RunResult
 from intercode.evaluate.run_setup import plan, run_folder
-from intercode.records import Outcome, RecordWriter, read_latest, read_manifest
+from intercode.records import Outcome, RunRecordWriter, read_latest, read_manifest
 from intercode.spec import read_arguments
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Run the missing episodes, and print a summary of the whole run, with earlier sessions.
+    """Run the missing and the failed episodes, and print a summary with those of earlier sessions.
 
     Returns:
         The exit code of ``intercode run``.
+
+    Raises:
+        UsageError: The run cannot be resumed, or the command names fewer epochs than the record.
+        TrustError: The record names code, paths or addresses that are neither repeated nor trusted.
+        RunLockedError: Another process writes to the run.
     """
     folder = run_folder(args.run)
     manifest = read_manifest(folder)
@@ -46,7 +51,7 @@ def execute(args: argparse.Namespace) -> int:
         return run.finish(spec, RunResult(finished_outcomes, len(jobs), 0, 0.0, folder=folder))
     # The constructor raises an error if another process writes to the run. This early call raises
     # the error before images are built or servers start.
-    RecordWriter(folder).close()
+    RunRecordWriter(folder).close()
     return run.finish(spec, run.carry_out(resume_plan, watcher))
 
 

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 from intercode.cli import run_output
 from intercode.cli.recorded_spec import recorded_spec, repeated_options
-from intercode.cli.run_output import Watcher
+from intercode.cli.run_output import ProgressPrinter
 from intercode.cli.terminal import duration, print_json, safe
 from intercode.errors import UsageError
 from intercode.evaluate import RunResult
 from intercode.evaluate.manifest_diff import DriftError
-from intercode.evaluate.run_setup import Plan, plan, run_folder
+from intercode.evaluate.run_setup import RunPlan, plan, run_folder
 from intercode.evaluate.runner import run
 from intercode.records import MANIFEST, read_manifest
 from intercode.report.runs import find_judge, rate_name
@@ -92,7 +92,8 @@ def _run_gold(spec: RunSpec, command: str) -> int:
         The exit code: 0 if every episode has a result, 1 if not, 130 if interrupted.
 
     Raises:
-        UsageError: No task has gold.
+        UsageError: No task has gold, although a reward function, a verification or tests could
+            score other agents.
     """
     spec = assign_folder(spec)
     watcher = make_watcher(spec)
@@ -150,7 +151,7 @@ def assign_folder(spec: RunSpec) -> RunSpec:
 
 
 def carry_out(
-    spec_or_plan: RunSpec | Plan, watcher: Watcher, budget: Budget | None = None
+    spec_or_plan: RunSpec | RunPlan, watcher: ProgressPrinter, budget: Budget | None = None
 ) -> RunResult:
     """Run a spec or a plan; print the command that resumes an interrupted run.
 
@@ -184,9 +185,9 @@ def carry_out(
         raise
 
 
-def make_watcher(spec: RunSpec) -> Watcher:
+def make_watcher(spec: RunSpec) -> ProgressPrinter:
     """Return the progress display of a run."""
-    return Watcher(
+    return ProgressPrinter(
         show=(sys.stderr if spec.run_options.json else sys.stdout)
         if spec.run_options.show
         else None,

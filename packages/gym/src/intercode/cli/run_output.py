@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from intercode.cli.episode_rendering import render
 from intercode.cli.terminal import (
     DelayedMessages,
-    LiveLine,
+    ProgressLine,
     dollars,
     duration,
     one_line,
@@ -26,7 +26,7 @@ from intercode.cli.terminal import (
 )
 from intercode.episode import Episode
 from intercode.evaluate import Progress
-from intercode.evaluate.statistics import Estimate, wilson
+from intercode.evaluate.statistics import IntervalEstimate, wilson
 from intercode.evaluate.summary import (
     by_failure_mode,
     by_tag,
@@ -35,8 +35,8 @@ from intercode.evaluate.summary import (
     summarize,
 )
 from intercode.records import JudgeSummary, Outcome
-from intercode.report.runs import Run, as_data, benchmark, count_judgements, rate_name
-from intercode.report.tables import Table, group_table, judge_tables
+from intercode.report.runs import RecordedRun, as_data, benchmark, count_judgements, rate_name
+from intercode.report.tables import ReportTable, group_table, judge_tables
 from intercode.report.text import MIN_WIDTH, chart
 from intercode_sandbox.units import format_count
 
@@ -56,7 +56,7 @@ MAX_CHART_WIDTH = 80
 # Progress
 
 
-class Watcher(Progress):
+class ProgressPrinter(Progress):
     """Progress of a run, printed to standard error.
 
     On a terminal, a live line is updated; elsewhere, a line is printed from time to time.
@@ -75,7 +75,7 @@ class Watcher(Progress):
         self._rate = rate
         self._show = show
         self._quiet = quiet
-        self._line = LiveLine(quiet)
+        self._line = ProgressLine(quiet)
         self._total = self._finished_count = self._resumed_count = self._successes = (
             self._errors
         ) = 0
@@ -153,10 +153,10 @@ class Watcher(Progress):
             self._refresh()
 
     def nodes(self, count: int, change: str) -> None:
-        """Print a change of the cluster's nodes. The progress shows their number from now on.
+        """Print a change of the machines of a distributed run; from now on, show their number.
 
         Args:
-            count: The number of nodes.
+            count: The number of machines (nodes) that take episodes.
             change: The text of the change.
         """
         self._nodes = count
@@ -333,7 +333,7 @@ def as_json(outcomes: Sequence[Outcome], judge: str | None = None) -> dict[str, 
 def as_text(
     outcomes: Sequence[Outcome], tags: int, judge: str | None = None, known_error: str | None = None
 ) -> str:
-    """Return a summary of episodes: a table with a row for each tag, then remarks, then errors.
+    """Return a summary of episodes: tables of success by tag and of the judge, remarks, errors.
 
     Args:
         outcomes: The episodes.
@@ -358,7 +358,7 @@ def as_text(
     return text
 
 
-def table_text(result_table: Table) -> str:
+def table_text(result_table: ReportTable) -> str:
     """Return a table as terminal text, with its title above and its note below."""
     rows = [[safe(cell) for cell in row] for row in result_table.cells()]
     width = terminal_width()
@@ -396,7 +396,8 @@ def _remarks(outcomes: Sequence[Outcome]) -> list[str]:
 def _by_turns(outcomes: Sequence[Outcome]) -> list[str]:
     """Return a sentence with a language model's success rate within 1, 2, 4 and 8 turns.
 
-    The increase of these rates shows the value of feedback from the environment.
+    The increase of these rates shows the value of feedback from the environment. The list is empty
+    if no model was called, or no episode has a second turn.
     """
     has_model_calls = any(outcome.calls for outcome in outcomes)
     points = by_turn(outcomes) if has_model_calls else []
@@ -509,10 +510,10 @@ def _images(names: Sequence[str]) -> str:
 # Charts
 
 
-def for_terminal(series: Mapping[str, Sequence[Estimate]]) -> str:
+def for_terminal(series: Mapping[str, Sequence[IntervalEstimate]]) -> str:
     """Return a chart of success rates by number of turns, for the terminal.
 
-    The chart contains only characters that standard output can encode.
+    If standard output is not UTF-8, the curves are drawn with ASCII characters.
 
     Args:
         series: Name of a curve → success rates (0 to 1) within 1, 2, … turns.
@@ -526,7 +527,7 @@ def for_terminal(series: Mapping[str, Sequence[Estimate]]) -> str:
     )
 
 
-def charts_by_environment(runs: Sequence[Run]) -> str:
+def charts_by_environment(runs: Sequence[RecordedRun]) -> str:
     """Return a chart for each environment, with a curve of success by turns for each run."""
     texts = []
     for environment in dict.fromkeys(run.env_label for run in runs):

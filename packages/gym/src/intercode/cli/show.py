@@ -14,7 +14,12 @@ from intercode.records import read_latest, read_manifest, run_folders
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Print the selected episodes of a run, or the runs in a folder; return the exit code 0."""
+    """Print the selected episodes of a run, or the runs in a folder; return the exit code 0.
+
+    Raises:
+        RecordError: The run cannot be read.
+        TaskNotFoundError: A selected task has no episode.
+    """
     runs = run_folders([args.run])
     if runs != [args.run]:
         return _list(runs, as_json=args.json)

@@ -20,9 +20,9 @@ from intercode.cli.terminal import print_json, safe
 from intercode.errors import UsageError
 from intercode.evaluate import RunResult
 from intercode.evaluate.agent_setup import actors, agent_provider, unused_model_options
-from intercode.evaluate.run_setup import Plan, check_tasks, find_secret, plan
+from intercode.evaluate.run_setup import RunPlan, check_tasks, find_secret, plan
 from intercode.evaluate.spending import make_budget
-from intercode.report.runs import PairedComparison, Run, compare, read_runs
+from intercode.report.runs import PairedRunComparison, RecordedRun, compare, read_runs
 from intercode.report.tables import pair_tables, side_by_side_tables
 from intercode.spec import RunSpec, read_arguments
 
@@ -35,6 +35,9 @@ def execute(args: argparse.Namespace) -> int:
 
     Returns:
         The exit code: 0 if every episode of every run has a result, 1 if not, 130 if interrupted.
+
+    Raises:
+        UsageError: Two runs would have the same folder, or an agent cannot run its tasks.
     """
     folder = args.out or str(Path("runs") / time.strftime("%Y%m%d-%H%M%S-sweep"))
     specs = list(_combinations(args, folder))
@@ -43,7 +46,7 @@ def execute(args: argparse.Namespace) -> int:
     for run_plan in plans:
         _check_agent(run_plan)
     budget = make_budget(RunSpec.from_layers(read_arguments(args)), specs)
-    results: list[tuple[Plan, RunResult]] = []
+    results: list[tuple[RunPlan, RunResult]] = []
     for run_number, run_plan in enumerate(plans, 1):
         if not args.quiet:
             print(
@@ -94,12 +97,12 @@ def _combinations(args: argparse.Namespace, folder: str) -> Iterator[RunSpec]:
                 )
 
 
-def _plan_runs(specs: Sequence[RunSpec]) -> list[Plan]:
+def _plan_runs(specs: Sequence[RunSpec]) -> list[RunPlan]:
     """Plan each run. All runs have the same secret, from which the flags of puzzles are derived.
 
     With the same flags, the agents have the same tasks.
     """
-    plans: list[Plan] = []
+    plans: list[RunPlan] = []
     secret = find_secret(*(spec.run_options.out for spec in specs))
     for spec in specs:
         if spec.env.secret is None and secret is not None:
@@ -151,15 +154,15 @@ def _refuse_same_folders(specs: Sequence[RunSpec]) -> None:
             )
 
 
-def _check_agent(run_plan: Plan) -> None:
+def _check_agent(run_plan: RunPlan) -> None:
     """Refuse an agent that cannot run the tasks of its run. The check precedes the first run."""
     with closing(actors(run_plan.spec)) as run_actors:
         check_tasks(run_plan.tasks, run_actors.factory)
 
 
 def _skill_pairs(
-    specs: Sequence[RunSpec], runs: Sequence[Run]
-) -> list[tuple[Run, list[tuple[Run, PairedComparison]]]]:
+    specs: Sequence[RunSpec], runs: Sequence[RecordedRun]
+) -> list[tuple[RecordedRun, list[tuple[RecordedRun, PairedRunComparison]]]]:
     """Compare runs that differ only in the agent's skill.
 
     Args:
@@ -168,9 +171,9 @@ def _skill_pairs(
 
     Returns:
         For each group of such runs, the first run (the baseline), and a list of the other runs with
-        their comparisons. A run without a common task is omitted.
+        their comparisons. A run that shares no task with the baseline is omitted.
     """
-    runs_by_spec: dict[str, list[Run]] = {}
+    runs_by_spec: dict[str, list[RecordedRun]] = {}
     for spec, agent_run in zip(specs, runs, strict=True):
         runs_by_spec.setdefault(str(spec.merge(skill=None, out=None)), []).append(agent_run)
     return [
@@ -195,7 +198,7 @@ def _print_report(
     args: argparse.Namespace,
     folder: str,
     planned_count: int,
-    results: Sequence[tuple[Plan, RunResult]],
+    results: Sequence[tuple[RunPlan, RunResult]],
 ) -> None:
     runs = read_runs([Path(str(run_plan.spec.run_options.out)) for run_plan, _ in results])
     pairs = _skill_pairs([run_plan.spec for run_plan, _ in results], runs)

@@ -42,8 +42,9 @@ LINES = 12
 def safe(text: str) -> str:
     """Return a text that cannot control a terminal.
 
-    Printable escapes of hexadecimal digits replace control characters, bytes that are not UTF-8,
-    and characters that reorder or hide other characters. Newlines and tabs stay.
+    Printable escapes replace all characters that `str.isprintable` rejects, except newlines and
+    tabs. Examples are control characters, bytes that are not UTF-8, and characters that reorder or
+    hide other characters.
     """
     if text.isprintable():
         return text
@@ -100,7 +101,7 @@ def number(value: float | None, digits: int = 2) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a duration with its unit: milliseconds, seconds, minutes, or hours and minutes."""
+    """Return a duration as text: ms, seconds, minutes with seconds, or hours with minutes."""
     if seconds < 1:
         return f"{1000 * seconds:.0f} ms"
     if seconds < 60:
@@ -267,7 +268,7 @@ def terminal_width() -> int | None:
 # Progress
 
 
-class LiveLine:
+class ProgressLine:
     """A progress line on standard error that each update overwrites.
 
     Args:
@@ -291,7 +292,8 @@ class LiveLine:
         If the result is True, the current time counts as the time of the last update.
 
         Args:
-            milestone: Whether another tenth of the work is done. Then a shorter time is enough.
+            milestone: Whether another tenth of the work is done. Without a terminal, a shorter time
+                is then enough.
         """
         now = time.monotonic()
         plain_seconds = _MILESTONE_SECONDS if milestone else _PLAIN_SECONDS
@@ -341,7 +343,7 @@ class LiveLine:
         self.announce(f"interrupted: {wait_text}; again to stop at once")
 
 
-def show_bytes(line: LiveLine) -> Progress:
+def show_bytes(line: ProgressLine) -> Progress:
     """Return a callback that shows the progress of a download.
 
     On a terminal, the callback updates the live line; elsewhere, it prints a line for each 10 %.
@@ -364,7 +366,9 @@ def print_message(text: str) -> None:
 
 
 class DelayedMessages:
-    """A callback that delays messages about some work, and prints nothing if the work ends soon.
+    """A callback that prints messages about some work only if the work takes longer than a delay.
+
+    At the end of the work, the caller discards the messages by `discard`.
 
     Args:
         print_line: A function that prints a message.

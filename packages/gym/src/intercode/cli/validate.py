@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from intercode import project
-from intercode.cli.run_output import Watcher
+from intercode.cli.run_output import ProgressPrinter
 from intercode.cli.terminal import duration, number, one_line, print_json, safe, size
 from intercode.datasets import loader_name
-from intercode.envs.traits import Guess, detect_environment
+from intercode.envs.traits import GuessedSolution, detect_environment
 from intercode.episode import Episode
 from intercode.errors import UsageError
-from intercode.evaluate.checks import GARBAGE, GOLD, NOOP, guesses
-from intercode.evaluate.run_setup import Plan, environment, load, narrow_dataset, resolve_setting
-from intercode.evaluate.task_selection import Exclusion, select_tasks, ungradable_tasks
-from intercode.evaluate.validate import Validation, validate as run
+from intercode.evaluate.run_setup import RunPlan, environment, load, narrow_dataset, resolve_setting
+from intercode.evaluate.task_checks import GARBAGE, GOLD, NOOP, guesses
+from intercode.evaluate.task_selection import ExcludedTasks, select_tasks, ungradable_tasks
+from intercode.evaluate.validate import ValidationResult, validate as run
 from intercode.registry import DATASETS, parse_scheme
 from intercode.spec import (
     RunSpec,
@@ -47,7 +47,7 @@ _PROBLEM_TEXTS = {
 }
 
 
-class _ValidationProgress(Watcher):
+class _ValidationProgress(ProgressPrinter):
     """Progress of a validation, with numbers of faulty tasks instead of a success rate.
 
     A success rate would have no meaning, because some trials must succeed and others must fail.
@@ -57,12 +57,12 @@ class _ValidationProgress(Watcher):
         super().__init__(quiet=quiet)
         self._unsolved_tasks: set[str] = set()
         self._guessed_tasks: set[str] = set()
-        self.guesses_by_trial: Mapping[int, Guess] = {}
-        """Number of a trial → the guess that the trial submits. A guess is a solution that should
-        fail, unless its role permits success."""
+        self.guesses_by_trial: Mapping[int, GuessedSolution] = {}
+        """Number of a trial → the guess that the trial submits; the trials of gold have no guess. A
+        guess is a solution that should fail, unless its role or chance permits success."""
 
     def episode(self, episode: Episode) -> None:
-        """Count the task of a finished trial as faulty if gold failed, or if a guess succeeded."""
+        """Count a finished trial's task as faulty if gold failed, or a wrong answer succeeded."""
         guess = self.guesses_by_trial.get(episode.epoch)
         if guess is None and not episode.success:
             self._unsolved_tasks.add(episode.task_id)
@@ -91,9 +91,9 @@ def execute(args: argparse.Namespace) -> int:
     dataset = narrow_dataset(spec, full_dataset, watcher)
     tasks = select_tasks(dataset, spec.tasks, spec.limit, ungradable_tasks(dataset))
     watcher.guesses_by_trial = guesses(spec.env.name, tasks)
-    task_setting = resolve_setting(Plan(spec, dataset, tasks), watcher)
+    task_setting = resolve_setting(RunPlan(spec, dataset, tasks), watcher)
     makes_by_sandbox = {
-        name: resolve_setting(Plan(spec.merge(sandbox=name), dataset, tasks), watcher).make
+        name: resolve_setting(RunPlan(spec.merge(sandbox=name), dataset, tasks), watcher).make
         for name in args.also_on or ()
     }
     validation = run(
@@ -157,18 +157,20 @@ def _is_environment(reference: str) -> bool:
     return isinstance(loader, type) and hasattr(loader, "step")
 
 
-def _write_exclusions(args: argparse.Namespace, dataset: Dataset, validation: Validation) -> None:
+def _write_exclusions(
+    args: argparse.Namespace, dataset: Dataset, validation: ValidationResult
+) -> None:
     """Write the list of invalid tasks for ``--exclude``, unless the validation was interrupted."""
     if not validation.complete:
         print(f"interrupted: {args.write_exclude} is not written", file=sys.stderr)
         return
-    Exclusion.from_tasks(dataset, validation.reasons()).write(args.write_exclude)
+    ExcludedTasks.from_tasks(dataset, validation.reasons()).write(args.write_exclude)
     if not args.quiet:
         count = len(validation.reasons())
         print(f"{args.write_exclude}: {format_count(count, 'task')} to exclude", file=sys.stderr)
 
 
-def _report(name: str, dataset: Dataset, validation: Validation) -> dict[str, Any]:
+def _report(name: str, dataset: Dataset, validation: ValidationResult) -> dict[str, Any]:
     gold, noop, garbage = (validation.statistics[trial] for trial in (GOLD, NOOP, GARBAGE))
     return {
         "dataset": dataset.name,
@@ -195,7 +197,7 @@ def _report(name: str, dataset: Dataset, validation: Validation) -> dict[str, An
     }
 
 
-def _print_validation(validation: Validation, *, has_gold: bool) -> None:
+def _print_validation(validation: ValidationResult, *, has_gold: bool) -> None:
     for problem in validation.problems[:_MAX_FINDINGS]:
         print(f"{safe(problem.task_id)}: {one_line(problem.problem, 400)}")
     if len(validation.problems) > _MAX_FINDINGS:
@@ -246,7 +248,7 @@ def _print_validation(validation: Validation, *, has_gold: bool) -> None:
     print(f"{valid_count} of {validation.tasks} {verb_text} valid{doubts}{state}{details_text}")
 
 
-def _constants_text(validation: Validation) -> str:
+def _constants_text(validation: ValidationResult) -> str:
     """Return text about the number of tasks that a constant answer solves, such as ``0``."""
     constant_texts = [f"{name} {count}" for name, count in validation.constants.items() if count]
     task_count = format_count(validation.tasks, "task")
@@ -254,7 +256,7 @@ def _constants_text(validation: Validation) -> str:
     return f"{text}: {', '.join(constant_texts)}" if constant_texts else text
 
 
-def _usage_text(validation: Validation) -> str:
+def _usage_text(validation: ValidationResult) -> str:
     """Return text about gold's maximum duration and memory, with a suggested timeout."""
     slowest_usage = max(validation.usage, key=lambda task_usage: task_usage.seconds)
     text = f"gold takes at most {duration(slowest_usage.seconds)} ({safe(slowest_usage.task_id)})"

@@ -41,20 +41,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Serve the page until the user presses Ctrl-C; return the exit code 0.
+    """Print the page's address, and serve it until the user presses Ctrl-C; return exit code 0.
 
     Raises:
         UsageError: The folder ``runs/`` does not exist, or the port is not available.
     """
-    from intercode.report.live_runs import RunLibrary
-    from intercode.report.server import LOOPBACK, Viewer
+    from intercode.report.live_runs import ViewerRuns
+    from intercode.report.server import LOOPBACK, RunViewerServer
 
     folders = args.run or [Path("runs")]
     if not args.run and not folders[0].is_dir():
         raise UsageError("the working directory has no folder runs/: name the folders of runs")
-    library = RunLibrary(folders, hide_gold=args.hide_gold)
+    library = ViewerRuns(folders, hide_gold=args.hide_gold)
     try:
-        viewer = Viewer(library, args.port)
+        viewer = RunViewerServer(library, args.port)
     except OSError as error:
         raise UsageError(
             f"--port {args.port}: cannot listen at {LOOPBACK}: {error.strerror}"

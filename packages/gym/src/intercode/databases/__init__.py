@@ -15,29 +15,29 @@ from typing import cast
 from urllib.parse import urlsplit
 
 from intercode.databases.base import (
-    ActionOutcome,
     DatabaseEngine,
     DatabaseSession,
     EngineOptions,
-    Failure,
     Row,
+    SqlActionOutcome,
+    StatementFailure,
     StatementResult,
     TableState,
 )
-from intercode.databases.source import Source, find
+from intercode.databases.source import DatabaseSource, find
 from intercode.errors import UsageError
-from intercode_sandbox.lazy_imports import Registry
+from intercode_sandbox.lazy_imports import LazyRegistry
 from intercode_sandbox.user_code import absolute, is_reference
 
 __all__ = [
     "DatabaseEngine",
     "EngineOptions",
-    "Failure",
-    "ActionOutcome",
+    "StatementFailure",
+    "SqlActionOutcome",
     "StatementResult",
     "Row",
     "DatabaseSession",
-    "Source",
+    "DatabaseSource",
     "TableState",
     "engine_name",
     "find",
@@ -45,7 +45,7 @@ __all__ = [
     "shared_engine",
 ]
 
-ENGINES = Registry(
+ENGINES = LazyRegistry(
     "engine",
     {
         "sqlite": "intercode.databases.embedded:sqlite",
@@ -94,18 +94,20 @@ def get_engine(
     """Return a new engine; the caller closes it.
 
     Args:
-        engine: ``sqlite`` or ``duckdb``, which run embedded in a sandbox; ``mysql`` or
-            ``postgresql``, for which a private server is started from the installed binaries;
-            the URL of a server, with an account that may create databases and users:
-            ``mysql://user:password@host:3306``, ``postgresql://user:password@host:5432``,
-            or with a socket: ``mysql://user@localhost?unix_socket=/run/mysqld/mysqld.sock``;
-            or a user's engine, as ``path/to/file.py:name`` or by an entry point.
+        engine: The engine's name, URL or file. The embedded engines ``sqlite`` and ``duckdb`` run
+            in a sandbox. For ``mysql`` or ``postgresql``, a private server is started from the
+            installed binaries. A URL selects a running server, with an account that may create
+            databases and users: ``mysql://user:password@host:3306``,
+            ``postgresql://user:password@host:5432``, or with a socket
+            ``mysql://user@localhost?unix_socket=/run/mysqld/mysqld.sock``. A user's engine is
+            ``path/to/file.py:name``, or the name of an entry point.
         progress: A function that is called with a line of text about slow work.
         sandbox: The provider of an embedded engine's sandboxes: ``native``; for SQLite also
             ``docker``.
 
     Raises:
-        UsageError: No such engine exists, or the engine does not run in such a sandbox.
+        UsageError: No such engine exists, the engine does not run in such a sandbox, the URL is
+            malformed, or a driver or server is not installed.
         DatabaseError: The engine's server cannot be reached or started.
     """
     name = engine_name(engine)
@@ -122,11 +124,10 @@ def shared_engine(
     progress: Callable[[str], None] | None = None,
     sandbox: str = "native",
 ) -> DatabaseEngine:
-    """Return the engine of a name or URL that all environments of this process share.
+    """Return this process's shared engine for a name or URL; the first call creates the engine.
 
-    The environments share its server and its pool of sessions.
-
-    The engine is closed when the process ends.
+    All environments of the process thus use the same server or the same pool of workers. The engine
+    is closed when the process ends.
 
     Args:
         engine: See `get_engine`.
@@ -136,7 +137,7 @@ def shared_engine(
     Raises:
         UsageError, DatabaseError: See `get_engine`.
     """
-    # A forked process shares no connections with its parent, so the process id is a part of the
+    # A forked process must not use its parent's connections, so the process id is a part of the
     # key.
     key = os.getpid(), engine, sandbox
     with _lock:

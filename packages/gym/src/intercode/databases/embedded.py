@@ -1,8 +1,8 @@
 """SQLite and DuckDB: embedded engines, which run in worker processes inside sandboxes.
 
 A hostile statement reaches the sandbox's limits, never the host. A session starts on a pristine
-file in sealed memory, which all workers share. Only a session that writes makes a copy of the file,
-in the sandbox's own memory file system. The worker's code is in `intercode.databases.inside`.
+file, usually in sealed memory, which all workers share. Before its first write, a session copies
+the file to the sandbox's own file system. The worker's code is in `intercode.databases.inside`.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from pathlib import Path
 from typing import Any
 
 from intercode.databases.base import (
-    ActionOutcome,
-    Constraint,
+    DatabaseTrigger,
     EngineOptions,
-    Failure,
     Role,
-    SavedSession,
+    SavedDatabaseSession,
+    SqlActionOutcome,
+    StatementFailure,
     StatementResult,
+    TableConstraint,
     TableState,
-    Trigger,
 )
 from intercode.databases.convert.build import as_duckdb, as_sqlite
 from intercode.databases.inside import wire
-from intercode.databases.pool import ResourcePool
-from intercode.databases.source import Source
+from intercode.databases.resource_pool import ResourcePool
+from intercode.databases.source import DatabaseSource
 from intercode.errors import (
     ActionError,
     CausedInsideError,
@@ -81,7 +81,7 @@ _ALL_SEALS = 0b1111  # seals against changes of the seals, shrinking, growing an
 
 
 @dataclass(frozen=True, slots=True)
-class EngineTraits:
+class EmbeddedEngineTraits:
     """The properties in which the embedded engines differ."""
 
     name: str
@@ -89,21 +89,23 @@ class EngineTraits:
     version: str
     path: Sequence[str]
     """Import path of the driver for a worker; empty for the driver in Python's standard library."""
-    file: Callable[[Source, EngineOptions], Path]
+    file: Callable[[DatabaseSource, EngineOptions], Path]
     """A function that returns the path of a source's content in the engine's format."""
 
 
-def sqlite(options: EngineOptions) -> EmbeddedEngine:
+def sqlite(options: EngineOptions) -> EmbeddedDatabaseEngine:
     """Return the engine ``sqlite``, which uses Python's own `sqlite3`."""
     version = sqlite3.sqlite_version
-    return EmbeddedEngine(EngineTraits("sqlite", "SQLite", version, (), _sqlite_file), options)
+    return EmbeddedDatabaseEngine(
+        EmbeddedEngineTraits("sqlite", "SQLite", version, (), _sqlite_file), options
+    )
 
 
-def _sqlite_file(source: Source, options: EngineOptions) -> Path:
+def _sqlite_file(source: DatabaseSource, options: EngineOptions) -> Path:
     return as_sqlite(source, options.progress)
 
 
-def duckdb(options: EngineOptions) -> EmbeddedEngine:
+def duckdb(options: EngineOptions) -> EmbeddedDatabaseEngine:
     """Return the engine ``duckdb``, which needs the optional package of that name.
 
     Raises:
@@ -114,30 +116,37 @@ def duckdb(options: EngineOptions) -> EmbeddedEngine:
         raise UsageError("the engine 'duckdb' needs: pip install 'intercode-gym[duckdb]'")
     version = importlib.metadata.version("duckdb")
     path = (str(Path(module_spec.origin).parents[1]),)
-    return EmbeddedEngine(EngineTraits("duckdb", "DuckDB", version, path, _duckdb_file), options)
+    return EmbeddedDatabaseEngine(
+        EmbeddedEngineTraits("duckdb", "DuckDB", version, path, _duckdb_file), options
+    )
 
 
-def _duckdb_file(source: Source, options: EngineOptions) -> Path:
+def _duckdb_file(source: DatabaseSource, options: EngineOptions) -> Path:
     return as_duckdb(source, options.progress)
 
 
-class EmbeddedEngine:
-    """An engine whose sessions run in workers; see `databases.base.DatabaseEngine`."""
+class EmbeddedDatabaseEngine:
+    """An engine whose sessions run in workers; see `databases.base.DatabaseEngine`.
 
-    def __init__(self, library: EngineTraits, options: EngineOptions) -> None:
+    Args:
+        library: The properties of SQLite or DuckDB.
+        options: The engine's options.
+    """
+
+    def __init__(self, library: EmbeddedEngineTraits, options: EngineOptions) -> None:
         self.name = self.dialect = library.name
         self._library = library
         self._options = options
         self._module = f"{_WORKERS}{library.name}"
         self._provider = _provider(options, (self._module,), library.path)
-        self._files = PristineFiles()
+        self._files = PristineDatabaseCache()
         # Workers are pooled by role and limits, so a worker of an agent never serves a grader.
-        self._pool: ResourcePool[tuple[Role, Limits], EmbeddedWorker] = ResourcePool(
-            EmbeddedWorker.close, _MAX_IDLE, lambda worker: worker.alive
+        self._pool: ResourcePool[tuple[Role, Limits], EmbeddedDatabaseWorker] = ResourcePool(
+            EmbeddedDatabaseWorker.close, _MAX_IDLE, lambda worker: worker.alive
         )
 
     def open(
-        self, source: Source, limits: Limits | None = None, role: Role = "agent"
+        self, source: DatabaseSource, limits: Limits | None = None, role: Role = "agent"
     ) -> EmbeddedDatabaseSession:
         """Open a session with a pristine database that has the source's content."""
         limits = limits or Limits()
@@ -147,7 +156,11 @@ class EmbeddedEngine:
         return self._open_session(source, limits, role, pristine_file)
 
     def _open_session(
-        self, source: Source, limits: Limits, role: Role, pristine_file: PristineFile
+        self,
+        source: DatabaseSource,
+        limits: Limits,
+        role: Role,
+        pristine_file: PristineDatabaseFile,
     ) -> EmbeddedDatabaseSession:
         key = (role, limits)
         worker = self._pool.take(key, partial(self._start, limits))
@@ -157,10 +170,10 @@ class EmbeddedEngine:
             source, limits, pristine_file, worker, give_back, open_session
         )
 
-    def _start(self, limits: Limits) -> EmbeddedWorker:
+    def _start(self, limits: Limits) -> EmbeddedDatabaseWorker:
         sandbox = self._provider.start(_IMAGE, limits)
         try:
-            return EmbeddedWorker(sandbox, self._module)
+            return EmbeddedDatabaseWorker(sandbox, self._module)
         except BaseException:
             sandbox.close()
             raise
@@ -203,12 +216,12 @@ class EmbeddedDatabaseSession:
 
     def __init__(
         self,
-        source: Source,
+        source: DatabaseSource,
         limits: Limits,
-        pristine_file: PristineFile,
-        worker: EmbeddedWorker,
-        give_back: Callable[[EmbeddedWorker], object],
-        open_session: Callable[[PristineFile], EmbeddedDatabaseSession],
+        pristine_file: PristineDatabaseFile,
+        worker: EmbeddedDatabaseWorker,
+        give_back: Callable[[EmbeddedDatabaseWorker], object],
+        open_session: Callable[[PristineDatabaseFile], EmbeddedDatabaseSession],
     ) -> None:
         self.source = source
         self.limits = limits
@@ -238,7 +251,7 @@ class EmbeddedDatabaseSession:
 
     def execute(
         self, sql: str, *, timeout: float | None = None, max_rows: int = 1000
-    ) -> ActionOutcome:
+    ) -> SqlActionOutcome:
         """Run an action: one statement or several."""
         _check(sql)
         seconds = self.limits.seconds(timeout)
@@ -247,23 +260,23 @@ class EmbeddedDatabaseSession:
         with self._borrow_worker() as worker:
             try:
                 answer = worker.request(message, seconds + _GRACE_SECONDS, size)
-            except WorkerEndedError as error:
+            except DatabaseWorkerExitError as error:
                 with self._lock:
                     is_killed = self._is_stale and not self._closed
                 if is_killed:
-                    return self._outcome_after_restart(Failure("interrupted"))
+                    return self._outcome_after_restart(StatementFailure("interrupted"))
                 self._check_not_stopped()
-                outcome = self._outcome_after_restart(Failure(str(error)))
+                outcome = self._outcome_after_restart(StatementFailure(str(error)))
                 self._check_worker(worker)
                 return outcome
-            except WorkerLateError:
+            except DatabaseWorkerTimeoutError:
                 reason = f"interrupted: it reached the time limit of {seconds:g} s"
-                return self._outcome_after_restart(Failure(reason), timed_out=True)
+                return self._outcome_after_restart(StatementFailure(reason), timed_out=True)
         try:
             outcome, self._written, is_exhausted = _outcome(answer)
         except (TypeError, ValueError) as error:
             raise DatabaseError(f"the database process sent a malformed reply: {error}") from error
-        # The statement has used up the memory, so the next statement would fail or wait for it.
+        # The action has used up the worker's memory, so the next statement could fail or hang.
         if is_exhausted:
             self._is_stale = True
             return replace(outcome, restarted=True)
@@ -277,13 +290,13 @@ class EmbeddedDatabaseSession:
         with self._borrow_worker() as worker:
             try:
                 tables = worker.request(message, seconds + _GRACE_SECONDS, size)
-            except WorkerRefusedError as error:
+            except DatabaseWorkerRefusalError as error:
                 raise OutputLimitError(f"the state cannot be read: {error}") from error
-            except (WorkerEndedError, WorkerLateError) as error:
+            except (DatabaseWorkerExitError, DatabaseWorkerTimeoutError) as error:
                 self._check_not_stopped()
                 self._is_stale = True
                 with self._lock:
-                    # The call raises if this request has not caused the loss.
+                    # The call raises if the sandbox was lost, too.
                     self._restart()
                 raise OutputLimitError(f"the state cannot be read: {error}") from error
         try:
@@ -291,7 +304,7 @@ class EmbeddedDatabaseSession:
         except (TypeError, ValueError) as error:
             raise DatabaseError(f"the database process sent a malformed reply: {error}") from error
 
-    def save(self, lossy: bool = False) -> SavedSession:
+    def save(self, lossy: bool = False) -> SavedDatabaseSession:
         """Save the current database; if the session has only read, share the pristine file."""
         memfd = _memfd()
         try:
@@ -301,9 +314,14 @@ class EmbeddedDatabaseSession:
                     has_copy, statements, omissions = answer
                     omissions, script = tuple(map(str, omissions)), "; ".join(statements)
                     _check(script)
-                except WorkerRefusedError as error:
+                except DatabaseWorkerRefusalError as error:
                     raise ForkError(f"the database cannot be saved: {error}") from error
-                except (WorkerEndedError, WorkerLateError, TypeError, ValueError) as error:
+                except (
+                    DatabaseWorkerExitError,
+                    DatabaseWorkerTimeoutError,
+                    TypeError,
+                    ValueError,
+                ) as error:
                     self._check_not_stopped()
                     self._is_stale = True
                     raise DatabaseError(f"the database could not be saved: {error}") from error
@@ -317,11 +335,11 @@ class EmbeddedDatabaseSession:
             if memfd >= 0:
                 os.close(memfd)
         retained_files = [file]
-        return SavedSession(
+        return SavedDatabaseSession(
             lambda: self._open_saved(retained_files[0], script), retained_files.clear, omissions
         )
 
-    def _open_saved(self, saved_file: PristineFile, script: str) -> EmbeddedDatabaseSession:
+    def _open_saved(self, saved_file: PristineDatabaseFile, script: str) -> EmbeddedDatabaseSession:
         """Open a session on a saved database, and restore the saved session's settings."""
         session = self._open_session(saved_file)
         try:
@@ -334,7 +352,7 @@ class EmbeddedDatabaseSession:
         return session
 
     @contextmanager
-    def _borrow_worker(self) -> Iterator[EmbeddedWorker]:
+    def _borrow_worker(self) -> Iterator[EmbeddedDatabaseWorker]:
         """Yield the worker for one request; restart the worker first, if necessary."""
         with self._lock:
             if self._closed:
@@ -355,18 +373,19 @@ class EmbeddedDatabaseSession:
                 if self._closed:  # another thread has closed the session in the meantime
                     self._worker.close()
 
-    def _check_worker(self, worker: EmbeddedWorker) -> None:
+    def _check_worker(self, worker: EmbeddedDatabaseWorker) -> None:
         """Check that the agent's action, not a fault of InterCode, has ended the previous process.
 
         The check runs ``SELECT 1`` in the process that replaces it.
 
         Raises:
-            WorkerEndedError: The statement ends this process, too, so InterCode's code is faulty.
+            DatabaseWorkerExitError: The statement ends this process, too, so InterCode's code is
+                faulty.
         """
         size = self.limits.output
         try:
             worker.request(("execute", "SELECT 1", _OPEN_SECONDS, 1, size), _OPEN_SECONDS, size)
-        except WorkerEndedError:
+        except DatabaseWorkerExitError:
             self._check_not_stopped()
             raise
 
@@ -383,8 +402,10 @@ class EmbeddedDatabaseSession:
             if self._is_stale:
                 raise DatabaseError("interrupted from another thread")
 
-    def _outcome_after_restart(self, failure: Failure, timed_out: bool = False) -> ActionOutcome:
-        """Restart the worker that an action has ended; return the action's outcome.
+    def _outcome_after_restart(
+        self, failure: StatementFailure, timed_out: bool = False
+    ) -> SqlActionOutcome:
+        """Restart the worker that an action has ended or blocked; return the action's outcome.
 
         Args:
             failure: The failure of the action.
@@ -392,7 +413,7 @@ class EmbeddedDatabaseSession:
         """
         with self._lock:
             self._restart()
-        return ActionOutcome((), failure, timed_out=timed_out, restarted=True)
+        return SqlActionOutcome((), failure, timed_out=timed_out, restarted=True)
 
     def _restart(self) -> None:
         self._is_stale = True
@@ -437,8 +458,8 @@ class EmbeddedDatabaseSession:
                 return
         try:
             if self._written or self._is_stale or self._worker.has_pending_answer:
-                # A worker whose session has only read is pristine. In all other cases only a new
-                # worker is.
+                # A worker whose session has only read is pristine. In all other cases the worker
+                # needs a new process.
                 self._worker.restart()
             self._worker.request(("close",), _CLOSE_SECONDS, 0)
         except SandboxError:
@@ -456,12 +477,12 @@ def _check(sql: str) -> None:
         raise ActionError("SQL must be Unicode text") from error
 
 
-def _outcome(answer: Any) -> tuple[ActionOutcome, bool, bool]:
+def _outcome(answer: Any) -> tuple[SqlActionOutcome, bool, bool]:
     results, failure, is_timed_out, is_written, is_exhausted = answer
     return (
-        ActionOutcome(
+        SqlActionOutcome(
             tuple([_result(*result) for result in results]),
-            None if failure is None else Failure(*failure),
+            None if failure is None else StatementFailure(*failure),
             timed_out=is_timed_out is True,
         ),
         is_written is True,
@@ -487,28 +508,37 @@ def _table(
         kind,
         tuple((name, type_) for name, type_ in columns),
         tuple(map(tuple, rows)),
-        tuple(Constraint(rule, tuple(names), text) for rule, names, text in constraints),
+        tuple(TableConstraint(rule, tuple(names), text) for rule, names, text in constraints),
         definition,
         tuple(
-            Trigger(name, text, f"DROP TRIGGER {quote_identifier(name)}") for name, text in triggers
+            DatabaseTrigger(name, text, f"DROP TRIGGER {quote_identifier(name)}")
+            for name, text in triggers
         ),
     )
 
 
-class WorkerEndedError(DatabaseError):
+class DatabaseWorkerExitError(DatabaseError):
     """An error: the worker process ended before its response."""
 
 
-class WorkerLateError(DatabaseError):
+class DatabaseWorkerTimeoutError(DatabaseError):
     """An error: the worker process did not respond in time."""
 
 
-class WorkerRefusedError(DatabaseError):
+class DatabaseWorkerRefusalError(DatabaseError):
     """An error: the worker process refused a request."""
 
 
-class EmbeddedWorker:
-    """A worker process in its own sandbox, which serves one session at a time."""
+class EmbeddedDatabaseWorker:
+    """A worker process in its own sandbox, which serves one session at a time.
+
+    Args:
+        sandbox: The sandbox; `close` ends it.
+        module: The preloaded module whose ``main`` the process runs.
+
+    Raises:
+        SandboxError: The process cannot be started.
+    """
 
     def __init__(self, sandbox: SandboxBackend, module: str) -> None:
         self.sandbox = sandbox
@@ -530,12 +560,12 @@ class EmbeddedWorker:
         Args:
             message: The operation and its arguments.
             seconds: The time limit of the response.
-            size: Maximum weight of the response's values; see `wire.frame_limit`.
+            size: Maximum weight of the response's values, as `inside.worker.Collector` counts it.
             fds: Descriptors to send with the request.
 
         Raises:
             WorkerEndedError, WorkerLateError: No response has arrived.
-            WorkerRefusedError: The process refused the request.
+            DatabaseWorkerRefusalError: The process refused the request.
             DatabaseError: The response is malformed.
         """
         channel, limit = self.process.socket, wire.frame_limit(size)
@@ -543,7 +573,7 @@ class EmbeddedWorker:
         operation, *arguments = message
         if self.has_pending_answer:
             self.interrupt()
-            raise WorkerEndedError("the reply to the last request was not read")
+            raise DatabaseWorkerExitError("the reply to the last request was not read")
         # The flag is set before the request, because an exception (Ctrl-C) can be raised at any
         # line.
         self.has_pending_answer = True
@@ -562,16 +592,16 @@ class EmbeddedWorker:
                 raise
             raise self._failure(error, seconds) from error
         if not is_accepted:
-            raise WorkerRefusedError(str(value))
+            raise DatabaseWorkerRefusalError(str(value))
         return value
 
     def _failure(self, error: Exception, seconds: float) -> DatabaseError:
         """Return the error to raise for a request whose response is missing or malformed."""
         if isinstance(error, TimeoutError):
-            return WorkerLateError(f"no answer within {seconds:g} s")
+            return DatabaseWorkerTimeoutError(f"no answer within {seconds:g} s")
         self.has_pending_answer = False  # the process has ended or is killed: no response can come
         if isinstance(error, EOFError | OSError):
-            return WorkerEndedError(self.obituary())
+            return DatabaseWorkerExitError(self.obituary())
         self.interrupt()  # otherwise a late response would be taken for the next request's
         return DatabaseError(f"the database process sent a malformed reply: {error}")
 
@@ -607,8 +637,8 @@ class EmbeddedWorker:
         self.process.close()
 
 
-class PristineFile:
-    """A database file to which no process can write; the last reference closes it."""
+class PristineDatabaseFile:
+    """A database file to which no process in a sandbox can write; the last reference closes it."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -616,12 +646,12 @@ class PristineFile:
         weakref.finalize(self, os.close, fd)
 
     @staticmethod
-    def from_path(path: Path) -> PristineFile:
+    def from_path(path: Path) -> PristineDatabaseFile:
         """Return a file's content as a pristine file.
 
         The content is copied to sealed memory. A file of more than 512 MiB is used without a copy,
-        under two conditions. The host runs as root, and the users of sandboxes can read the file
-        but not write to it.
+        under two conditions. This process runs as root, and the users of sandboxes can read the
+        file but not write to it.
         """
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         status = os.fstat(fd)
@@ -630,9 +660,9 @@ class PristineFile:
             and os.geteuid() == 0
             and status.st_mode & 0o006 == 0o004
         ):
-            return PristineFile(fd)
+            return PristineDatabaseFile(fd)
         try:
-            return PristineFile(_copy_sealed(fd, status.st_size))
+            return PristineDatabaseFile(_copy_sealed(fd, status.st_size))
         finally:
             os.close(fd)
 
@@ -646,10 +676,10 @@ def _seal(memfd: int) -> None:
     fcntl.fcntl(memfd, _F_ADD_SEALS, _ALL_SEALS)
 
 
-_saved_files: weakref.WeakSet[PristineFile] = weakref.WeakSet()
+_saved_files: weakref.WeakSet[PristineDatabaseFile] = weakref.WeakSet()
 
 
-def _make_saved_file(memfd: int, max_bytes: int) -> PristineFile:
+def _make_saved_file(memfd: int, max_bytes: int) -> PristineDatabaseFile:
     """Seal a memory file that a session has written; return it as a pristine file.
 
     Raises:
@@ -670,13 +700,16 @@ def _make_saved_file(memfd: int, max_bytes: int) -> PristineFile:
             f"the databases of this process's snapshots would need {total + size:,} bytes, above "
             f"{_SAVED_BYTES:,}: close snapshots that are no longer needed"
         )
-    file = PristineFile(memfd)
+    file = PristineDatabaseFile(memfd)
     _saved_files.add(file)
     return file
 
 
 def shorten_names(names: Sequence[str], max_count: int = 10) -> str:
-    """Return names as one text: the first `max_count` names, each cut to 100 characters."""
+    """Join names into one text: the first `max_count`, each cut to 100 characters, and a count.
+
+    The count is the number of omitted names, if any.
+    """
     shown_names = [f"{name[:100]}…" if len(name) > 100 else name for name in names[:max_count]]
     omitted_count = len(names) - len(shown_names)
     return ", ".join(shown_names) + (f", and {omitted_count} more" if omitted_count else "")
@@ -695,7 +728,7 @@ def _copy_sealed(source: int, size: int) -> int:
     return memfd
 
 
-class PristineFiles:
+class PristineDatabaseCache:
     """Cache of pristine files by key, which keeps the most recently used files. Thread-safe.
 
     Args:
@@ -706,9 +739,9 @@ class PristineFiles:
         self._size = size
         self._lock = threading.Lock()
         self._key_locks: dict[str, threading.Lock] = {}
-        self._files: OrderedDict[str, PristineFile] = OrderedDict()
+        self._files: OrderedDict[str, PristineDatabaseFile] = OrderedDict()
 
-    def get(self, key: str, make_file: Callable[[], Path]) -> PristineFile:
+    def get(self, key: str, make_file: Callable[[], Path]) -> PristineDatabaseFile:
         """Return the file of a key, from the cache or from the path that `make_file` returns.
 
         Args:
@@ -727,7 +760,7 @@ class PristineFiles:
                     return file
             path = make_file()
             try:
-                file = PristineFile.from_path(path)
+                file = PristineDatabaseFile.from_path(path)
             except OSError as error:
                 raise DatabaseError(f"{path} cannot be loaded into memory: {error}") from error
             with self._lock:

@@ -1,7 +1,7 @@
 """Sources of databases: files with the pristine content, found by the database's name.
 
-A task names its database (`Task.db`). The dataset names the folder or file in which all its
-databases are.
+A task names its database (`Task.db`). The dataset, or the option ``databases``, names the folder or
+file that holds the databases of all its tasks.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _DUMP_DATABASE = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class DatabaseSource:
     """The pristine content of one database."""
 
     name: str
@@ -50,18 +50,20 @@ class Source:
     """Digest of the file's content, and for a dump also of the name. The path has no influence."""
 
 
-def find(location: str | Path, name: str | None = None) -> Source:
+def find(location: str | Path, name: str | None = None) -> DatabaseSource:
     """Return the source of a database.
 
     Args:
-        location: A folder or a file. A folder holds ``NAME.sqlite``, ``NAME/NAME.sqlite`` (the
-            layout of Spider and BIRD), ``NAME.duckdb`` or ``NAME.sql``. A file is one of these, or
-            a dump that includes the database.
-        name: The name of the database; None: the only database of `location`. The name of a single
-            database file is its stem.
+        location: A folder or a file. A folder holds ``NAME.sqlite`` or ``NAME/NAME.sqlite`` (the
+            layout of Spider and BIRD). Other endings are ``.sqlite3``, ``.db``, ``.duckdb`` and
+            ``.sql``; the first existing file is used. A file is a database file, a script, or a
+            dump that includes the database.
+        name: The name of the database; a folder requires a name. None: the only database of a
+            file. The name of a single database file is its stem.
 
     Raises:
-        TaskError: No database matches, or several do.
+        TaskError: No database matches, or the name is missing for a folder or for a dump of
+            several databases.
     """
     location = Path(location)
     if location.is_dir():
@@ -106,11 +108,11 @@ def names(location: str | Path) -> tuple[str, ...]:
     return dump_names if kind == "dump" else (location.stem,)
 
 
-def _source_in_file(path: Path, name: str | None) -> Source:
+def _source_in_file(path: Path, name: str | None) -> DatabaseSource:
     path = path.resolve()
     kind, dump_names, digest = _inspect_file(path, path.stat().st_mtime_ns)
     if kind != "dump":
-        return Source(name or path.stem, path, kind, digest)
+        return DatabaseSource(name or path.stem, path, kind, digest)
     if name is None and len(dump_names) == 1:
         name = dump_names[0]
     if name is None:
@@ -120,7 +122,7 @@ def _source_in_file(path: Path, name: str | None) -> Source:
     if name not in dump_names:
         raise TaskError(f"{path}: no database {name!r}, but {', '.join(map(repr, dump_names))}")
     section = hashlib.blake2b(f"{digest}\0{name}".encode(), digest_size=16).hexdigest()
-    return Source(name, path, kind, section)
+    return DatabaseSource(name, path, kind, section)
 
 
 @lru_cache(maxsize=1024)

@@ -25,8 +25,8 @@ __all__ = ["load", "load_seeded", "loader_name", "splits", "accepts_option"]
 def load(data: str | Path | Dataset, split: str | None = None, **options: Any) -> Dataset:
     """Load a dataset by name, file, address or a user's loader.
 
-    A repeated call reads the files again only if a file has changed. Tasks are immutable, so all
-    environments share them.
+    A file or a benchmark is read again only if a file has changed. Your own loader is called each
+    time. Tasks are immutable, so all environments share them.
 
     Args:
         data: The dataset, in one of five forms. A registered name (``"bash"``) may be followed by
@@ -42,8 +42,9 @@ def load(data: str | Path | Dataset, split: str | None = None, **options: Any) -
         The dataset.
 
     Raises:
-        TaskError: The dataset, file or split does not exist or is malformed.
-        UsageError: The loader needs other options, or an option is given twice.
+        TaskError: The dataset, file or split does not exist or is malformed, or your loader fails.
+        UsageError: The loader needs other options, an option is given twice, or `data` is of
+            another type.
     """
     if split is not None:
         if not accepts_option(data, "split"):
@@ -88,8 +89,9 @@ def load(data: str | Path | Dataset, split: str | None = None, **options: Any) -
 def splits(data: str | Path | Dataset) -> list[str]:
     """Return the names of a dataset's splits.
 
-    For a benchmark, the splits are those of its authors, and no tasks are loaded. For other data,
-    the splits are the values of ``split`` in the tasks' metadata.
+    If the loader has an option ``split``, as those of most benchmarks, the names are `SPLITS` of
+    the loader's module, and no tasks are loaded. For other data, the names are the values of
+    ``split`` in the tasks' metadata.
 
     Args:
         data: As in `load`.
@@ -109,7 +111,7 @@ def load_seeded(
     """Load a dataset with `load`. A seed and a secret are passed to the loader if it accepts them.
 
     Args:
-        data: As in `load`. A seed or a secret in this text overrides the argument.
+        data: As in `load`. A seed or a secret among the options in `data` overrides the argument.
         seed: The seed of generated tasks. Without effect if the tasks do not depend on a seed.
         secret: The secret from which flags are derived: see `intercode.datasets.puzzles.load`.
         split: As in `load`.
@@ -136,7 +138,7 @@ def accepts_option(data: str | Path | Dataset, option: str) -> bool:
 
 
 def _parameters(data: str | Path | Dataset) -> Collection[str]:
-    """Return the names of the parameters of a dataset's loader; empty if no loader reads it."""
+    """Return the names of the parameters of a dataset's loader; empty for a file or `Dataset`."""
     name = loader_name(data)
     return () if name is None else inspect.signature(DATASETS.resolve(name)).parameters.keys()
 
@@ -158,8 +160,8 @@ def loader_name(data: object) -> str | None:
 def _refusal(loader: Callable[..., object], options: Mapping[str, Any], error: TypeError) -> str:
     """Return the reason why a loader refuses its options, for a message.
 
-    If an option is unknown, the reason names the option and the valid options. Otherwise the reason
-    is the text of `error`, which Python raised for the call.
+    If one of `options` is unknown, the reason names that option and the valid options. Otherwise
+    the reason is the text of `error`, which Python raised for the call.
     """
     names = [
         name

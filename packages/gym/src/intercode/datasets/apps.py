@@ -63,7 +63,7 @@ _PROGRAM = (
 _log = logging.getLogger(__name__)
 
 
-class _UngradableProblem(Exception):  # noqa: N818 - told as a warning, or as a TaskError
+class _UngradableProblem(Exception):  # noqa: N818 - `load` reports it as a warning or a TaskError
     """The tests of a problem cannot score a solution."""
 
 
@@ -209,7 +209,7 @@ def _no_number(name: str) -> None:
 
 
 def _solutions(row: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the first `GOLDS` solutions that are Python 3. Other solutions are Python 2."""
+    """Yield the first `GOLDS` solutions that are Python 3. Many solutions of APPS are Python 2."""
     try:
         sources = json.loads(row.get("solutions") or "[]")
     except ValueError as error:

@@ -6,7 +6,7 @@ The copy has one of three layouts:
   (for the train set, the same names with ``train``);
 - the authors' mini-dev: ``mini_dev_sqlite.json`` beside ``dev_tables.json`` and ``dev_databases``;
 - the 2023 release of InterCode: ``ic_bird.json`` alone. The release has no databases for BIRD, so
-  the caller passes the authors' folder ``dev_databases`` as `databases`.
+  the caller must pass the authors' folder ``dev_databases`` as `databases`.
 
 Gold is in SQLite's dialect. The authors' difficulty (``simple``, ``moderate``, ``challenging``) is
 a tag of the task, and ``metadata["hardness"]``. The authors give external knowledge with many

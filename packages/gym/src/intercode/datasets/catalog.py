@@ -1,9 +1,9 @@
 """Catalogue of datasets: titles, licences, versions, and the authors' archives.
 
-The authors of the datasets publish no checksums. The checksums in this catalogue are those of the
-archives that many people have fetched. If the authors replace an archive, its checksum does not
-match, and the download fails. The user then inspects the new archive, and passes its checksum with
-``--checksum``.
+The authors of the datasets publish no checksums. The checksums in this catalogue were computed from
+the archives at their addresses when the entries were written. If the authors replace an archive,
+its checksum does not match, and the download fails. The user then inspects the new archive, and
+passes its checksum with ``--checksum``.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from intercode_sandbox.spelling_suggestions import hint_text
 
 
 @dataclass(frozen=True, slots=True)
-class DatasetEntry:
+class DatasetCatalogEntry:
     """An entry of the catalogue: the title, the licence and the origin of a dataset."""
 
     name: str
     title: str
     licence: str
     home: str
-    """The address of the dataset's page; empty for a bundled dataset."""
+    """The address of the dataset's page; empty if the dataset needs no download."""
     url: str = ""
     """The address of the archive; empty if the archive has no stable address."""
     sha256: str = ""
@@ -35,16 +35,16 @@ class DatasetEntry:
     package: str = ""
     """The Python package that contains the dataset; empty if no package contains it."""
     version: int = 1
-    """The version of a bundled dataset's tasks."""
+    """The version of a bundled dataset's tasks; without a meaning for other datasets."""
 
     @property
     def bundled(self) -> bool:
-        """Whether the dataset comes with InterCode."""
+        """Whether the dataset needs no download: it is bundled, or registered by the user."""
         return not self.home
 
 
-def _swe_bench(name: str, title: str, repository: str) -> DatasetEntry:
-    return DatasetEntry(
+def _swe_bench(name: str, title: str, repository: str) -> DatasetCatalogEntry:
+    return DatasetCatalogEntry(
         name,
         title,
         "MIT",
@@ -56,30 +56,38 @@ def _swe_bench(name: str, title: str, repository: str) -> DatasetEntry:
 
 
 _ENTRIES = (
-    DatasetEntry("bash", "our own Bash tasks", "MIT", ""),
-    DatasetEntry(
+    DatasetCatalogEntry("bash", "our own Bash tasks", "MIT", ""),
+    DatasetCatalogEntry(
         "bash-hard", "hard tasks for Bash: exploration, misleading data, repairs", "MIT", ""
     ),
-    DatasetEntry("bash-starter", "easy tasks for Bash, for small models to begin with", "MIT", ""),
-    DatasetEntry("python", "our own Python tasks: functions, classes, repairs, data", "MIT", ""),
-    DatasetEntry(
+    DatasetCatalogEntry(
+        "bash-starter", "easy tasks for Bash, for small models to begin with", "MIT", ""
+    ),
+    DatasetCatalogEntry(
+        "python", "our own Python tasks: functions, classes, repairs, data", "MIT", ""
+    ),
+    DatasetCatalogEntry(
         "python-hard", "hard tasks for Python: exploration, misleading data, repairs", "MIT", ""
     ),
-    DatasetEntry(
+    DatasetCatalogEntry(
         "python-starter", "easy tasks for Python, for small models to begin with", "MIT", ""
     ),
-    DatasetEntry("ctf", "our own CTF puzzles, generated from each seed", "MIT", ""),
-    DatasetEntry("generated-bash", "tasks for Bash, generated from each seed", "MIT", ""),
-    DatasetEntry("generated-python", "tasks for Python, generated from each seed", "MIT", ""),
-    DatasetEntry("generated-sql", "tasks for SQL, generated from each seed", "MIT", ""),
-    DatasetEntry("sql", "our own SQL tasks, over four databases", "MIT", ""),
-    DatasetEntry(
+    DatasetCatalogEntry("ctf", "our own CTF puzzles, generated from each seed", "MIT", ""),
+    DatasetCatalogEntry("generated-bash", "tasks for Bash, generated from each seed", "MIT", ""),
+    DatasetCatalogEntry(
+        "generated-python", "tasks for Python, generated from each seed", "MIT", ""
+    ),
+    DatasetCatalogEntry("generated-sql", "tasks for SQL, generated from each seed", "MIT", ""),
+    DatasetCatalogEntry("sql", "our own SQL tasks, over four databases", "MIT", ""),
+    DatasetCatalogEntry(
         "sql-hard", "hard tasks for SQL: exploration, misleading data, repairs", "MIT", ""
     ),
-    DatasetEntry("sql-starter", "easy tasks for SQL, for small models to begin with", "MIT", ""),
-    DatasetEntry("swe", "our own SWE tasks: small repositories with a bug each", "MIT", ""),
-    DatasetEntry("swe-hard", "hard SWE tasks: causes away from what is reported", "MIT", ""),
-    DatasetEntry(
+    DatasetCatalogEntry(
+        "sql-starter", "easy tasks for SQL, for small models to begin with", "MIT", ""
+    ),
+    DatasetCatalogEntry("swe", "our own SWE tasks: small repositories with a bug each", "MIT", ""),
+    DatasetCatalogEntry("swe-hard", "hard SWE tasks: causes away from what is reported", "MIT", ""),
+    DatasetCatalogEntry(
         "spider",
         "Spider 1.0: questions over many databases (Yu et al. 2018); dev: 1,034 tasks",
         "CC BY-SA 4.0",
@@ -89,7 +97,7 @@ _ENTRIES = (
         "00636695dabed6b5f4b8328a16b13e069a2f16591d5efcce57660669c85b121b",
         205_800_266,
     ),
-    DatasetEntry(
+    DatasetCatalogEntry(
         "bird",
         "BIRD: questions over large databases (Li et al. 2023); dev: 1,534 tasks",
         "CC BY-SA 4.0",
@@ -98,7 +106,7 @@ _ENTRIES = (
         "cdd6d19faeb45a23970b98d3ef6c40a87987c95459c2cf12076897a60cf5a630",
         346_207_293,
     ),
-    DatasetEntry(
+    DatasetCatalogEntry(
         "bird-mini-dev",
         "BIRD's mini-dev: 500 of its tasks",
         "CC BY-SA 4.0",
@@ -107,7 +115,7 @@ _ENTRIES = (
         "cc48ba16838204e4e214512030cb572eeb5f7bcdd999bae4b9b6ff12ec13b92f",
         800_943_648,
     ),
-    DatasetEntry(
+    DatasetCatalogEntry(
         "wikisql",
         "WikiSQL: questions over one table each (Zhong et al. 2017); dev: 8,421 tasks",
         "BSD-3-Clause",
@@ -116,7 +124,7 @@ _ENTRIES = (
         "755c728ab188e364575705c8641f3fafd86fb089cb8b08e8c03f01832aae0881",
         26_164_664,
     ),
-    DatasetEntry(
+    DatasetCatalogEntry(
         "mbpp",
         "MBPP: small Python functions (Austin et al. 2021); 974 tasks",
         "CC BY 4.0",
@@ -124,7 +132,7 @@ _ENTRIES = (
         advice="save its file mbpp.jsonl in a folder, and in Python: "
         "intercode.load_dataset('mbpp', root=FOLDER)",
     ),
-    DatasetEntry(
+    DatasetCatalogEntry(
         "apps",
         "APPS: programming problems (Hendrycks et al. 2021); test: 5,000 problems",
         "MIT",
@@ -143,7 +151,7 @@ _ENTRIES = (
         "SWE-bench Verified: 500 of its tasks, looked through by people",
         "SWE-bench_Verified",
     ),
-    DatasetEntry(
+    DatasetCatalogEntry(
         "ic-ctf",
         "the CTF tasks of the 2023 paper: 100 puzzles from picoCTF",
         "MIT",
@@ -151,14 +159,14 @@ _ENTRIES = (
         advice="clone the 2023 release, and in Python: "
         "intercode.load_dataset('ic-ctf', root=FOLDER)",
     ),
-    DatasetEntry(
+    DatasetCatalogEntry(
         "nl2bash",
         "the Bash tasks of the 2023 paper: 200 in four file systems",
         "MIT",
         "https://github.com/princeton-nlp/intercode",
         advice="clone the 2023 release, and: intercode datasets fetch nl2bash --from FOLDER",
     ),
-    DatasetEntry(
+    DatasetCatalogEntry(
         "nl2sh-alfa",
         "NL2SH-ALFA: NL2Bash corrected (Westenfelder et al. 2025); 300 tasks with two golds each",
         "MIT",
@@ -178,11 +186,11 @@ VERSIONS = {entry.name: entry.version for entry in _ENTRIES if entry.bundled} | 
 }
 """Name of a bundled dataset, or of a dataset with reviewed golds → its version.
 
-Increase the version when a task, its files or its gold change.
+Increase the version when a task, its files, its gold or its review change.
 """
 
 
-def entries() -> list[DatasetEntry]:
+def entries() -> list[DatasetCatalogEntry]:
     """Return an entry for every dataset with a name.
 
     The entries of the catalogue come first, then those of other registered datasets.
@@ -191,11 +199,11 @@ def entries() -> list[DatasetEntry]:
     other_names = [name for name in DATASETS.names() if name not in names]
     return [
         *_ENTRIES,
-        *(DatasetEntry(name, "registered here", "unknown", "") for name in other_names),
+        *(DatasetCatalogEntry(name, "registered here", "unknown", "") for name in other_names),
     ]
 
 
-def find(name: str) -> DatasetEntry:
+def find(name: str) -> DatasetCatalogEntry:
     """Return the entry of a dataset.
 
     Raises:

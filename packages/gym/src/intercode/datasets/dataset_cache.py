@@ -72,7 +72,8 @@ def cached_loader(load: Callable[Parameters, Dataset]) -> Callable[Parameters, D
 
     Calls with equal arguments use the same cached dataset until a tracked file changes. The working
     directory and InterCode's cache folder count as arguments. Each call returns a shallow copy of
-    the cached dataset.
+    the cached dataset. Without a working directory, or with an argument that is not hashable, the
+    loader is called each time.
 
     Args:
         load: The loader. The loader must call `track_file` before it reads a file or a folder; the
@@ -119,9 +120,9 @@ def _entry(cache_key: object) -> _CachedDataset:
 def _signature(path: Path) -> Signature:
     """Return a value that identifies the state of a file or folder; empty if it does not exist.
 
-    The value contains the file times, the size and the inode. If the last change is younger than
-    `_TICK`, another change could leave the same times. The value then also contains the SHA-256 of
-    the file, or the entries of the folder.
+    The value contains the file times, the size, the inode and the device. If the last change is
+    younger than `_TICK`, another change could leave the same times. The value then also contains
+    the SHA-256 of the file, or the entries of the folder.
     """
     try:
         status = path.stat()

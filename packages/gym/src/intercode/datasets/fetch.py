@@ -1,7 +1,7 @@
 """Download of datasets, and safe unpacking of their archives.
 
-A dataset is downloaded and unpacked in a temporary folder, and loaded there as a test. Only then it
-moves to the folder that its loader searches::
+A dataset is downloaded and unpacked in a temporary folder, and loaded there as a test. Only then
+is the dataset moved to the folder that its loader searches::
 
     ROOT/datasets/NAME          complete, or absent
     ROOT/datasets/.NAME.part/   download in progress
@@ -23,13 +23,13 @@ from contextlib import closing
 from pathlib import Path, PurePosixPath
 from typing import IO, cast
 
-from intercode.datasets.catalog import DatasetEntry, find
+from intercode.datasets.catalog import DatasetCatalogEntry, find
 from intercode.datasets.files import home
 from intercode.downloads import Progress, download
 from intercode.errors import FetchError, TaskError, UsageError
 from intercode.registry import DATASETS
 from intercode.task import Dataset
-from intercode_sandbox.host_files import file_lock, remove_tree
+from intercode_sandbox.host_files import file_lock, remove_tree, sha256 as digest
 from intercode_sandbox.units import format_count
 
 LIMIT = 16 << 30
@@ -65,7 +65,8 @@ def fetch(
         origin: A replacement for the catalogue's address: another URL of the archive, the path of
             the archive, or a folder with the dataset. The cache then has a link to the folder.
         sha256: The digest of the archive in hexadecimal; empty: the catalogue's digest for a
-            download from the catalogue's address, otherwise no verification.
+            download from the catalogue's address, otherwise no verification. Without effect if
+            `origin` is a folder.
         force: Whether to fetch a dataset again that the cache has.
         report_line: A function that receives a line of text at each step.
         progress: A callback that receives the progress of the download.
@@ -75,7 +76,8 @@ def fetch(
 
     Raises:
         UsageError: The dataset is unknown, bundled or has no address, or `origin` is unusable.
-        FetchError: The dataset cannot be downloaded, unpacked, loaded or stored.
+        FetchError: The dataset cannot be downloaded, unpacked, loaded or stored, or the archive has
+            another digest.
         TaskError: The dataset in the cache is malformed.
     """
     entry = find(name)
@@ -109,7 +111,7 @@ def fetch(
 
 
 def _fetch(
-    entry: DatasetEntry,
+    entry: DatasetCatalogEntry,
     dataset_folder: Path,
     work_folder: Path,
     origin: str,
@@ -129,13 +131,15 @@ def _fetch(
     elif local is not None:
         if not local.is_file():
             raise UsageError(f"{origin}: there is no such file or folder")
+        if sha256:
+            _check_digest(local, sha256)
         archive = local
     else:
         archive = work_folder / "archive"
         url = origin or entry.url
         report_step(f"fetching {url} ({entry.licence}; {entry.home})")
-        digest = sha256 or ("" if origin else entry.sha256)
-        download(url, archive, sha256=digest, progress=progress)
+        required_digest = sha256 or ("" if origin else entry.sha256)
+        download(url, archive, sha256=required_digest, progress=progress)
     try:
         if archive is not None:
             report_step("unpacking")
@@ -149,6 +153,16 @@ def _fetch(
     report_step(f"{format_count(len(dataset), 'task')}, in {dataset_folder}")
 
 
+def _check_digest(archive: Path, sha256: str) -> None:
+    """Refuse a local archive with another SHA-256 than the required one."""
+    try:
+        actual_digest = digest(archive)
+    except OSError as error:
+        raise FetchError(f"{archive}: cannot be read: {error.strerror}") from error
+    if actual_digest != sha256.lower():
+        raise FetchError(f"{archive}: SHA-256 is {actual_digest}, not {sha256}")
+
+
 def _load(name: str, root: Path) -> Dataset:
     return cast(Dataset, DATASETS.get(name)(root=root))
 
@@ -156,29 +170,32 @@ def _load(name: str, root: Path) -> Dataset:
 def unpack(archive: Path, folder: Path, limit: int = LIMIT) -> None:
     """Unpack an untrusted ZIP or TAR archive.
 
-    A ZIP archive of databases within the archive (``*databases.zip``) is unpacked, too. Only plain
-    files are unpacked, and only into the folder. An archive is refused if a member is a link or a
-    device, is encrypted, or has a path outside the folder. An archive is also refused if it has
-    more than 200,000 members, or more bytes than `limit`. Modes, owners and times are ignored.
+    A ZIP archive of databases within the archive (``*databases.zip``) is unpacked, too. Only
+    folders and plain files are unpacked, and only into `folder`. An archive is refused if a member
+    is a link or a device, is encrypted, or has a path outside the folder. An archive is also
+    refused if it has more than 200,000 members, or more bytes than `limit`. Modes, owners and times
+    are ignored.
 
     Args:
         archive: The path of the archive.
-        folder: The folder to unpack into, which must not exist.
+        folder: The folder to unpack into, which must not exist. The folder is removed if the
+            archive cannot be unpacked.
         limit: The maximum number of bytes of all files together.
 
     Raises:
+        FileExistsError: The folder exists already. The folder and its files stay.
         FetchError: The file is not a ZIP or TAR archive, is damaged, or is refused. All unpacked
             files are removed.
     """
+    folder.mkdir(parents=True)
     try:
-        folder.mkdir(parents=True)
-        _Unpacker(limit).unpack(archive, folder)
+        _ArchiveUnpacker(limit).unpack(archive, folder)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
 
 
-class _Unpacker:
+class _ArchiveUnpacker:
     """The state of unpacking an archive. The archive and its inner archives share the limits."""
 
     def __init__(self, limit: int) -> None:

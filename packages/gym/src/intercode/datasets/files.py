@@ -2,8 +2,8 @@
 
 The suffix of a data file determines its format: JSON (an object or a list), JSONL, CSV, TSV or
 YAML. For a malformed file, a `TaskError` with file, row and field is raised, before any episode
-starts. Rows are counted from 1, because editors count lines from 1. For formats with a row on each
-line, messages also name the line. Pickle is refused, because reading a pickle executes its code.
+starts. Rows are counted from 1, because editors count lines from 1. For JSONL and tables, messages
+also name the line. Pickle is refused, because reading a pickle executes its code.
 
 A copy of a benchmark is recognised by the files that its loader needs. `locate` searches for them
 in a folder and three levels deep, because archives of the same benchmark differ in the number of
@@ -24,7 +24,7 @@ from typing import Any
 
 from intercode.datasets.dataset_cache import cached_loader, track_file
 from intercode.errors import TaskError
-from intercode.plain_data import build_object, check_plain, read_yaml
+from intercode.json_checks import build_object, check_plain, read_yaml
 from intercode.task import CANNOT, FIELDS, Dataset, Task, freeze
 from intercode_sandbox.host_files import cache_root
 
@@ -173,7 +173,7 @@ def _table(delimiter: str) -> Callable[[str], Iterator[Row]]:
         if "\0" in text:
             raise ValueError(f"holds a NUL in line {text[: text.index(chr(0))].count(chr(10)) + 1}")
         # In a file with Windows line ends (CRLF), line breaks within cells are CRLF, too. The line
-        # ends are replaced, so a task has the same text from both kinds of files.
+        # ends are replaced, so a task's text does not depend on the line ends of its file.
         text = text.replace("\r\n", "\n")
         # The default limit of the module csv is 128 KiB for a cell. The limit is global to the
         # process, so it is only ever raised.
@@ -272,7 +272,7 @@ def locate(
 def _folders(root_folder: Path, depth: int) -> list[Path]:
     """Return a folder and the folders in it, `depth` levels deep, with the nearer levels first.
 
-    Hidden folders are omitted.
+    Hidden folders, and folders such as ``__MACOSX``, are omitted.
     """
     folders = [root_folder]
     level = [root_folder]
@@ -346,8 +346,9 @@ def apply(task: Task, review: Mapping[str, Any] | None) -> Task:
     A file of reviews has a line for each task about which the reviewers have a remark. The fields
     of a line are as follows. ``row`` identifies the task. ``gold`` is ``right`` or ``wrong``, a
     verdict on the published gold. ``golds`` are other right golds, and ``tests`` are further tests.
-    ``cannot`` is the reason why right and wrong answers cannot be distinguished. ``note`` is a
-    remark for readers. All reviews were written for this project and quote nothing from the data.
+    ``cannot`` is the reason why right and wrong answers cannot be distinguished: such a task gets
+    the reason in its metadata, and no other correction. ``db`` is the task's database. ``note`` is
+    a remark for readers. All reviews were written for this project and quote nothing from the data.
 
     Args:
         task: The task.

@@ -38,7 +38,8 @@ _WRITE_UP = "solution"
 def load(root: str | Path | None = None) -> Dataset:
     """Load all tasks. The ids are those in the data.
 
-    Some copies lack the folder ``task_assets``. Most tasks cannot be solved without its files.
+    Some copies lack the folder ``task_assets``. Most tasks cannot be solved without the files of
+    this folder.
 
     Args:
         root: A folder that contains the data, at most three levels deep; None: the folder that

@@ -50,7 +50,7 @@ _FIXED_ORDER = re.compile(
     r"|\b(?:first|second|third|last|left|right)most? column\b|\border of (?:the )?columns\b",
     re.IGNORECASE,
 )
-_Node = Any  # a node of sqlglot's syntax tree; its base class has different names in versions
+_Node = Any  # a node of sqlglot's syntax tree; versions of sqlglot name its base class differently
 _RELEASE = ("ic_spider_dev.json", "ic_spider_dbs.sql")
 
 

@@ -6,7 +6,7 @@ omits the field ``hints_text``, because the hints were written after the issue.
 A row names a repository and a commit, but not where the repository is: the option
 ``--repositories`` names the location. A row also lacks the command that runs the tests. The image
 must have pytest and the dependencies of the project. Tasks of projects with another test runner
-(Django, SymPy) must name the runner.
+(Django, SymPy) must name the runner in the field ``runner``.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
 A new environment composes an image, a dataset and a reward. Its class is a subclass of
 `intercode.envs.base.InterCodeEnv` whose constructor combines the three parts (see
-`intercode.envs.bash`). A line in `intercode.registry.ENVS` registers the class. Without a class,
-a folder with an ``intercode.toml`` (see `intercode.project`) also defines an environment by name.
+`intercode.envs.bash`). A line in `intercode.registry.ENVS` registers the class. A benchmark needs
+no new class: the ``intercode.toml`` in its folder (see `intercode.project`) names an existing
+environment, the tasks and the options.
 """
 
 from intercode.legacy_names import getter

@@ -24,14 +24,14 @@ from intercode.envs.file_changes import FileChangeTracker, SupportsFileChanges
 from intercode.envs.gold_outcome import GoldOutcome, play_gold
 from intercode.envs.options import EnvOptions, SandboxOptions
 from intercode.envs.snapshots import (
-    HOWS,
+    FORK_MODES,
     EpisodeSnapshot,
     ForkMode,
     make_fork_generator,
     repeat,
     take_snapshot,
 )
-from intercode.envs.stage import SandboxStage, Stage, SupportsTermination, WorkspaceT
+from intercode.envs.stage import SandboxStage, Stage, SupportsAsyncTermination, WorkspaceT
 from intercode.envs.terminal_keys import add_keys_tool
 from intercode.envs.traits import SHELL, language_traits
 from intercode.episode import (
@@ -67,11 +67,11 @@ from intercode.rewards.base import Reward
 from intercode.rewards.custom import Function, choose_reward
 from intercode.task import LOOKS, Dataset, Task
 from intercode_sandbox.images import hide
-from intercode_sandbox.lazy_imports import Registry
+from intercode_sandbox.lazy_imports import LazyRegistry
 
 SETTING_LENGTH = 200
-"""Maximum characters of a setting's name: the text comes from the image, which is untrusted."""
-INTERPRETERS = Registry(
+"""Maximum characters of the line that `InterCodeEnv.setting` reads from the untrusted image."""
+INTERPRETERS = LazyRegistry(
     "interpreter",
     {
         "bash": "intercode.interpreters.bash:BashInterpreter",
@@ -85,15 +85,16 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
     """An interactive coding environment: observations and actions are texts.
 
     The action ``submit`` ends the episode with its reward, ``skip`` gives up. Any other action is
-    executed. After `max_turns` executed actions the episode is truncated, and the state at that
-    point is scored. An action that ends the sandbox, for example by killing all processes, ends
-    the episode, too. The reward then scores the state that is still readable. Before the end the
-    reward is 0.0, unless `reward_every_turn` is set.
+    executed. After `max_turns` turns the episode is truncated, and the state at that point is
+    scored. An action that ends the sandbox, for example by killing all processes, ends the episode,
+    too. The reward then scores the state that is still readable. Before the end the reward is 0.0,
+    unless `reward_every_turn` is set.
 
-    `info` holds ``task_id`` and ``turn`` (the number of executed actions). After an action `info`
-    also holds ``ok`` and, for an action with an exit code, ``exit_code``. With a reward `info`
-    holds ``success`` and ``parts``. All other facts, including those that vary from run to run, are
-    in `episode`.
+    `info` always holds ``task_id``, ``turn`` (the number of turns so far) and ``turns_left``. From
+    `reset`, `info` also holds ``query`` and ``tags``. After a turn, `info` holds ``ok`` and, if
+    they apply, ``exit_code``, ``timed_out``, ``restarted``, ``truncated`` and ``gone``. With a
+    score, `info` holds ``success`` and ``parts``. After the end, `info` holds ``outcome``. The full
+    record, with facts that vary from run to run, is in `episode`.
 
     A custom environment needs only this::
 
@@ -114,7 +115,7 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
 
     Raises:
         UsageError: An option is unknown or invalid.
-        TaskError: The dataset holds no tasks.
+        TaskError: The data is malformed, or holds no tasks.
     """
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"], "render_fps": 1}  # type: ignore[misc]
@@ -127,7 +128,8 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
     Options: ClassVar[type[EnvOptions]] = SandboxOptions
     """The class of the constructor's argument `options`."""
     scores_later = False
-    """Whether the last step of an episode returns no score, and leaves the scoring to `settle`."""
+    """Whether the last step of an episode returns no score, and leaves the scoring to `settle`.
+    With `reward_every_turn`, the attribute is ignored."""
     _constructor_arguments: tuple[tuple[Any, ...], dict[str, Any]]
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
@@ -153,7 +155,8 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
             self.traits = language_traits(language)
         elif not language and not isinstance(interpreter, str) and self.traits is SHELL:
             # A custom interpreter that names no language may accept other actions than shell
-            # commands. The shell's commands and programs are therefore removed from the traits.
+            # commands. InterCode therefore must not send the shell's queries by itself, nor require
+            # the shell's programs in the image.
             self.traits = replace(SHELL, where="", overview="", programs=())
         if getattr(options, "keys", False):
             opens, self.traits = add_keys_tool(opens, self.traits)
@@ -186,7 +189,7 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
         self._workspace: WorkspaceT | None = None
         self._interpreter: Interpreter | None = None
         self._origin: EpisodeSnapshot | None = None  # the snapshot that a fork begins from
-        # The workspaces that were already scored, each of which may be scored only once.
+        # The workspaces that `score` has scored, each of which it accepts only once.
         self._scored_workspaces: weakref.WeakSet[Any] = weakref.WeakSet()
         self._is_stopped = False
         self._change_tracker: FileChangeTracker | None = None
@@ -198,20 +201,24 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
     def filter_tasks(cls, tasks: Dataset, options: Mapping[str, Any]) -> tuple[Dataset, str]:
         """Exclude the tasks that cannot run with the given options, without starting anything.
 
+        By default no task is excluded; subclasses override the method.
+
         Args:
             tasks: All tasks.
             options: Options by name; missing options have their defaults.
 
         Returns:
-            The remaining tasks, and a sentence on the excluded ones; empty if none is excluded.
+            The remaining tasks, and a text on the excluded ones; empty if none is excluded.
 
         Raises:
-            TaskError: No task remains.
+            TaskError: No task remains. An override may instead return an empty dataset.
         """
         return tasks, ""
 
     def recreate(self, tasks: Dataset) -> Self:
         """Construct an environment with the same constructor arguments, but other tasks.
+
+        If the constructor has no positional parameter for tasks, the tasks stay the same.
 
         Args:
             tasks: The new environment's tasks: the constructor's first argument.
@@ -262,7 +269,9 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
 
     @property
     def directory(self) -> str:
-        """The initial working directory of the actions, relative to the image's working directory.
+        """The initial working directory of the actions.
+
+        The path is absolute, or relative to the image's working directory.
 
         Raises:
             EnvironmentStateError: No episode has started yet.
@@ -279,13 +288,18 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
         """Refuse a task that cannot run in this environment, before any work starts.
 
         Raises:
-            TaskError, ImageError: The task's image or database does not exist.
+            TaskError, ImageError: The task, its image or its database is invalid or missing.
         """
         with self.dataset.locate_errors(task):
             self.stage.check(task)
 
     def digest(self, task: Task) -> str:
-        """Return the digest of the image's or database's content; build a missing image."""
+        """Return the digest of the image's or database's content; build a missing image.
+
+        Raises:
+            TaskError, ImageError: The image or database cannot be found, built or read.
+            SandboxError: The image or database cannot be tested, because the infrastructure failed.
+        """
         return self.stage.digest(task)
 
     def solution(self, task: Task) -> list[str]:
@@ -318,8 +332,8 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
             The task's query as the first observation, and `info`.
 
         Raises:
-            EnvironmentStateError: Another process made the environment, or another thread is
-                using it.
+            EnvironmentStateError: Another process made the environment, another thread is using
+                it, or `stop` was called.
             TaskNotFoundError: No task has that id or index.
             UsageError: An option is unknown, or a task is selected twice.
             TaskError: The task's files or setup failed.
@@ -410,7 +424,7 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
         return self.episode_state.ending(action, takes_answer=self.takes_answer)
 
     def _current_tracker(self) -> FileChangeTracker | None:
-        """Return the change tracker of the current workspace; None without `keep_diffs`."""
+        """Return the change tracker of the current workspace; None if no changes are recorded."""
         workspace = self._workspace
         if not getattr(self.options, "keep_diffs", False) or not isinstance(
             workspace, SupportsFileChanges
@@ -432,9 +446,10 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
         return None
 
     def _finish(self, status: Status) -> Score | None:
-        """End the running episode and the agent's processes.
+        """End the running episode, and return its score.
 
-        The method scores the episode, unless `scores_later` is set.
+        If `scores_later` is set without `reward_every_turn`, the result is None, and `settle`
+        scores the episode later.
         """
         assert self._interpreter is not None  # the episode is running
         self.episode.status = status
@@ -526,7 +541,7 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
             output: The agent's answer, if the reward judges an answer. Bash: the text that
                 the task asks for. SQL: a query, which is executed in the workspace. Python: a
                 program. CTF: a flag. Without an output, a task that asks for an answer is not
-            solved.
+                solved.
             episode: The record of the attempt, which replaces `output`. The turns and the answer in
                 the record count like those of an episode of this environment.
 
@@ -613,9 +628,10 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
         return turn.observation.rstrip("\n")
 
     def setting(self) -> str:
-        """Return one line on the workspace for prompts: engine and version, or machine and user.
+        """Return one line that describes the workspace in prompts, such as "SQLite 3.45.1".
 
-        If the workspace cannot be queried, the line is the traits' name of the setting.
+        For a shell, the line lists version, system, user, directory and programs. If the workspace
+        cannot be queried, the line is `Traits.setting`, or the language if that is empty.
         """
         default_setting = self.traits.setting or self.traits.language
         if not self.traits.where or not self.episode_state.is_begun:
@@ -677,6 +693,7 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
                 episode.
 
         Raises:
+            UsageError: The mode is unknown.
             ForkError: The episode cannot be saved in this way, or has ended.
             EnvironmentStateError: No episode has started, or an action is running.
             SandboxError: The sandbox was lost.
@@ -684,7 +701,8 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
         try:
             with self._calls:
                 return self._save(mode, lossy)
-        except BaseException as error:  # the interpreter may have sent only a part of its state
+        # After an exception of the caller, the interpreter may have sent only a part of its state.
+        except BaseException as error:
             self.interrupt(error)
             raise
 
@@ -692,7 +710,7 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
         """Begin a fork of a snapshot's episode, which replaces the current episode.
 
         The fork has the snapshot's turns and elapsed time, a workspace with the same limits, and
-        its own number. The workspace starts before the fork's first action. The order of tasks
+        its own fork number. The workspace starts before the fork's first action. The order of tasks
         does not advance, and Gymnasium's wrappers keep their own step counts.
 
         Returns:
@@ -728,7 +746,7 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
             The `n` environments, each with a running fork.
 
         Raises:
-            UsageError: `n` is below 1.
+            UsageError: `n` is not a whole number or is below 1, or the mode is unknown.
             ForkError, EnvironmentStateError, SandboxError: As for `snapshot`.
         """
         if isinstance(n, bool) or not isinstance(n, Integral):
@@ -751,8 +769,8 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
 
     def _save(self, fork_mode: ForkMode, lossy: bool) -> EpisodeSnapshot:
         state, episode, origin = self.episode_state, self.episode, self._origin
-        if fork_mode not in HOWS:
-            raise UsageError(f"how must be one of {', '.join(HOWS)}, not {fork_mode!r}")
+        if fork_mode not in FORK_MODES:
+            raise UsageError(f"mode must be one of {', '.join(FORK_MODES)}, not {fork_mode!r}")
         is_active = self._is_unstarted_fork or self._interpreter is not None
         if episode.status != "running" or not is_active:
             raise ForkError("the episode has ended: take a snapshot while it is running")
@@ -799,10 +817,10 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
         return workspace, interpreter
 
     def stop(self) -> None:
-        """Close the workspace permanently, even while another thread's call runs. Idempotent.
+        """Close the workspace, even while another thread's call runs, and refuse further episodes.
 
-        The running call fails with `SandboxClosedError` or `EnvironmentStateError`. `close` frees
-        the remaining resources.
+        The method is idempotent. The running call fails with `SandboxClosedError` or
+        `EnvironmentStateError`. `close` frees the remaining resources.
         """
         self._is_stopped = True
         self.abort()
@@ -816,7 +834,7 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
             workspace.close()
 
     def _refuse_stopped(self) -> None:
-        """Close a workspace that was still being opened when `stop` ran on another thread.
+        """Close a new workspace if `stop` was called, before or while it was being opened.
 
         Raises:
             EnvironmentStateError: `stop` was called.
@@ -867,7 +885,7 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
         try:
             if interpreter is not None:
                 interpreter.close()
-            if isinstance(workspace, SupportsTermination):
+            if isinstance(workspace, SupportsAsyncTermination):
                 workspace.kill_all()
             yield
         finally:

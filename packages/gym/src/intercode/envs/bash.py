@@ -11,7 +11,7 @@ from intercode.datasets import load
 from intercode.envs.base import InterCodeEnv
 from intercode.envs.options import BashOptions, EnvOptions
 from intercode.envs.stage import SandboxStage
-from intercode.envs.traits import SHELL, Guess, Traits, constant_actions
+from intercode.envs.traits import SHELL, GuessedSolution, Traits, constant_actions
 from intercode.episode import Episode, Score
 from intercode.errors import TaskError, UsageError
 from intercode.interpreters.bash import BashInterpreter
@@ -41,7 +41,6 @@ class BashEnv(InterCodeEnv[SandboxBackend]):
     Raises:
         TaskError: The data is malformed, or a task has neither gold nor verification.
         UsageError: An option is unknown or invalid.
-        SandboxUnavailableError: This machine does not permit the sandbox.
     """
 
     name: ClassVar[str] = "bash"
@@ -50,8 +49,11 @@ class BashEnv(InterCodeEnv[SandboxBackend]):
         SHELL,
         rules=("bash", "answer", "command"),
         constants=(
-            Guess("true", constant_actions("true"), idle=True),
-            *(Guess(f"echo {n}", constant_actions(f"echo {n}"), by_chance=True) for n in range(3)),
+            GuessedSolution("true", constant_actions("true"), idle=True),
+            *(
+                GuessedSolution(f"echo {n}", constant_actions(f"echo {n}"), by_chance=True)
+                for n in range(3)
+            ),
         ),
     )
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from intercode.datasets import load_seeded
 from intercode.envs.base import InterCodeEnv
-from intercode.envs.dockerfile_export import Service
+from intercode.envs.dockerfile_export import EpisodeService
 from intercode.envs.options import CtfOptions, EnvOptions
 from intercode.envs.stage import SandboxStage, resolve_task_path
 from intercode.envs.traits import SHELL, Dice, Traits
@@ -31,18 +31,18 @@ from intercode.rewards.flag import (
 )
 from intercode.task import Dataset, Task
 from intercode_sandbox.base import Completed, Limits, Provider, SandboxBackend
-from intercode_sandbox.images.archive import pack
-from intercode_sandbox.network import Network, Policy
+from intercode_sandbox.images.tarballs import pack
+from intercode_sandbox.network import Network, NetworkPolicy
 from intercode_sandbox.script_arguments import SHELL as BASH, script
 from intercode_sandbox.units import format_count
 
 NETWORK = "network"
 """The tag of tasks that need the external network."""
 FOLDER = "/ctf"
-"""The default folder of a task. A home directory is unsuitable: services may need access."""
+"""The default folder of a task; not a home directory, which a service's user may not enter."""
 
 SERVICE_USER = "65534:65534"
-"""The user and group ids of services. The agent has another user, which cannot read a service's
+"""The user and group ids of services, other than the agent's: the agent must not read a service's
 secrets. The ids are numeric, because an image may lack user names."""
 
 HEALTH_TIMEOUT = 30.0
@@ -78,7 +78,7 @@ class CtfEnv(InterCodeEnv[SandboxBackend]):
     The shell starts in the task's folder. The correct flag ends the episode. A wrong flag uses up
     an attempt, and the last attempt ends the episode. A subtask's answer uses up no attempt. Turns
     with a flag or an answer count towards `max_turns`. ``submit`` alone ends the episode with the
-    score reached so far. `CtfStage` lists the metadata of a task.
+    score reached so far. `CtfStage` lists the metadata for a task's files and service.
 
     Without the network, tasks tagged ``network`` are excluded. The option `reward` replaces
     `FlagReward`.
@@ -92,7 +92,6 @@ class CtfEnv(InterCodeEnv[SandboxBackend]):
     Raises:
         TaskError: The data is malformed, a task has no flag, or all tasks need the network.
         UsageError: An option is unknown or invalid.
-        SandboxUnavailableError: This machine does not permit the sandbox.
     """
 
     name: ClassVar[str] = "ctf"
@@ -129,7 +128,7 @@ class CtfEnv(InterCodeEnv[SandboxBackend]):
         _check(tasks)
         self.attempts = options.attempts or None
         available_tasks = (
-            tasks if Policy.parse(options.network).reaches_out else filter_offline(tasks)
+            tasks if NetworkPolicy.parse(options.network).reaches_out else filter_offline(tasks)
         )
         self._excluded_ids = {task.task_id for task in tasks} - {
             task.task_id for task in available_tasks
@@ -145,7 +144,7 @@ class CtfEnv(InterCodeEnv[SandboxBackend]):
         """Exclude the tasks that need an unavailable network: see `InterCodeEnv.filter_tasks`."""
         available_tasks = (
             tasks
-            if Policy.parse(options.get("network") or False).reaches_out
+            if NetworkPolicy.parse(options.get("network") or False).reaches_out
             else filter_offline(tasks)
         )
         excluded_count = len(tasks) - len(available_tasks)
@@ -214,7 +213,7 @@ def filter_offline(tasks: Dataset) -> Dataset:
 
 
 def _check(tasks: Dataset) -> None:
-    """Refuse tasks without a flag or with malformed `metadata`.
+    """Refuse tasks without a flag, or with malformed subtasks or solutions in `metadata`.
 
     Raises:
         TaskError: A task is invalid; the message names the task and the reason.
@@ -234,9 +233,10 @@ _LOOKS_INTO_OTHERS = ("chown", "dac_override", "fowner", "setgid", "setuid")
 
 
 class CtfStage(SandboxStage):
-    """A stage that adds assets and services from a task's `metadata`, in these fields.
+    """A stage that adds assets and a service to a task's sandbox.
 
-    Values are texts unless the entry names another type.
+    A task's `metadata` describes both in the following fields. Values are texts unless the entry
+    names another type.
 
     - ``assets``: a folder on the host whose files, including binary ones, belong to the task. The
       files are a layer of the task's image, so a reset copies nothing. ``assets_without`` is a list
@@ -285,7 +285,8 @@ class CtfStage(SandboxStage):
         """Return the resource limits of the task's sandbox.
 
         Raises:
-            TaskError: With the task's capabilities, the agent could read the service's secrets.
+            TaskError: As for `SandboxStage.limits`. Or, with the task's capabilities, the agent
+                could read the service's secrets.
         """
         limits = super().limits(task)
         inspection_capabilities = [
@@ -325,12 +326,12 @@ class CtfStage(SandboxStage):
         """Return the contents of the task's files by path, binary files first."""
         return {**_binary_files(task), **super().file_contents(task)}
 
-    def service(self, task: Task) -> Service | None:
+    def service(self, task: Task) -> EpisodeService | None:
         """Return the task's service; None if the task has none."""
         if (command := _text(task, "service")) is None:
             return None
         stdin = encode(_text(task, "service_input") or "")
-        return Service(command, stdin, SERVICE_USER, _text(task, "health"))
+        return EpisodeService(command, stdin, SERVICE_USER, _text(task, "health"))
 
     def _lay(self, sandbox: SandboxBackend, task: Task) -> None:
         # Assets contain the task's folder, and writing a relative file creates the folder. Only
@@ -348,7 +349,7 @@ class CtfStage(SandboxStage):
         if (service := self.service(task)) is not None:
             self._serve(sandbox, task, service)
 
-    def _serve(self, sandbox: SandboxBackend, task: Task, service: Service) -> None:
+    def _serve(self, sandbox: SandboxBackend, task: Task, service: EpisodeService) -> None:
         argv = [*BASH, _BACKGROUND, "service", *BASH, service.command]
         stdin, directory = service.stdin, self.directory(task)
         try:

@@ -1,9 +1,9 @@
 """Recipes: Dockerfiles that describe a task's workspace, for other tools.
 
-The built image has the files of `Stage.open`, with three exceptions. The image ``host`` is local to
+The built image has the files of `Stage.open`, with four exceptions. The image ``host`` is local to
 this machine and cannot be exported: ``base`` replaces it. For an image that is a Debian suite, the
-recipe begins with Docker's image of that suite, whose selection of packages differs. Timestamps
-differ.
+recipe begins with Docker's image of that suite, whose selection of packages differs. The layers of
+an agent (`SandboxStage.layers`) are left out. Timestamps differ, including a task's ``ages``.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from pathlib import Path, PurePosixPath
 
 from intercode.errors import UsageError
 from intercode_sandbox.base import Limits
-from intercode_sandbox.images.archive import opaque_folders
-from intercode_sandbox.images.base import Addition, Spec, clean_environment, parse
+from intercode_sandbox.images.base import ImageAddition, ParsedImageName, clean_environment, parse
 from intercode_sandbox.images.debian import RECIPES
-from intercode_sandbox.images.dockerfile.build import Options
+from intercode_sandbox.images.dockerfile.build import DockerfileOptions
+from intercode_sandbox.images.tarballs import opaque_folders
 
 FOLDER = "intercode"
 """The folder of the files that a recipe adds, beside its Dockerfile."""
@@ -36,7 +36,7 @@ _PACKAGES = re.compile(r"(?P<suite>[^\[]*)(?:\[(?P<packages>.*)\])?")
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
+class EpisodeService:
     """A program that runs for the duration of an episode."""
 
     command: str
@@ -50,7 +50,7 @@ class Service:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class ImageStartSettings:
     """The environment variables, working directory and user of an image's programs."""
 
     env: Mapping[str, str] = field(default_factory=clean_environment)
@@ -83,7 +83,7 @@ class WorkspaceRecipe:
     """The resource limits of the workspace, including the capabilities of its programs."""
     network: bool
     """Whether the workspace has network access."""
-    service: Service | None = None
+    service: EpisodeService | None = None
 
     def write(self, folder: Path) -> Path:
         """Write the Dockerfile and its files to a folder, and return the Dockerfile's path."""
@@ -96,7 +96,7 @@ class WorkspaceRecipe:
         return dockerfile
 
 
-class RecipeWriter:
+class WorkspaceRecipeWriter:
     """A builder of recipes that appends Dockerfile instructions.
 
     Args:
@@ -108,7 +108,7 @@ class RecipeWriter:
         UsageError: The image cannot be exported to another tool.
     """
 
-    def __init__(self, image: str, start: Start, base: str | None = None) -> None:
+    def __init__(self, image: str, start: ImageStartSettings, base: str | None = None) -> None:
         self.files: dict[str, bytes] = {}
         self.carried: dict[str, str] = {}
         self._executable: set[str] = set()
@@ -121,14 +121,14 @@ class RecipeWriter:
         for addition in spec.additions:
             self._lay(addition)
 
-    def _begin(self, spec: Spec) -> list[str]:
+    def _begin(self, spec: ParsedImageName) -> list[str]:
         scheme, argument = spec.scheme, spec.argument
         if scheme in ("docker", "docker-daemon"):
             return [f"FROM {argument}"]
         if scheme == "scratch":
             return ["FROM scratch"]
         if scheme == "dockerfile":
-            return self._inline_dockerfile(Options.read(argument))
+            return self._inline_dockerfile(DockerfileOptions.read(argument))
         if scheme == "debian" and (match := _PACKAGES.fullmatch(argument)):
             packages = (match["packages"] or "").replace(",", " ").split()
             install = "apt-get update && apt-get install -y --no-install-recommends"
@@ -151,7 +151,7 @@ class RecipeWriter:
         self.carried[image_name] = image_name
         return image_name
 
-    def _inline_dockerfile(self, options: Options) -> list[str]:
+    def _inline_dockerfile(self, options: DockerfileOptions) -> list[str]:
         """Return the lines of an existing Dockerfile, and add the files of the same folder."""
         text = options.path.read_text(encoding="utf-8")
         stages = set(_STAGE.findall(text))
@@ -201,7 +201,7 @@ class RecipeWriter:
         if self._start.user:
             self._lines.append(f"USER {'0:0' if is_root else _account(self._start.user)}")
 
-    def _lay(self, addition: Addition) -> None:
+    def _lay(self, addition: ImageAddition) -> None:
         source = self.put(addition.path.name, addition.path.read_bytes())
         if not addition.is_script:
             if replaced_paths := opaque_folders(addition.path):
@@ -229,13 +229,13 @@ class RecipeWriter:
         setup: str | None,
         limits: Limits,
         network: bool,
-        service: Service | None,
+        service: EpisodeService | None,
     ) -> WorkspaceRecipe:
         """Add the task's files and setup, and return the recipe.
 
         Args:
-            directory: The directory of the setup and of files with relative paths, itself relative
-                to the image's working directory.
+            directory: The directory of the setup and of files with relative paths: absolute, or
+                relative to the image's working directory.
             file_contents: The task's files: path → content.
             setup: The setup command, run in `directory`; None: the task has no setup.
             limits: The resource limits of the workspace.
@@ -266,8 +266,8 @@ class RecipeWriter:
         )
 
 
-def _strip_additions(spec: Spec) -> Spec:
-    return Spec(spec.scheme, spec.argument)
+def _strip_additions(spec: ParsedImageName) -> ParsedImageName:
+    return ParsedImageName(spec.scheme, spec.argument)
 
 
 def _declare_argument(value: str, declaration: re.Match[str]) -> str:

@@ -47,7 +47,7 @@ SHOWN = ("timed_out", "restarted", "truncated", "gone")
 """The facts of an execution that `info` includes; facts that vary from run to run are excluded."""
 
 
-class Submissions:
+class SubmissionCounts:
     """The submission counts that an episode shares with all its forks.
 
     The shared count prevents an agent from gaining attempts by forking.
@@ -57,7 +57,7 @@ class Submissions:
         self._lock = threading.Lock()
         self.total = 0
         self.wrong = 0
-        """The number of refused submissions, which did not end an episode."""
+        """The number of wrong answers; the last permitted one ended its episode."""
 
     def add(self, *, wrong: bool = False) -> None:
         """Count a submission; with `wrong`, mark an already counted submission as wrong."""
@@ -65,7 +65,7 @@ class Submissions:
             self.total += not wrong
             self.wrong += wrong
 
-    def __deepcopy__(self, memo: object) -> Submissions:
+    def __deepcopy__(self, memo: object) -> SubmissionCounts:
         """Return the same object, because forks share the counts."""
         return self
 
@@ -93,7 +93,7 @@ class EpisodeState:
         minus the seconds that had elapsed in its source episode."""
         self.failure: Exception | None = None
         """The failure of the last reset, which the next step raises."""
-        self.submissions = Submissions()
+        self.submissions = SubmissionCounts()
         self.fork_numbers: Iterator[int] = itertools.count()
 
     @property
@@ -143,16 +143,16 @@ class EpisodeState:
             self._order = env.dataset.iterate_shuffled(env.np_random)
         task = task or next(self._order)
         episode = Episode(task.task_id, task.query, env.name, seed=seed, started=time.time())
-        self.resume(task, episode, Submissions())
+        self.resume(task, episode, SubmissionCounts())
         return task
 
-    def resume(self, task: Task, episode: Episode, submissions: Submissions) -> None:
-        """Begin a fork: continue from a recorded episode.
+    def resume(self, task: Task, episode: Episode, submissions: SubmissionCounts) -> None:
+        """Begin a new episode, or a fork that continues a recorded episode.
 
         Args:
             task: The task.
             episode: The record, with its elapsed seconds.
-            submissions: The counts that a fork shares with its siblings.
+            submissions: The counts: new ones, or for a fork those that it shares with its siblings.
         """
         self._task, self._episode, self.submissions = task, episode, submissions
         self.failure = None
@@ -350,20 +350,25 @@ class EpisodeEnv(gymnasium.Env[str, str]):
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Execute an action, and score the episode if the action ends it.
 
+        An exception of the caller (Ctrl-C, the handler of an alarm) that arrives before the
+        observation also ends the episode.
+
+        With ``errors="value"``, a failure of the sandbox or the reward, and an error that `reset`
+        has returned, is not raised. The step then truncates the episode, with the reward NaN and
+        the error in ``info["error"]``.
+
         Returns:
             Observation, reward in [0, 1], whether the episode terminated, whether it was
             truncated, and `info`.
 
         Raises:
             EnvironmentStateError: No episode has started, or it has ended; or another process made
-                the environment, or another thread is using it. An exception of the caller (Ctrl-C,
-                the handler of an alarm) that arrives before the observation also ends the episode.
+                the environment, or another thread is using it.
             ActionError: The action is not a text.
             SandboxError: The infrastructure, not the agent's processes, lost the sandbox. The
                 episode counts as an error, never as a reward.
-            RewardError: The episode cannot be scored. With ``errors="value"``, a `RewardError` or
-                `SandboxError` is not raised: the step truncates the episode, with the reward NaN
-                and the error in ``info["error"]``.
+            RewardError: The episode cannot be scored.
+            ForkError: The episode is a fork, and its state cannot be restored.
         """
         try:
             with self._calls:
@@ -373,7 +378,7 @@ class EpisodeEnv(gymnasium.Env[str, str]):
                     info = self.episode_state.failure_info(error, self.max_turns)
                     step_result = "", float("nan"), False, True, info
                 return self._encode_output(step_result)
-        except BaseException as error:  # also on the way out: the observation is lost
+        except BaseException as error:  # an exception during the return loses the observation, too
             self.interrupt(error)
             raise
 
@@ -430,13 +435,12 @@ class EpisodeEnv(gymnasium.Env[str, str]):
     def messages(self, style: str = "chat") -> list[dict[str, Any]]:
         """Return the episode so far as chat messages, for a model, for training, or for a log.
 
-        A model can continue the messages of a running episode. Except in ``plain``, bytes that
-        JSON cannot represent are replaced, and long observations are shortened.
+        A model can continue the messages of a running episode. Bytes that are not UTF-8 are
+        replaced. Long observations are shortened, except in ``plain``.
 
         Args:
             style: ``"chat"``: a system prompt, the task, actions as blocks of code; ``"tools"``:
-                actions as calls of `tools`; ``"plain"``: query, actions and observations,
-                unchanged.
+                actions as calls of `tools`; ``"plain"``: only query, actions and observations.
 
         Returns:
             Messages in the format of OpenAI's chat completions.

@@ -55,7 +55,10 @@ class GoldOutcome:
         return sha256(self.contents[path])
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON types, in which a ``sha256`` of each change replaces its content."""
+        """Return plain JSON types, without contents: each change has a ``sha256`` of its content.
+
+        The ``sha256`` replaces `Change.digest`, and is empty for a path without content.
+        """
         rows = [
             {
                 **{name: value for name, value in asdict(change).items() if name != "digest"},

@@ -34,7 +34,7 @@ from msgspec import Meta
 from intercode.errors import UsageError
 from intercode_sandbox.base import Limits
 from intercode_sandbox.linux_capabilities import CAPABILITIES
-from intercode_sandbox.network import Policy
+from intercode_sandbox.network import NetworkPolicy
 from intercode_sandbox.spelling_suggestions import hint_text
 from intercode_sandbox.units import LIMITS
 
@@ -59,7 +59,7 @@ Role = Literal["identifies", "described", "presentation", "resources", "session"
 """The role of an option in a run's identity.
 
 - ``identifies``: the value is part of the identity.
-- ``described``: the value's effect is part of it, by a digest or another fact of the record.
+- ``described``: the value's effect is part of the identity, by a digest or another recorded fact.
 - ``presentation``: the value changes output or records, but nothing an agent or a reward reads.
 - ``resources``: the value changes only the speed of a run.
 - ``session``: the value may differ between the sessions of a run.
@@ -178,7 +178,7 @@ def _limit(description: str, metavar: str, **extra: Any) -> Meta:
 
 
 class LimitOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The fields of `Limits` as single options; None: the value in `limits`.
+    """The fields of `Limits` that are also single options; None: the value in `limits`.
 
     `intercode_sandbox.units.LIMITS` parses and validates the values of every source.
     """
@@ -303,7 +303,7 @@ class EnvOptions(LimitOptions, frozen=True, kw_only=True):
             An instance of this class.
 
         Raises:
-            UsageError: An option is unknown, or a value is out of bounds.
+            UsageError: `options` is of another class, an option is unknown, or a value is invalid.
         """
         if not isinstance(options, (cls, type(None))):
             raise UsageError(f"options must be {cls.__name__}, not {type(options).__name__}")
@@ -332,7 +332,7 @@ class SandboxOptions(EnvOptions, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Validate the values, including the network policy."""
         super().__post_init__()
-        Policy.parse(self.network)
+        NetworkPolicy.parse(self.network)
 
 
 class ShellOptions(SandboxOptions, frozen=True, kw_only=True):
@@ -443,7 +443,7 @@ class SweOptions(ShellOptions, frozen=True, kw_only=True):
     cache_gold: CacheGold = True
 
 
-class Option(msgspec.Struct, frozen=True, kw_only=True):
+class OptionDescription(msgspec.Struct, frozen=True, kw_only=True):
     """An option with the facts that text formats need."""
 
     name: str
@@ -499,7 +499,8 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
         """Parse a value from the command line.
 
         Raises:
-            ValueError: The value has the wrong type, is out of bounds, or is not finite.
+            ValueError: The value has the wrong type, is out of bounds or not finite, or is not
+                among `choices`.
         """
         value: Any = text
         if bool in self.kinds and text in ("true", "false"):
@@ -529,7 +530,7 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @cache
-def list_class_options(kind: type[msgspec.Struct]) -> dict[str, Option]:
+def list_class_options(kind: type[msgspec.Struct]) -> dict[str, OptionDescription]:
     """List the options of a class by name, in the order of its fields."""
     hints = typing.get_type_hints(kind, include_extras=True)
     options = {}
@@ -540,7 +541,7 @@ def list_class_options(kind: type[msgspec.Struct]) -> dict[str, Option]:
             for metadata in metadata_items
             for key, value in (metadata.extra or {}).items()
         }
-        options[field.name] = Option(
+        options[field.name] = OptionDescription(
             name=field.name,
             kinds=tuple(
                 value_type for value_type in (str, bool, int, float) if value_type in types
@@ -566,10 +567,10 @@ def list_class_options(kind: type[msgspec.Struct]) -> dict[str, Option]:
     return options
 
 
-def list_constructor_options(kind: Callable[..., Any]) -> dict[str, Option]:
+def list_constructor_options(kind: Callable[..., Any]) -> dict[str, OptionDescription]:
     """List the options of an environment's constructor by name.
 
-    Parameters that are in no class of options have no kind and no help.
+    A parameter that the class ``Options`` does not define has no kind and no help.
 
     Raises:
         UsageError: The constructor has no first parameter for the tasks.
@@ -592,7 +593,7 @@ def list_constructor_options(kind: Callable[..., Any]) -> dict[str, Option]:
         **(class_options if has_variadic else {}),
         **{
             parameter.name: class_options.get(parameter.name)
-            or Option(
+            or OptionDescription(
                 name=parameter.name, kinds=(), default=parameter.default, help="", has_flag=False
             )
             for parameter in declared_parameters
@@ -600,10 +601,10 @@ def list_constructor_options(kind: Callable[..., Any]) -> dict[str, Option]:
     }
 
 
-def list_text_options(kind: Callable[..., Any]) -> dict[str, Option]:
+def list_text_options(kind: Callable[..., Any]) -> dict[str, OptionDescription]:
     """List the options of `list_constructor_options` that have a text form.
 
-    A parameter in no class of options has the type of its default.
+    A parameter that the class ``Options`` does not define has the type of its default.
     """
     options = {}
     for name, option in list_constructor_options(kind).items():

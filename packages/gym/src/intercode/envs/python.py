@@ -13,7 +13,7 @@ from intercode.datasets import load
 from intercode.envs.base import InterCodeEnv
 from intercode.envs.options import EnvOptions, PythonOptions
 from intercode.envs.stage import SandboxStage
-from intercode.envs.traits import PYTHON, Guess, Traits, constant_actions, python_answer
+from intercode.envs.traits import PYTHON, GuessedSolution, Traits, constant_actions, python_answer
 from intercode.episode import Episode, Score, Turn
 from intercode.errors import TaskError
 from intercode.interpreters.python import PythonInterpreter
@@ -44,8 +44,8 @@ def _recognises(tasks: Sequence[Task]) -> bool:
 def _expected_answer(task: Task) -> tuple[str, ...]:
     """Return actions that define a function with a constant result, and submit the function.
 
-    The constant is the expected value of the task's first test. If any constant solves the task,
-    this value does.
+    The constant is the first value that the task's tests expect. If any constant solves the task,
+    this value does. If the tests name no such value, the result is empty.
     """
     return next(map(python_answer, _literals(task)), ())
 
@@ -64,7 +64,7 @@ def _literals(task: Task) -> Iterator[str]:
 
 
 class PythonEnv(InterCodeEnv[SandboxBackend]):
-    """An environment with one persistent Python per episode; observations are prompt output.
+    """An environment with one persistent Python per episode; observations show its output.
 
     The reward runs the task's tests or, without any, its verification command. The option `reward`
     replaces both.
@@ -77,7 +77,6 @@ class PythonEnv(InterCodeEnv[SandboxBackend]):
     Raises:
         TaskError: The data is malformed, or a task has neither tests nor verification.
         UsageError: An option is unknown or invalid.
-        SandboxUnavailableError: This machine does not permit the sandbox.
     """
 
     name: ClassVar[str] = "python"
@@ -89,9 +88,14 @@ class PythonEnv(InterCodeEnv[SandboxBackend]):
         fields=("stdio", "cases", "setup_code"),
         rules=("python", "command"),
         constants=(
-            *(Guess(value, constant_actions(*python_answer(value))) for value in ("None", "True")),
-            Guess("what the first test expects", _expected_answer, by_chance=True),
-            Guess("an object equal to all", constant_actions(_EQUALS_ALL, "submit answer")),
+            *(
+                GuessedSolution(value, constant_actions(*python_answer(value)))
+                for value in ("None", "True")
+            ),
+            GuessedSolution("what the first test expects", _expected_answer, by_chance=True),
+            GuessedSolution(
+                "an object equal to all", constant_actions(_EQUALS_ALL, "submit answer")
+            ),
         ),
         recognises=_recognises,
     )

@@ -32,7 +32,7 @@ from intercode.task import Dataset, Task
 
 
 @dataclass(frozen=True, slots=True)
-class RemoteReply:
+class RemoteStepReply:
     """The remote system's reply to an action or a submission."""
 
     observation: str
@@ -87,8 +87,8 @@ class RemoteEnvironment(EpisodeEnv, ABC):
         self._refuse_options()
         super().__init__(load(data), options)
         self._begun = False
-        """Whether a remote episode runs. A reset that fails leaves none, because the reset has
-        already ended the previous episode."""
+        """Whether the last `reset` began a remote episode. After a failed `reset` no episode runs,
+        because `reset` has already ended the previous one."""
 
     def _refuse_options(self) -> None:
         """Refuse options that would silently have no effect.
@@ -115,11 +115,11 @@ class RemoteEnvironment(EpisodeEnv, ABC):
         """Begin a remote episode, and return the first observation."""
 
     @abstractmethod
-    def _take(self, action: str) -> RemoteReply:
+    def _take(self, action: str) -> RemoteStepReply:
         """Execute an action in the remote episode."""
 
     @abstractmethod
-    def _submit(self, answer: str | None) -> RemoteReply:
+    def _submit(self, answer: str | None) -> RemoteStepReply:
         """Submit an answer, and return a reply with the reward unless the episode continues."""
 
     def reset(
@@ -159,7 +159,7 @@ class RemoteEnvironment(EpisodeEnv, ABC):
         takes_answer = bool(self.traits.answer or self.traits.may_answer)
         ending = state.ending(action, takes_answer=takes_answer)
         if ending == "skipped":
-            return self._end(RemoteReply("", 0.0), ending)
+            return self._end(RemoteStepReply("", 0.0), ending)
         start_time = time.monotonic()
         if ending == "submitted":
             reply = self._submit(episode.answer)
@@ -167,7 +167,7 @@ class RemoteEnvironment(EpisodeEnv, ABC):
                 return self._end(reply, ending)
         elif isinstance(action, NoAction):
             turn_info = {"executed": False, "invalid": True}
-            reply = RemoteReply(f"[{action.note}]", ok=False, info=turn_info)
+            reply = RemoteStepReply(f"[{action.note}]", ok=False, info=turn_info)
         else:
             reply = self._take(action)
         seconds = time.monotonic() - start_time
@@ -187,7 +187,7 @@ class RemoteEnvironment(EpisodeEnv, ABC):
         return step_result
 
     def _end(
-        self, reply: RemoteReply, status: Status, turn: Turn | None = None
+        self, reply: RemoteStepReply, status: Status, turn: Turn | None = None
     ) -> tuple[str, float, bool, bool, dict[str, Any]]:
         if reply.reward is None or not math.isfinite(reply.reward):
             raise RewardError(

@@ -20,25 +20,25 @@ import numpy as np
 from intercode.envs.episode_state import EpisodeState
 from intercode.episode import Episode, Fork, Turn
 from intercode.errors import EnvironmentStateError, ForkError, TaskNotFoundError
-from intercode.interpreters.base import Interpreter, SavedState, SupportsSave
+from intercode.interpreters.base import Interpreter, SavedInterpreterState, SupportsInterpreterSave
 from intercode.task import Dataset, Task
 from intercode_sandbox.ownership import register_finalizer
 
 ForkMode = Literal["auto", "state", "replay"]
 """The mode of a fork; ``auto``: the saved state if possible, and a replay otherwise."""
-HOWS = ("auto", "state", "replay")
+FORK_MODES = ("auto", "state", "replay")
 _EXCERPT_LENGTH = 60
 """Maximum characters quoted from each of two observations, in a message about the first difference
 between them."""
 
 
-class _SharedState:
+class _SavedStateHolder:
     """A holder of a saved state.
 
     The saved state is freed when the last snapshot or fork that refers to the holder is freed.
     """
 
-    def __init__(self, saved_state: SavedState) -> None:
+    def __init__(self, saved_state: SavedInterpreterState) -> None:
         self.saved_state = saved_state
         register_finalizer(self, saved_state.close)
 
@@ -62,7 +62,7 @@ class EpisodeSnapshot:
     _episode: Episode = field(repr=False)
     _fork_numbers: Iterator[int] = field(repr=False)
     """The numbers of the episode's next forks, shared by all snapshots of the episode."""
-    _shared_states: list[_SharedState | None] = field(repr=False)
+    _shared_states: list[_SavedStateHolder | None] = field(repr=False)
     """The saved state, or None for a replay; empty after `close`."""
     submissions: Any = field(repr=False, default=None)
     """The submission counts, shared by the episode and all its forks."""
@@ -102,7 +102,7 @@ class EpisodeSnapshot:
         self.close()
 
     def with_episode(self, episode: Episode, fork_numbers: Iterator[int]) -> Self:
-        """Return a snapshot with the same saved state for a fork that has no further turns.
+        """Return a snapshot with the same saved state for a fork that has executed no action.
 
         The returned snapshot stays valid when this snapshot is closed.
 
@@ -217,7 +217,7 @@ def take_snapshot(
         state.task,
         _copy_episode(episode),
         state.fork_numbers,
-        [None if saved_state is None else _SharedState(saved_state)],
+        [None if saved_state is None else _SavedStateHolder(saved_state)],
         state.submissions,
     )
 
@@ -225,8 +225,8 @@ def take_snapshot(
 _CONSTANT_PARTS = ("turns", "elapsed time", "limits")
 
 
-def _save(interpreter: Interpreter, lossy: bool) -> SavedState:
-    if isinstance(interpreter, SupportsSave):
+def _save(interpreter: Interpreter, lossy: bool) -> SavedInterpreterState:
+    if isinstance(interpreter, SupportsInterpreterSave):
         return interpreter.save(lossy)
     raise ForkError(
         f"{type(interpreter).__name__} cannot save its state: fork it with mode='replay'"

@@ -20,8 +20,8 @@ class Unicode(gymnasium.Space[str]):
     and under `AsyncVectorEnv`'s shared memory that space returns wrong texts without an error.
     Batches of this space are tuples of texts.
 
-    Samples are short and contain no special characters of a shell. A random agent that submits
-    samples as commands therefore has the same effects in every run.
+    Samples are short and contain no special characters of a shell. A random agent that sends
+    samples as commands therefore redirects no output and starts no background job.
 
     Args:
         seed: The seed of `sample`.

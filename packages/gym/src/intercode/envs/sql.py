@@ -11,12 +11,12 @@ from typing import Any, ClassVar
 
 from intercode.databases import engine_name, shared_engine
 from intercode.databases.base import DatabaseEngine, DatabaseSession, Role
-from intercode.databases.source import Source, find
+from intercode.databases.source import DatabaseSource, find
 from intercode.datasets import load
 from intercode.envs.base import InterCodeEnv
 from intercode.envs.options import EnvOptions, SqlOptions
-from intercode.envs.stage import SETUP_TIMEOUT, NoRecipe, resolve_limits
-from intercode.envs.traits import SQL, Guess, Traits, constant_actions
+from intercode.envs.stage import SETUP_TIMEOUT, NoWorkspaceRecipe, resolve_limits
+from intercode.envs.traits import SQL, GuessedSolution, Traits, constant_actions
 from intercode.episode import Episode
 from intercode.errors import TaskError, UsageError
 from intercode.interpreters.base import act
@@ -46,7 +46,8 @@ class SqlEnv(InterCodeEnv[DatabaseSession]):
         **changes: Single options by name, which override `options`: see `SqlOptions`.
 
     Raises:
-        TaskError: The data is malformed, a task has no gold, or a database is missing.
+        TaskError: The data is malformed, a database is missing, or a task lacks the gold that the
+            reward needs.
         UsageError: An option is unknown or invalid.
         DatabaseError: The engine's server cannot be reached or started.
     """
@@ -59,8 +60,11 @@ class SqlEnv(InterCodeEnv[DatabaseSession]):
         fields=("columns", "dialect", "engines"),
         rules=("sql",),
         constants=(
-            *(Guess(f"SELECT {n}", constant_actions(f"SELECT {n}")) for n in (*range(6), "NULL")),
-            Guess("an empty SELECT", constant_actions(_EMPTY_SELECT)),
+            *(
+                GuessedSolution(f"SELECT {n}", constant_actions(f"SELECT {n}"))
+                for n in (*range(6), "NULL")
+            ),
+            GuessedSolution("an empty SELECT", constant_actions(_EMPTY_SELECT)),
         ),
         recognises=lambda tasks: any(task.db for task in tasks),
     )
@@ -100,7 +104,7 @@ class SqlEnv(InterCodeEnv[DatabaseSession]):
 
     @classmethod
     def filter_tasks(cls, tasks: Dataset, options: Mapping[str, Any]) -> tuple[Dataset, str]:
-        """Exclude the tasks whose ``metadata.engines`` does not list the selected engine.
+        """Exclude each task with a ``metadata.engines`` that does not list the selected engine.
 
         On another engine, gold may have another meaning. See `InterCodeEnv.filter_tasks`.
         """
@@ -124,8 +128,8 @@ class SqlEnv(InterCodeEnv[DatabaseSession]):
         return attempt
 
 
-class DatabaseStage(NoRecipe):
-    """A stage that opens database sessions; the agent's and the grader's sessions are equal.
+class DatabaseStage(NoWorkspaceRecipe):
+    """A stage that opens database sessions; agent and grader get databases with equal content.
 
     Args:
         engine: The database engine.
@@ -148,9 +152,9 @@ class DatabaseStage(NoRecipe):
         self._limits = limits
         self._database_path = _find_databases(dataset, databases)
         hide(self._database_path)
-        self._sources: dict[str | None, Source] = {}
+        self._sources: dict[str | None, DatabaseSource] = {}
 
-    def source(self, task: Task) -> Source:
+    def source(self, task: Task) -> DatabaseSource:
         """Return the source of the task's database.
 
         Raises:
@@ -171,7 +175,9 @@ class DatabaseStage(NoRecipe):
         """Return the digest of the database's content, after a trial session with the engine.
 
         Raises:
-            TaskError: The engine cannot read the database, so each task on the database would fail.
+            TaskError: The database is missing, or the engine cannot read it, so each task on the
+                database would fail.
+            DatabaseError: The engine failed.
         """
         source = self.source(task)
         self.engine.open(source, self._limits).close()
@@ -182,7 +188,7 @@ class DatabaseStage(NoRecipe):
         return False
 
     def check(self, task: Task) -> None:
-        """Refuse a task that cannot run on the engine, before any session starts.
+        """Refuse a task that no SQL environment can run, before any session starts.
 
         Raises:
             TaskError: The task's database is missing, or the task has a field that no SQL task has.
@@ -196,7 +202,7 @@ class DatabaseStage(NoRecipe):
         self.source(task)
 
     def open(
-        self, task: Task, role: Role = "agent", source: Source | None = None
+        self, task: Task, role: Role = "agent", source: DatabaseSource | None = None
     ) -> DatabaseSession:
         """Open a session with a pristine database, and run the task's setup.
 

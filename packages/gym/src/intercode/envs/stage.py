@@ -1,7 +1,7 @@
 """Stages: factories of the workspaces in which an environment's tasks run.
 
 `Stage` is the protocol. `SandboxStage` starts sandboxes with a task's image, files, setup, limits
-and network. `NoRecipe` is a mixin for stages whose workspaces no Dockerfile can describe.
+and network. `NoWorkspaceRecipe` is a mixin for stages whose workspaces no Dockerfile can describe.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, runtime_checkabl
 
 from intercode.envs.dockerfile_export import (
     OWN_START,
-    RecipeWriter,
-    Service,
-    Start,
+    EpisodeService,
+    ImageStartSettings,
     WorkspaceRecipe,
+    WorkspaceRecipeWriter,
 )
 from intercode.envs.program_checks import try_programs
 from intercode.episode import decode, encode
@@ -33,7 +33,7 @@ from intercode_sandbox.base import Completed, SupportsCapabilityCheck
 from intercode_sandbox.extensions import is_packaged
 from intercode_sandbox.images.base import parse
 from intercode_sandbox.images.resolve import admit, check
-from intercode_sandbox.network import Network, Policy
+from intercode_sandbox.network import Network, NetworkPolicy
 from intercode_sandbox.path_containment import resolve_data_path
 from intercode_sandbox.privileges import is_root
 from intercode_sandbox.script_arguments import SHELL, script
@@ -71,7 +71,7 @@ in seconds. One ``touch`` sets the time of all files whose times are in the same
 
 
 @runtime_checkable
-class SupportsTermination(Protocol):
+class SupportsAsyncTermination(Protocol):
     """A workspace whose processes the kernel ends asynchronously."""
 
     def kill_all(self) -> None:
@@ -125,7 +125,7 @@ class Stage(Protocol[StagedWorkspaceT]):
         """
 
 
-class NoRecipe:
+class NoWorkspaceRecipe:
     """A mixin for stages whose workspaces hold more than an image's files."""
 
     def recipe(self, task: Task, base: str | None = None) -> WorkspaceRecipe:
@@ -148,7 +148,8 @@ def resolve_limits(task: Task, limits: Limits | None) -> Limits:
     """Merge a task's own limits with the configured ones.
 
     If a limit is configured explicitly, the lower of the task's value and the configured value
-    applies. Otherwise the task's value applies, up to `CEILINGS`.
+    applies. Otherwise the task's value applies, and a value above `CEILINGS` is refused. The task's
+    capabilities replace the configured ones, and must be among them if these are explicit.
 
     Args:
         task: The task.
@@ -156,7 +157,7 @@ def resolve_limits(task: Task, limits: Limits | None) -> Limits:
 
     Raises:
         TaskError: A limit of the task exceeds `CEILINGS`, or its capabilities exceed the
-            configured ones.
+            explicitly configured ones.
     """
     limits = limits or Limits()
     overrides = limits.overrides or ()
@@ -327,7 +328,8 @@ class SandboxStage:
         """Return the resource limits of the task's sandbox.
 
         Raises:
-            TaskError: The provider does not support the task's capabilities.
+            TaskError: As for `resolve_limits`, or the provider does not support the task's
+                capabilities.
         """
         limits, provider = resolve_limits(task, self._limits), self.provider
         capabilities = limits.capabilities
@@ -354,11 +356,11 @@ class SandboxStage:
         return "."
 
     def check(self, task: Task) -> None:
-        """Refuse a task whose image is invalid or whose capabilities are not available.
+        """Refuse a task whose image, limits or ages are invalid or not available.
 
         Raises:
-            TaskError: The task's own image is invalid or names a missing file, or the provider
-                does not support the task's capabilities.
+            TaskError: The task's own image is invalid or names a missing file, its limits or ages
+                are invalid, or the provider does not support its capabilities.
             ImageError: The image of all tasks is invalid or names a missing file.
         """
         self.limits(task)
@@ -390,7 +392,10 @@ class SandboxStage:
         return image is not None and image.digest != self.provider.digest(self.layered_image(task))
 
     def identify(self, task: Task) -> str:
-        """Return a digest of all inputs that determine a fresh sandbox for the task."""
+        """Return a digest of the inputs that determine a fresh sandbox for the task.
+
+        The ages of files are left out, because gold of a task with ages is not cached.
+        """
         facts: list[Any] = [self.digest(task), task.setup, sorted(task.files.items()), task.timeout]
         facts += [repr(self.limits(task)), self.reach(task), *self.layers]
         return hashlib.blake2b(json.dumps(facts).encode(), digest_size=16).hexdigest()
@@ -424,9 +429,9 @@ class SandboxStage:
     def recipe(self, task: Task, base: str | None = None) -> WorkspaceRecipe:
         """Return a Dockerfile that describes a sandbox for the task, for other tools.
 
-        The built image has the same files, with two exceptions: ``base`` replaces ``host``, and
-        Docker's image of a Debian suite replaces InterCode's. The Dockerfile contains neither
-        limits nor a service.
+        `intercode.envs.dockerfile_export` lists the differences between the built image and the
+        sandbox. The Dockerfile itself contains neither limits nor a service: both are fields of the
+        result.
 
         Args:
             task: The task.
@@ -434,21 +439,23 @@ class SandboxStage:
 
         Raises:
             TaskError, ImageError: As for `check`.
-            UsageError: No registry has the image; the message suggests a remedy.
+            UsageError: The image cannot be exported, for example because no registry has it; the
+                message names the reason.
+            SandboxError: The sandbox that is started to inspect the image failed.
         """
         self.check(task)
         image = self.image(task)
-        writer = RecipeWriter(image, self._find_start(image), base)
+        writer = WorkspaceRecipeWriter(image, self._find_start(image), base)
         return writer.finish(
             self.directory(task),
             self.file_contents(task),
             task.setup,
             self.limits(task),
-            Policy.parse(self.reach(task)).shared,
+            NetworkPolicy.parse(self.reach(task)).shared,
             self.service(task),
         )
 
-    def _find_start(self, image: str) -> Start:
+    def _find_start(self, image: str) -> ImageStartSettings:
         """Return the environment variables, working directory and user of an image's programs.
 
         If the image's scheme is in `OWN_START`, the image itself defines these facts. A sandbox is
@@ -456,16 +463,16 @@ class SandboxStage:
         """
         spec = parse(image)
         if spec.scheme not in OWN_START:
-            return Start()
+            return ImageStartSettings()
         with closing(self.provider.start(str(replace(spec, additions=())))) as sandbox:
             user = getattr(getattr(sandbox, "image", None), "user", "")
-            return Start(dict(sandbox.env), sandbox.cwd, user)
+            return ImageStartSettings(dict(sandbox.env), sandbox.cwd, user)
 
     def file_contents(self, task: Task) -> dict[str, bytes]:
         """Return the contents of the task's files by path."""
         return {path: encode(content) for path, content in task.files.items()}
 
-    def service(self, task: Task) -> Service | None:
+    def service(self, task: Task) -> EpisodeService | None:
         """Return the program that runs alongside the agent; None if the task has none."""
         return None
 

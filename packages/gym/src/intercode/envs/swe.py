@@ -20,12 +20,12 @@ from intercode.interpreters.bash import open_shell
 from intercode.rewards.custom import choose_reward
 from intercode.rewards.gold import GoldCache
 from intercode.rewards.swe import SweReward
-from intercode.rewards.swe_plan import APPLY, SwePlan, make_plan
+from intercode.rewards.swe_plan import APPLY, SweGradingPlan, make_plan
 from intercode.task import Dataset, Task
 from intercode_sandbox import Limits, Provider, SandboxBackend
 from intercode_sandbox.host_files import sha256
 from intercode_sandbox.images import hide
-from intercode_sandbox.images.repository import NO_HISTORY, is_url, prepare, refuse_links
+from intercode_sandbox.images.git_repository import NO_HISTORY, is_url, prepare, refuse_links
 from intercode_sandbox.network import Network
 
 _FIELDS = {"base_commit", "FAIL_TO_PASS", "test_patch", "repository"}
@@ -63,7 +63,6 @@ class SweEnv(InterCodeEnv[SandboxBackend]):
         TaskError: The data is malformed. Single tasks are validated later, by `check` and `reset`,
             because a benchmark may contain tasks that this machine cannot run.
         UsageError: An option is unknown or invalid.
-        SandboxUnavailableError: This machine does not permit the sandbox.
     """
 
     name: ClassVar[str] = "swe"
@@ -136,7 +135,7 @@ class SweStage(SandboxStage):
         super().__init__(provider, image, limits, network, default_image)
         self._repositories = None if repositories is None else str(repositories)
         self._history = history
-        self.plan: Callable[[Task], SwePlan] = lru_cache(maxsize=1)(make_plan)
+        self.plan: Callable[[Task], SweGradingPlan] = lru_cache(maxsize=1)(make_plan)
         """Returns a task's grading plan, which also contains the repository's directory."""
         self._prepared_repositories: dict[tuple[str, str | None, str], tuple[str, Path]] = {}
 
@@ -163,7 +162,11 @@ class SweStage(SandboxStage):
         return "+".join([super().image(task), *self.layers])
 
     def needs(self, task: Task) -> list[str]:
-        """List the programs that the image must have, including the Python of the tests."""
+        """List the programs that the image must have.
+
+        The Python of the tests is included, unless a command runs the tests, or the task has a
+        setup, which may install Python.
+        """
         plan, programs = self.plan(task), super().needs(task)
         has_own = plan.runner != "command" and not task.setup
         return [*programs, plan.python] if has_own else programs
@@ -171,7 +174,8 @@ class SweStage(SandboxStage):
     def digest(self, task: Task) -> str:
         """Return the digest of the content of the task's image and repository.
 
-        The digest is equal on every machine.
+        Equal content has an equal digest on every machine: the digest of the repository layer, a
+        tarball in this machine's cache, is not used.
         """
         self.provider.digest(self.image(task))  # this call builds the image if necessary
         base_digest = self.provider.digest(super().image(task))

@@ -12,9 +12,14 @@ from intercode.envs.tools import schema
 from intercode.envs.traits import Traits
 from intercode.episode import NoAction
 from intercode.errors import ActionError, ForkError, UsageError
-from intercode.interpreters.base import Execution, Interpreter, SavedState, SupportsSave
+from intercode.interpreters.base import (
+    Execution,
+    Interpreter,
+    SavedInterpreterState,
+    SupportsInterpreterSave,
+)
 from intercode.interpreters.terminal import COLUMNS, ROWS, Terminal, check_installed
-from intercode.tool_calls import Tool, Verb
+from intercode.tool_calls import ActionTool, Tool
 from intercode_sandbox.base import SandboxBackend, SupportsTerminals
 
 NAMES: Mapping[str, str] = {
@@ -49,7 +54,8 @@ def encode_keys(keys: str) -> bytes:
     """Return the bytes that a terminal sends for keys, at most 4096.
 
     Args:
-        keys: Quoted texts and key names, in the syntax of ``tmux send-keys``.
+        keys: Texts in quotes and names of keys, as for ``tmux send-keys``. Unlike tmux, the
+            function refuses an unquoted word that is not the name of a key.
 
     Raises:
         ActionError: The syntax is invalid, a key is unknown, or the bytes are too many.
@@ -88,7 +94,7 @@ def _key(name: str) -> str:
     raise ActionError(f'{name} is not a key: put text in quotes, as in "{name}" Enter')
 
 
-class KeysInterpreter:
+class TerminalKeysInterpreter:
     """An `Interpreter` that wraps another interpreter, and adds a terminal with a second shell.
 
     Actions that begin with ``keys`` go to the terminal, all others to the wrapped interpreter. The
@@ -134,7 +140,7 @@ class KeysInterpreter:
             seconds=time.monotonic() - start_time,
         )
 
-    def save(self, lossy: bool = False) -> SavedState:
+    def save(self, lossy: bool = False) -> SavedInterpreterState:
         """Save the wrapped interpreter's state; see `SupportsSave`.
 
         The terminal's programs count as background programs of the shell.
@@ -142,13 +148,13 @@ class KeysInterpreter:
         Raises:
             ForkError: The wrapped interpreter cannot save its state.
         """
-        if not isinstance(self._interpreter, SupportsSave):
+        if not isinstance(self._interpreter, SupportsInterpreterSave):
             raise ForkError(f"{type(self._interpreter).__name__} cannot save its state")
         saved_state = self._interpreter.save(lossy)
 
         def reopen() -> tuple[Any, Interpreter]:
             workspace, interpreter = saved_state.open()
-            return workspace, KeysInterpreter(interpreter, workspace)  # type: ignore[arg-type]
+            return workspace, TerminalKeysInterpreter(interpreter, workspace)  # type: ignore[arg-type]
 
         return replace(saved_state, open=reopen)
 
@@ -176,7 +182,7 @@ def add_keys_tool(
         The new opener and the new traits.
 
     Raises:
-        UsageError: The environment's language is not ``bash``, or a Python package is missing.
+        UsageError: The environment's language is not ``bash``, or the package pyte is missing.
     """
     if traits.language != "bash":
         raise UsageError(f"keys=True is for environments with a shell, not for {traits.language}")
@@ -185,12 +191,12 @@ def add_keys_tool(
     def open_interpreter(sandbox: SandboxBackend) -> Interpreter:
         if not isinstance(sandbox, SupportsTerminals):
             raise UsageError(f"{type(sandbox).__name__} has no terminals, which keys=True needs")
-        return KeysInterpreter(opens(sandbox), sandbox)
+        return TerminalKeysInterpreter(opens(sandbox), sandbox)
 
     return open_interpreter, replace(traits, more=(*traits.more, _verb()), hint=_HINT)
 
 
-def _verb() -> Verb:
+def _verb() -> ActionTool:
     def action(arguments: Mapping[str, Any]) -> str:
         keys = arguments.get("keys")
         if not isinstance(keys, str):
@@ -202,4 +208,4 @@ def _verb() -> Verb:
         return None if match is None else {"keys": match[1] or ""}
 
     description = f"{_DESCRIPTION} It returns the screen, {COLUMNS} x {ROWS}."
-    return Verb(Tool("keys", description, schema({"keys": _HELP})), action, arguments)
+    return ActionTool(Tool("keys", description, schema({"keys": _HELP})), action, arguments)

@@ -2,7 +2,7 @@
 
 Every environment has two tools: one runs code in the environment's language, and ``submit`` ends
 the episode. The environment's traits describe both, and may add further tools
-(`intercode.tool_calls.Verb`).
+(`intercode.tool_calls.ActionTool`).
 
 `tools` converts the tools to typed and documented Python functions, for frameworks that read a
 function's signature and docstring.
@@ -21,7 +21,7 @@ from typing import Any, overload
 
 from intercode.envs.traits import Traits, resolve_traits
 from intercode.episode import NoAction
-from intercode.tool_calls import Tool, ToolCall, Verb
+from intercode.tool_calls import ActionTool, Tool, ToolCall
 
 Function = Callable[..., str]
 
@@ -31,7 +31,7 @@ TURN_LIMIT = "[the episode has ended: its turn limit is reached]"
 ALREADY_ENDED = "[the episode has ended: this call did nothing]"
 
 
-def verbs(traits: Traits) -> list[Verb]:
+def verbs(traits: Traits) -> list[ActionTool]:
     """List the tools of an environment with their conversions to and from actions."""
     return [_code(traits), *traits.more, _submit(traits)]
 
@@ -65,7 +65,7 @@ def read_call(action: str, traits: Traits) -> tuple[str, Mapping[str, Any]]:
     return code.tool.name, {traits.parameter: action}
 
 
-def _code(traits: Traits) -> Verb:
+def _code(traits: Traits) -> ActionTool:
     name, parameter = traits.language, traits.parameter
 
     def action(arguments: Mapping[str, Any]) -> str:
@@ -75,10 +75,10 @@ def _code(traits: Traits) -> Verb:
         return code
 
     tool = Tool(name, traits.does, schema({parameter: traits.parameter_description}))
-    return Verb(tool, action, lambda text: {parameter: text})
+    return ActionTool(tool, action, lambda text: {parameter: text})
 
 
-def _submit(traits: Traits) -> Verb:
+def _submit(traits: Traits) -> ActionTool:
     answer = traits.answer or traits.may_answer
 
     def action(arguments: Mapping[str, Any]) -> str:
@@ -94,7 +94,7 @@ def _submit(traits: Traits) -> Verb:
     description = f"Hand in the {answer}." if traits.answer else "End the task: it is done."
     parameters = {answer: traits.answer_description or f"The {answer}."} if answer else {}
     tool = Tool("submit", description, schema(parameters, optional=not traits.answer))
-    return Verb(tool, action, arguments)
+    return ActionTool(tool, action, arguments)
 
 
 def schema(parameters: Mapping[str, str], optional: bool = False) -> Mapping[str, object]:
@@ -114,12 +114,12 @@ def schema(parameters: Mapping[str, str], optional: bool = False) -> Mapping[str
     }
 
 
-class Tools(list[Function]):
+class EnvTools(list[Function]):
     """The tools of an environment as functions that act on the running episode.
 
     A function returns text for a model: the observation, and a note at the end of the episode. A
     call after the end does nothing and returns a note. Calls from several threads are serialised.
-    Infrastructure failures are raised.
+    Infrastructure failures are raised, as by `step`.
 
     Args:
         env: The environment, wrapped or not.
@@ -139,7 +139,7 @@ class Tools(list[Function]):
 
     @property
     def reward(self) -> float | None:
-        """The episode's reward in [0, 1], which the model must not see; None: not scored yet."""
+        """The episode's reward in [0, 1], which the model must not see; None: no score."""
         score: float | None = self._base_env.episode.reward
         return score
 
@@ -150,7 +150,7 @@ class Tools(list[Function]):
                 result_description = self._traits.shows
             yield _function(verb.tool, result_description, partial(self._call, verb))
 
-    def _call(self, verb: Verb, arguments: Mapping[str, Any]) -> str:
+    def _call(self, verb: ActionTool, arguments: Mapping[str, Any]) -> str:
         with self._lock:
             if self.done:
                 return ALREADY_ENDED
@@ -165,8 +165,8 @@ class Tools(list[Function]):
 @overload
 def tools(env: Traits) -> list[Tool]: ...
 @overload
-def tools(env: Any) -> Tools: ...
-def tools(env: Any) -> list[Tool] | Tools:
+def tools(env: Any) -> EnvTools: ...
+def tools(env: Any) -> list[Tool] | EnvTools:
     """Convert an environment's tools to typed and documented functions.
 
     Frameworks that build a tool from a function accept these functions unchanged::
@@ -193,11 +193,11 @@ def tools(env: Any) -> list[Tool] | Tools:
             stacklevel=2,
         )
         return list_tools(env)
-    return Tools(env)
+    return EnvTools(env)
 
 
 def sendable(text: str) -> str:
-    """Replace undecodable bytes and lone surrogates, which JSON cannot represent."""
+    """Replace undecodable bytes and lone surrogates, which UTF-8 cannot encode."""
     return text.encode("utf-8", "replace").decode("utf-8") if not text.isascii() else text
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from intercode.rewards.base import Reward
     from intercode.rewards.custom import Function
     from intercode.task import Task
-    from intercode.tool_calls import Verb
+    from intercode.tool_calls import ActionTool
 
 Dice = random.Random
 _CLAUSE = re.compile(r" (?=(?:WHERE|GROUP BY|HAVING|ORDER BY|LIMIT) )")
@@ -34,10 +34,11 @@ def constant_actions(*actions: str) -> Callable[[Task], tuple[str, ...]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Guess:
-    """A guessed solution: actions that do not depend on any observation.
+class GuessedSolution:
+    """Actions that `validate` tries on a task, and that do not depend on any observation.
 
-    `validate` runs guesses, because a task that a guess solves is broken.
+    If a guess of the role ``constant`` or ``trick`` solves a task, and not by chance, the task is
+    broken.
     """
 
     name: str
@@ -50,7 +51,7 @@ class Guess:
     role: Literal["constant", "trick", "alternative", "clock"] = "constant"
     """The origin of the actions. ``constant``: the actions ignore the task. ``trick``: the actions
     use words from the task's verification. ``alternative``: the actions solve the task.
-    ``clock``: the actions move the clock, and then run gold."""
+    ``clock``: the actions move the clock; `validate` runs gold after them."""
 
 
 def shorter_pipelines(solution: Sequence[str], dice: Dice) -> Iterator[str]:
@@ -63,24 +64,26 @@ def shorter_pipelines(solution: Sequence[str], dice: Dice) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traits:
-    """The facts about an environment class; only the language has no default::
+    """The facts about an environment class; only the language has no default.
 
-    traits = Traits(
-        language="awk",
-        parameter="program",
-        does="Run an awk program.",
-        random_actions=("BEGIN { print 42 }",),
-        wrong=("BEGIN { print 42 }",),
-    )
+    For example::
+
+        traits = Traits(
+            language="awk",
+            parameter="program",
+            does="Run an awk program.",
+            random_actions=("BEGIN { print 42 }",),
+            wrong=("BEGIN { print 42 }",),
+        )
     """
 
     language: str
     """The language of actions, which is also the tool's name and the tag of code blocks."""
     setting: str = ""
-    """The setting's name in prompts, such as ``Bash on Linux``; empty: the language."""
+    """The interpreter and its system in prompts, such as ``Bash on Linux``; empty: the language."""
     briefing: str = ""
-    """The description of the workspace in prompts, with ``{setting}`` for the setting; empty: the
-    language's description."""
+    """The description of the workspace in prompts; empty: the language's description. The result
+    of `InterCodeEnv.setting` replaces ``{setting}``."""
     parameter: str = "code"
     """The name of the tool's parameter."""
     parameter_description: str = "The code."
@@ -97,14 +100,14 @@ class Traits:
     """The answer's description for models; empty: a sentence with the word for the answer."""
     hint: str = ""
     """A sentence on the other tools, for prompts."""
-    more: Sequence[Verb] = ()
+    more: Sequence[ActionTool] = ()
     """The tools in addition to ``submit`` and the tool that runs code. The interpreter executes the
     actions of these tools, too."""
     random_actions: Sequence[str] = ()
     """Actions of the random agent."""
     where: str = ""
-    """The action that prints the setting's name in one line, with version and user; empty:
-    `setting` is complete."""
+    """The action that prints the line of `InterCodeEnv.setting`, such as version and user; empty:
+    the line is the attribute `setting`."""
     overview: str = ""
     """The action that lists the workspace's content, for ``--context schema``; empty: none."""
     looks: Sequence[str] = ()
@@ -113,8 +116,8 @@ class Traits:
     """Generates plausible wrong actions from a solution's actions, the least wrong first."""
     wrong: Sequence[str] = ("echo 42",)
     """Actions that solve a task only by chance; `validate` tries them."""
-    constants: Sequence[Guess] = ()
-    """Additional constant actions for `validate`, independent of the task."""
+    constants: Sequence[GuessedSolution] = ()
+    """Additional guesses for `validate`."""
     prediction: Callable[[str], str] | None = None
     """Converts a prediction to an action; None: the prediction's code is the action."""
     fields: Sequence[str] = ()
@@ -273,7 +276,7 @@ def language_traits(language: str) -> Traits:
 
 
 def find_traits(name: str, protocol: str = "default") -> Traits:
-    """Return the traits of an environment, whose class is imported but not started.
+    """Return the traits of an environment: its class is imported, but no instance is made.
 
     Args:
         name: The registered name; an unknown name has the traits of a shell.

@@ -118,7 +118,8 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
             A tuple of observations, one per environment, and the batched infos.
 
         Raises:
-            UsageError, TaskNotFoundError: An option is invalid; no episode was started.
+            UsageError, TaskError, TaskNotFoundError: An option is invalid, or selects a task that
+                does not exist or cannot run here; no episode was started.
             EnvironmentStateError: Results of `send` have not been received. Results whose wait was
                 interrupted are discarded instead.
             VectorError: Environments failed. The error is raised after the end of all resets.
@@ -223,8 +224,8 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
             env_ids: The environments' indices; None: all.
 
         Raises:
-            ActionError: An action is not a text, or their number is wrong; no environment has
-                stepped.
+            ActionError: An action is not a text, or the number of actions is wrong; no environment
+                has stepped.
             UsageError: An environment does not exist, or is named twice.
             EnvironmentStateError: An environment has unreceived results, has had no `reset`, or
                 has ended under ``Disabled``.
@@ -246,7 +247,7 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
 
         Raises:
             UsageError: `at_least` is below 1 or above the number of pending steps.
-            VectorError: Environments failed. Its `results` hold this method's return value,
+            VectorError: Environments failed. The error's `results` hold this method's return value,
                 including the failed environments.
         """
         with self._calls, self._interruptible():

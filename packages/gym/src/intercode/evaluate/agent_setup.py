@@ -21,7 +21,7 @@ from intercode.errors import UsageError
 from intercode.evaluate.model_rewards import model_options
 from intercode.registry import INTEGRATIONS, environment
 from intercode.spec import AgentSpec, ModelSpec, RunSpec, list_section_options
-from intercode_sandbox.lazy_imports import Registry, missing_package_error
+from intercode_sandbox.lazy_imports import LazyRegistry, missing_package_error
 from intercode_sandbox.user_code import is_reference, split
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 EXTERNAL = "program"
 """The kind of agents that are third-party command lines."""
-PROVIDERS = Registry(
+PROVIDERS = LazyRegistry(
     "kind of agent",
     {"language-model": "intercode.evaluate.language_agents:LanguageAgentProvider"},
     "intercode.agent_providers",
@@ -133,8 +133,8 @@ class AgentProvider:
     def layers(self, spec: RunSpec) -> list[str]:
         """Return the image layers that hold the agent's skills.
 
-        A run's record lists the digests of these layers as facts of the agent, not as facts of the
-        environment.
+        A run's record does not have the layers among the facts of the environment. The digests of
+        the skills' files are among the facts of the agent.
 
         Raises:
             UsageError: A skill is invalid, or the protocol is not ``default``. The protocol of 2023
@@ -152,8 +152,8 @@ class AgentProvider:
 def agent_provider(name: str) -> AgentProvider:
     """Return the provider of an agent.
 
-    Installed packages may register providers. The function imports only the module of the provider
-    that the agent's name selects.
+    Of the providers that installed packages register, the function imports only the provider that
+    the agent's name selects.
 
     Raises:
         UsageError: The agent's name refers to a file that lacks this object.
@@ -193,7 +193,10 @@ def max_concurrent_calls(spec: RunSpec) -> int:
 
 
 def unused_model_options(spec: RunSpec) -> list[str]:
-    """Return the language-model options that neither the agent nor the reward uses."""
+    """Return the names of the options that an agent without a language model does not take.
+
+    The list omits the options that the spec's reward takes for its own model.
+    """
     used_options = {"agent", "recording", "preset", "observation_tail", *model_options(spec)}
     used_options |= {"skill"} if registry.AGENTS.is_foreign(spec.agent.name) else set()
     return [name for name in AGENT_OPTIONS if name not in used_options]

@@ -1,9 +1,9 @@
 """Clock shifts for `validate`: gold runs at other times, and in another time zone.
 
 In environments with shell actions, an additional first action sets ``TZ`` and ``LD_PRELOAD``. The
-dynamic linker then loads a library in front of the C library, whose clock functions the library
-replaces. A trial with an unshifted clock is the baseline. The library is built at first use.
-Without a C compiler no shifted trials take place.
+dynamic linker then loads InterCode's library, which replaces the clock functions of the C library.
+The other trials are compared with a trial whose clock is unshifted. The library is built at first
+use. Without a C compiler no such trials take place.
 
 Golds in SQL and Python do not run with another clock. Their text is only searched for words that
 read the clock.
@@ -23,7 +23,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from intercode.envs.traits import Guess
+from intercode.envs.traits import GuessedSolution
 
 if TYPE_CHECKING:
     from intercode.task import Task
@@ -46,7 +46,7 @@ class ClockShift:
     """A shift of the clock."""
 
     name: str
-    """The shift in words, such as ``a day later``; messages append the words to "gold, "."""
+    """The shift in words, such as ``a day later``; messages name the trial by these words."""
     seconds: int = 0
     zone: str = "UTC0"
     """A value of ``TZ`` that needs no time zone database."""
@@ -76,23 +76,28 @@ _TIME_PATTERNS = {
 }
 
 
-def clock_guesses(language: str, tasks: Sequence[Task]) -> Sequence[Guess]:
+def clock_guesses(language: str, tasks: Sequence[Task]) -> Sequence[GuessedSolution]:
     """Return a guess for each clock shift. The guess's actions precede gold's actions.
 
     Args:
         language: The language of actions.
-        tasks: The tasks to try; tasks marked as dependent on the clock get no actions.
+        tasks: The tasks to try. Tasks without gold, or marked as dependent on the clock, get no
+            actions.
+
+    Returns:
+        The guesses; empty: the language is not ``bash``, all tasks are marked as dependent on the
+        clock, or this machine cannot build the library.
     """
     if language != "bash" or all(task.depends_on_clock for task in tasks) or not library(0):
         return ()
 
-    def guess(move: ClockShift) -> Guess:
+    def guess(move: ClockShift) -> GuessedSolution:
         action = action_for(move)
 
         def actions(task: Task) -> tuple[str, ...]:
             return () if task.depends_on_clock or not task.gold else (action,)
 
-        return Guess(move.name, actions, role="clock")
+        return GuessedSolution(move.name, actions, role="clock")
 
     return [guess(move) for move in (UNCHANGED_CLOCK, *TIMES, ZONE)]
 
@@ -126,7 +131,12 @@ def _build() -> bytes:
 
 
 def find_time_words(task: Task, language: str) -> str:
-    """Return the words by which a task's gold, tests or setup read the clock; empty: no words."""
+    """Return the first words by which gold, tests or setup read the clock; empty: no such words.
+
+    Args:
+        task: The task.
+        language: ``sql`` or ``python``; for other languages, the result is empty.
+    """
     pattern = _TIME_PATTERNS.get(language)
     programs = (*task.gold, *task.tests, task.setup or "")
     matches = (pattern.search(text) for text in programs) if pattern else ()

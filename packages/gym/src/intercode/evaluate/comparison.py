@@ -1,6 +1,6 @@
 """Statistical comparisons of two runs, and the number of tasks that a comparison needs.
 
-All are pure functions. Each docstring names the source of the formula.
+All functions are pure. The docstrings name the sources of the formulas.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from intercode.evaluate.distributions import (
     normal_quantile,
     t_quantile,
 )
-from intercode.evaluate.statistics import Estimate, mean
+from intercode.evaluate.statistics import IntervalEstimate, mean
 
 ALPHA, POWER = 0.05, 0.8
 """The customary level of a test, and the customary power of a planned study."""
@@ -26,8 +26,8 @@ RESAMPLES = 2000
 
 
 @dataclass(frozen=True, slots=True)
-class McNemar:
-    """The exact test of two rates on the same tasks."""
+class McNemarTest:
+    """The result of McNemar's exact test of two rates on the same tasks."""
 
     only_first: int
     """Tasks that the first run solves and the second does not."""
@@ -36,7 +36,7 @@ class McNemar:
     """Two-sided p value."""
 
 
-def mcnemar(first_successes: Sequence[bool], second_successes: Sequence[bool]) -> McNemar:
+def mcnemar(first_successes: Sequence[bool], second_successes: Sequence[bool]) -> McNemarTest:
     """Return the exact, two-sided test of whether one run solves more of the same tasks.
 
     The p value is exact, by the binomial distribution of the number of pairs that differ.
@@ -60,7 +60,7 @@ def mcnemar(first_successes: Sequence[bool], second_successes: Sequence[bool]) -
     second_wins = sum(
         bool(second_success) and not first_success for first_success, second_success in pairs
     )
-    return McNemar(
+    return McNemarTest(
         first_wins,
         second_wins,
         min(1.0, 2 * binomial_tail(min(first_wins, second_wins), first_wins + second_wins)),
@@ -68,7 +68,7 @@ def mcnemar(first_successes: Sequence[bool], second_successes: Sequence[bool]) -
 
 
 def holm(values: Sequence[float]) -> list[float]:
-    """Return the p values of several tests, corrected to the common level of a single test.
+    """Return the p values of several tests, corrected to control the family-wise error rate.
 
     Holm, A Simple Sequentially Rejective Multiple Test Procedure, 1979.
 
@@ -87,7 +87,7 @@ def difference(
     second_values: Sequence[float],
     clusters: Sequence[Hashable] | None = None,
     max_difference: float = math.inf,
-) -> Estimate:
+) -> IntervalEstimate:
     """Return the mean of second value minus first value over the tasks, with its t interval.
 
     The values are paired by task, so the difficulty of each task cancels out: Miller, Adding Error
@@ -116,7 +116,7 @@ def bootstrap(
     *,
     seed: int = 0,
     resamples: int = RESAMPLES,
-) -> Estimate:
+) -> IntervalEstimate:
     """Return a mean with the percentile interval of the clustered bootstrap.
 
     Whole clusters are drawn with replacement (Field and Welsh, Bootstrapping Clustered Data, 2007).
@@ -141,7 +141,7 @@ def bootstrap(
     sizes = np.bincount(inverse)
     sums = np.bincount(inverse, weights=np.asarray(values, dtype=float))
     cluster_count = len(sizes)
-    # Each resample is drawn separately, so the memory does not grow with the number of resamples.
+    # Each resample is drawn separately, so memory holds the draws of only one resample.
     generator = np.random.default_rng(seed)
     resampled_means = np.empty(resamples)
     for row in range(resamples):
@@ -150,15 +150,16 @@ def bootstrap(
         )
         resampled_means[row] = draw_counts @ sums / (draw_counts @ sizes)
     low, high = np.quantile(resampled_means, [ALPHA / 2, 1 - ALPHA / 2])
-    return Estimate(math.fsum(values) / len(values), float(low), float(high), cluster_count)
+    return IntervalEstimate(math.fsum(values) / len(values), float(low), float(high), cluster_count)
 
 
 def paired_power(n: int, difference: float, discordance: float, alpha: float = ALPHA) -> float:
     """Return the chance that `mcnemar` finds a difference of two success rates on `n` tasks.
 
-    - Up to 5,000 tasks, the power is exact: a sum over all numbers of tasks that exactly one run
-      may solve. Source: Duffy, Asymptotic and Exact Power for the McNemar Test and Its Analogue
-      with R Controls per Case, 1984.
+    - Up to 5,000 tasks, the power is exact: a sum over the numbers of tasks that exactly one run
+      may solve. Numbers beyond six standard deviations are omitted as negligible. Source: Duffy,
+      Asymptotic and Exact Power for the McNemar Test and Its Analogue with R Controls per Case,
+      1984.
     - Above 5,000 tasks, the power is asymptotic, which hardly differs at this size. Source: Connor,
       Sample Size for Testing Differences in Proportions for the Paired-Sample Design, 1987.
 
@@ -195,7 +196,14 @@ def paired_tasks(
 ) -> int:
     """Return the number of tasks on which `mcnemar` finds a difference with a given power.
 
-    The function inverts `paired_power`.
+    The function inverts `paired_power`. At a discordance near 1, the power does not grow steadily
+    with the number of tasks, so a somewhat smaller number may suffice, too.
+
+    Args:
+        difference: As for `paired_power`.
+        discordance: As for `paired_power`.
+        power: The chance of finding the difference.
+        alpha: As for `paired_power`.
 
     Raises:
         ValueError: As for `paired_power`.
@@ -213,6 +221,9 @@ def detectable_rate_difference(
     Returns:
         The difference in (0, discordance]. None: even the greatest possible difference,
         `discordance`, has less power.
+
+    Raises:
+        ValueError: The discordance is above 1.
     """
     if discordance <= 0 or paired_power(n, discordance, discordance, alpha) < power:
         return None
@@ -227,7 +238,7 @@ def detectable_rate_difference(
 
 
 def mean_tasks(difference: float, spread: float, power: float = POWER, alpha: float = ALPHA) -> int:
-    """Return the number of tasks at which the t interval of a mean difference excludes 0.
+    """Return the number of tasks at which the t interval of a mean difference probably excludes 0.
 
     Cohen, Statistical Power Analysis for the Behavioral Sciences, 1988, chapter 2, with t for the
     number of tasks.
@@ -291,6 +302,9 @@ def _critical_count(pairs: int, alpha: float) -> int:
     Args:
         pairs: The number of tasks that exactly one run solves.
         alpha: The level of the test.
+
+    Returns:
+        The number; -1: `mcnemar` rejects for no number.
     """
     high = min(pairs, math.ceil(pairs / 2))
     low = -1

@@ -1,8 +1,8 @@
 """The episode loop: one agent, one environment, one episode.
 
 `run_episode` resets the environment, creates the agent, and lets it act until the episode ends.
-`Semaphore` and `SharedResources` limit the concurrency of episodes. The last functions build the
-records of episodes that have no result.
+`FifoSemaphore` and `SharedRunResources` limit the concurrency of episodes. The last functions build
+the records of episodes that have no result.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from intercode.agents.base import (
     Agent,
     AgentError,
     AgentFactory,
-    SupportsMetadata,
-    SupportsPermits,
-    SupportsWaitExclusion,
+    SupportsCallPermits,
+    SupportsEpisodeMetadata,
+    SupportsWaitingTimeExclusion,
     WholeEpisodeAgent,
     make,
 )
 from intercode.agents.guarded_env import (
-    GuardedEnv,
+    AgentEnv,
     SharedAttemptState,
     defer_scores,
     free_forks,
@@ -46,7 +46,7 @@ from intercode.errors import (
     TaskError,
     UsageError,
 )
-from intercode.redaction import Redactor
+from intercode.redaction import SecretRedactor
 from intercode_sandbox.interruption import is_handlers
 from intercode_sandbox.user_code import describe_error
 
@@ -108,7 +108,7 @@ class EpisodeStop(Exception):  # noqa: N818 - it is not an error
     """The exception that ends an episode without a result, because the run stops immediately."""
 
 
-class Semaphore:
+class FifoSemaphore:
     """A first-come, first-served semaphore that measures each thread's waiting time.
 
     The ``with`` statement binds the seconds of waiting::
@@ -178,13 +178,13 @@ def _ignore(task: Task, action: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class SharedResources:
+class SharedRunResources:
     """The resources that all episodes of a run share."""
 
-    calls: Semaphore = field(default_factory=Semaphore)
+    calls: FifoSemaphore = field(default_factory=FifoSemaphore)
     """The permits for calls to the model. An agent whose calls cannot be limited one by one holds a
     permit during its whole decision."""
-    sandboxes: Semaphore = field(default_factory=Semaphore)
+    sandboxes: FifoSemaphore = field(default_factory=FifoSemaphore)
     """The permits for an environment's reset, action or scoring."""
     on_action: Callable[[Task, str], None] = _ignore
     """Called with each action before the environment takes it."""
@@ -203,7 +203,7 @@ def run_episode(
     seed: int | None = None,
     epoch: int = 0,
     name: str = "",
-    resources: SharedResources | None = None,
+    resources: SharedRunResources | None = None,
 ) -> Episode:
     """Run one attempt of an agent at a task.
 
@@ -224,13 +224,15 @@ def run_episode(
         AgentError: The agent raised, or returned a value that is not an action.
         ModelError: The agent's model gave no answer.
         UsageError: The agent cannot act in this environment.
+        TaskError, ImageError: The task's workspace cannot be opened.
         SandboxError: The sandbox died.
         RewardError: The reward could not judge the result.
+        EpisodeStop: The run stops immediately.
     """
-    resources = resources or SharedResources()
+    resources = resources or SharedRunResources()
     call_permits = resources.calls
-    if isinstance(agent, SupportsPermits):
-        agent, call_permits = agent.bind_permits(call_permits), Semaphore()
+    if isinstance(agent, SupportsCallPermits):
+        agent, call_permits = agent.bind_permits(call_permits), FifoSemaphore()
     with resources.sandboxes:
         observation, _ = env.reset(seed=seed, options={"task_id": task.task_id})
     episode = env.episode
@@ -241,12 +243,12 @@ def run_episode(
     with resources.sandboxes:
         agent_instance = _make_agent(agent, env, task)
     attempt_context = SharedAttemptState(on_action=partial(resources.on_action, task))
-    permit = DecisionPermit(call_permits, agent_instance)
+    permit = AgentDecisionPermit(call_permits, agent_instance)
     attempt_context.working = partial(_hold_permit, resources.sandboxes, agent_instance)
     start_time = time.monotonic()
     facts: dict[str, Any] = {}
     try:
-        guarded_env = GuardedEnv(env, attempt_context, observation)
+        guarded_env = AgentEnv(env, attempt_context, observation)
         if isinstance(agent_instance, WholeEpisodeAgent):
             attempt_context.working = partial(permit.pause, attempt_context.working)
             with permit, defer_scores(env):
@@ -263,7 +265,7 @@ def run_episode(
             episode.metadata["fork"], episode.fork = asdict(episode.fork), None
     finally:
         try:
-            if isinstance(agent_instance, SupportsMetadata):
+            if isinstance(agent_instance, SupportsEpisodeMetadata):
                 episode.metadata.update(agent_instance.episode_metadata())
             episode.metadata.update(facts)
         finally:
@@ -272,7 +274,7 @@ def run_episode(
 
 
 @contextmanager
-def _hold_permit(sandboxes: Semaphore, agent: object) -> Iterator[None]:
+def _hold_permit(sandboxes: FifoSemaphore, agent: object) -> Iterator[None]:
     """Hold a permit for a sandbox while the ``with`` block runs.
 
     The time of waiting for the permit does not count towards the agent's time limit.
@@ -282,7 +284,7 @@ def _hold_permit(sandboxes: Semaphore, agent: object) -> Iterator[None]:
         yield
 
 
-class DecisionPermit:
+class AgentDecisionPermit:
     """The permit that an agent holds while deciding, and releases while its environments work.
 
     Args:
@@ -326,7 +328,7 @@ class DecisionPermit:
                     self.__enter__()
 
 
-def _play_by_turns(agent: Agent, guarded_env: GuardedEnv, permit: DecisionPermit) -> GuardedEnv:
+def _play_by_turns(agent: Agent, guarded_env: AgentEnv, permit: AgentDecisionPermit) -> AgentEnv:
     """Run an episode with an agent that returns one action for each turn."""
     while guarded_env.running:
         with permit:
@@ -336,8 +338,8 @@ def _play_by_turns(agent: Agent, guarded_env: GuardedEnv, permit: DecisionPermit
 
 
 def _play_by_agent(
-    agent: WholeEpisodeAgent, guarded_env: GuardedEnv, attempt_context: SharedAttemptState
-) -> GuardedEnv:
+    agent: WholeEpisodeAgent, guarded_env: AgentEnv, attempt_context: SharedAttemptState
+) -> AgentEnv:
     """Let an agent drive its own episode; return the environment whose episode counts."""
     try:
         returned_episode = agent.run(guarded_env)
@@ -397,7 +399,7 @@ def _act(agent: Agent, observation: str, turns: Sequence[Turn]) -> str:
 
 def _exclude_wait(wait_seconds: float, agent: object) -> None:
     """Exclude an agent's waiting time from its time limit."""
-    if wait_seconds and isinstance(agent, SupportsWaitExclusion):
+    if wait_seconds and isinstance(agent, SupportsWaitingTimeExclusion):
         agent.leave_out(wait_seconds)
 
 
@@ -417,7 +419,7 @@ def unserialisable_episode(episode: Episode) -> Episode:
     """Return the record of an episode that JSON cannot represent: an error that names the field.
 
     Args:
-        episode: The episode; fields that cannot be written become empty.
+        episode: The episode; this function empties the fields that cannot be written.
     """
     locations = []
     for index, turn in enumerate(episode.turns):
@@ -444,7 +446,7 @@ def failed_episode(error: BaseException, partial_episode: Episode) -> Episode:
     """
     partial_episode.status = "error"
     partial_episode.score = None
-    redactor = Redactor()
+    redactor = SecretRedactor()
     message = str(error) if isinstance(error, InterCodeError) else describe_error(error)
     partial_episode.error = redactor.text(message) or type(error).__name__
     partial_episode.metadata["error_type"] = type(error).__name__

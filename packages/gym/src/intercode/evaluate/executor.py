@@ -1,7 +1,7 @@
 """Executors of a run's episodes: threads of this process, or other machines.
 
-A job is one attempt at one task. An `Executor` starts the jobs of a `PreparedRun`, and returns a
-`Runs` object, which yields the recorded episodes. `Threads` is the default executor.
+A job is one attempt at one task. An `Executor` returns the jobs of a `PreparedRun` as a `Runs`
+object, which runs them and yields the recorded episodes. `ThreadExecutor` is the default executor.
 """
 
 from __future__ import annotations
@@ -11,20 +11,25 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from intercode.evaluate.episode_loop import (
-    Semaphore,
-    SharedResources,
+    FifoSemaphore,
+    SharedRunResources,
     default_sandboxes,
     episode_seed,
     run_episode,
 )
-from intercode.evaluate.worker import Job, Orders, Runs, WorkerPool
+from intercode.evaluate.worker import (
+    EpisodeJob,
+    EpisodeWorkerPool,
+    JobExecution,
+    WorkerInstructions,
+)
 from intercode.registry import EXECUTORS
 from intercode_sandbox.user_code import split
 
 if TYPE_CHECKING:
     from intercode.evaluate.agent_setup import PreparedAgent
     from intercode.evaluate.progress import Progress
-    from intercode.evaluate.run_setup import EnvironmentSetting, Plan
+    from intercode.evaluate.run_setup import RunEnvironment, RunPlan
     from intercode.models import Budget
     from intercode.spec import RunSpec
 
@@ -37,28 +42,29 @@ def _discard(*episodes: Any) -> None:
 class PreparedRun:
     """A prepared run: its plan, its agent and its environment."""
 
-    plan: Plan
+    plan: RunPlan
     agent: PreparedAgent
-    setting: EnvironmentSetting
+    setting: RunEnvironment
     progress: Progress
     budget: Budget | None = None
     """The cost and tokens that models may use; None: the agent has its own budget."""
     record: Callable[..., None] = _discard
-    """Writes episodes to the run's folder, and returns when the episodes are safely on disk."""
+    """Records episodes, by default nowhere. For a run with a folder, the function returns when the
+    episodes are on the disk."""
 
-    def orders(self, resources: SharedResources | None = None) -> Orders:
+    def orders(self, resources: SharedRunResources | None = None) -> WorkerInstructions:
         """Return the instructions for workers in this process.
 
         Args:
             resources: The limits on the workers' concurrency; None: the limits in the spec.
         """
         agent, run_options, seed = self.agent, self.plan.spec.run_options, self.plan.spec.seed
-        resources = resources or SharedResources(
-            calls=Semaphore(run_options.max_connections),
-            sandboxes=Semaphore(run_options.max_sandboxes or default_sandboxes()),
+        resources = resources or SharedRunResources(
+            calls=FifoSemaphore(run_options.max_connections),
+            sandboxes=FifoSemaphore(run_options.max_sandboxes or default_sandboxes()),
             on_action=self.progress.action,
         )
-        return Orders(
+        return WorkerInstructions(
             attempt=lambda job, env: run_episode(
                 env(),
                 agent.factory,
@@ -88,25 +94,27 @@ class Executor(Protocol):
             UsageError: The executor cannot run the spec.
         """
 
-    def start(self, jobs: Sequence[Job], prepared_run: PreparedRun) -> Runs:
-        """Start the jobs, in the given order as far as possible, and return the running jobs.
+    def start(self, jobs: Sequence[EpisodeJob], prepared_run: PreparedRun) -> JobExecution:
+        """Return the jobs as an object whose method `run` yields the episodes.
 
-        The returned object yields the episodes. Before an episode is yielded, the caller's process
-        has recorded the episode by `PreparedRun.record`.
+        The jobs start in the given order as far as possible, at the latest with `run`. Before an
+        episode is yielded, the caller's process has recorded the episode by `PreparedRun.record`.
         """
 
 
-class Threads:
+class ThreadExecutor:
     """The executor that runs episodes on threads of this process, each with its own environment."""
 
     def check(self, spec: RunSpec) -> None:
         """Accept any spec."""
 
-    def start(self, jobs: Sequence[Job], prepared_run: PreparedRun) -> WorkerPool:
-        """Start the agent's model server, if any, and the threads; see `Executor.start`."""
+    def start(self, jobs: Sequence[EpisodeJob], prepared_run: PreparedRun) -> EpisodeWorkerPool:
+        """Start the agent's model server, if any; the threads start later, in `WorkerPool.run`."""
         if jobs:
             prepared_run.agent.start()
-        return WorkerPool(jobs, prepared_run.orders(), prepared_run.plan.spec.run_options.workers)
+        return EpisodeWorkerPool(
+            jobs, prepared_run.orders(), prepared_run.plan.spec.run_options.workers
+        )
 
 
 def resolve_executor(spec: RunSpec) -> Executor:
@@ -116,7 +124,7 @@ def resolve_executor(spec: RunSpec) -> Executor:
         UsageError: No executor has that name.
     """
     if spec.run_options.on is None:
-        return Threads()
+        return ThreadExecutor()
     return cast(
         Executor, EXECUTORS.resolve(split(spec.run_options.on, ":")[0])(spec.run_options.on)
     )

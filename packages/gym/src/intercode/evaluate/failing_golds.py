@@ -21,7 +21,7 @@ from intercode.rewards.error_messages import drop_complaints, is_message
 if TYPE_CHECKING:
     from intercode.envs.stage import SandboxStage
     from intercode.episode import Turn
-    from intercode.evaluate.checks import Kind
+    from intercode.evaluate.task_checks import Kind
     from intercode.task import Task
 
 _NOT_RUN = (126, 127)
@@ -91,7 +91,9 @@ def gold_failure(task: Task, turns: Sequence[Turn], stage: SandboxStage) -> tupl
 
 
 def setup_failure(task: Task, stage: SandboxStage) -> str | None:
-    """Return a description of the first failing line of a task's setup; None: no line fails.
+    """Return a description of the first failing line of a task's setup; None: no failure.
+
+    If no line fails, but the setup prints an error message, the description quotes the message.
 
     Raises:
         TaskError, ImageError, SandboxError: The sandbox cannot be opened.

@@ -1,7 +1,7 @@
-"""A search for gold in everything that a task's agent can read before its first action.
+"""A search for gold in the texts and files that a task's agent can read before its first action.
 
-`leaks` searches the query, environment variables, processes, changed files and the image's layers.
-`leak_fixes` searches for the code of a repository's fix.
+`leaks` searches the query, environment variables, processes, changed files and the layers that a
+task's image adds to its base. `leak_fixes` searches for the code of a repository's fix.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _WRITE_UP_PATTERN = re.compile(
 _LAYERED_SCHEMES = ("oci", "docker", "docker-daemon")
 """Schemes of base images with many layers."""
 # The command prints the command lines and environment variables of processes. The programs ``env``
-# and ``ps`` are not used, because an image may lack both. The kernel hides the data of other users'
-# processes from the command, as from the agent.
+# and ``ps`` are not used, because an image may lack both. The command has the agent's privileges,
+# so the kernel hides the same data from the command as from the agent.
 _PROCESSES = "cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ 2>/dev/null"
 
 
 @dataclass(frozen=True, slots=True)
-class Leak:
+class GoldLeak:
     """A location where a task's agent can read gold."""
 
     task_id: str
@@ -58,13 +58,15 @@ class Leak:
     """Whether the leak is a defect of the task; otherwise it may be intended."""
 
 
-def leaks(task: Task, workspace: object, image: str, *, flags: bool) -> list[Leak]:
-    """Return the locations where a task's gold can be read, except those of ``metadata.flag_in``.
+def leaks(task: Task, workspace: object, image: str, *, flags: bool) -> list[GoldLeak]:
+    """Return the locations where a task's gold can be read.
 
     The function searches the query. In a sandbox, the search includes environment variables,
     processes, changed files, and the layers that the image adds to its base image. A file whose
-    name is typical of a write-up counts as a leak, whatever its content. For a repository task,
-    `fix_leaks` also searches the whole sandbox for the code of the fix.
+    name is typical of a write-up counts as a leak, unless the file is empty or unreadable. For a
+    repository task, `fix_leaks` searches the whole sandbox for the code of the fix instead of the
+    layers. If the texts exceed `LIMIT`, an entry reports that only a part was searched.
+    Locations that match a pattern in the task's ``metadata.flag_in`` are omitted.
 
     Args:
         task: The task.
@@ -82,7 +84,7 @@ def leaks(task: Task, workspace: object, image: str, *, flags: bool) -> list[Lea
         remaining_bytes -= len(content)
         if remaining_bytes < 0:
             text = f"more than {LIMIT // MIB} MiB are readable: only a part was searched"
-            gold_leaks.append(Leak(task.task_id, name, text))
+            gold_leaks.append(GoldLeak(task.task_id, name, text))
             break
         gold_form = find_gold_form(
             task.gold, content, flags=flags, accepts_short_lines=name == "query"
@@ -98,9 +100,9 @@ def leaks(task: Task, workspace: object, image: str, *, flags: bool) -> list[Lea
                 if gold_form
                 else f"{location} is named like a write-up"
             )
-            gold_leaks.append(Leak(task.task_id, name, text))
+            gold_leaks.append(GoldLeak(task.task_id, name, text))
     code_leaks = [
-        Leak(task.task_id, name, text, is_problem=True)
+        GoldLeak(task.task_id, name, text, is_problem=True)
         for name, text in fix_leaks(task, workspace)
         if not any(PurePosixPath(name).match(pattern) for pattern in allowed_patterns)
     ]
@@ -202,7 +204,7 @@ def _names(value: object) -> list[str]:
 
 
 def _readable_texts(task: Task, workspace: object, image: str) -> Iterator[tuple[str, bytes]]:
-    """Yield name and content of each text that an agent can read."""
+    """Yield name and content of each text that `leaks` searches."""
     yield "query", encode(task.query)
     if not isinstance(workspace, SandboxBackend):
         return

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from intercode.agents import registry, skills
 from intercode.agents.language import (
     EpisodeLimits,
+    ForkSearchOptions,
     LanguageAgents,
-    SearchOptions,
-    Strategy,
+    PromptStrategy,
     StrategyOptions,
 )
 from intercode.agents.skills import Skill
@@ -46,11 +46,11 @@ class LanguageAgentProvider(AgentProvider):
         """Return whether a name belongs to a strategy."""
         if name not in registry.AGENTS and not is_reference(name):
             return False
-        return isinstance(registry.AGENTS.resolve(split(name, ":")[0]), Strategy)
+        return isinstance(registry.AGENTS.resolve(split(name, ":")[0]), PromptStrategy)
 
     def make(self, spec: RunSpec, budget: Budget | None, pace: RateLimit | None) -> PreparedAgent:
         """Make the agent that a spec names: see `AgentProvider.make`."""
-        strategy: Strategy = registry.AGENTS.resolve(self.name)
+        strategy: PromptStrategy = registry.AGENTS.resolve(self.name)
         offered_skills = skills.read_all(spec.agent.skill)
         _check_context(spec)
         if spec.agent.recording is not None:
@@ -75,10 +75,10 @@ class LanguageAgentProvider(AgentProvider):
 
 
 def _check_context(spec: RunSpec) -> None:
-    """Refuse ``--context`` for an environment without an overview.
+    """Refuse ``--context`` for an environment whose contents no command lists.
 
     Raises:
-        UsageError: The environment has no overview of its content.
+        UsageError: The environment is remote, or its traits have no action that lists contents.
     """
     context, env = spec.agent.context, spec.env
     traits = find_traits(env.name, env.protocol)
@@ -90,7 +90,7 @@ def _check_context(spec: RunSpec) -> None:
 
 
 def _language_agents(
-    spec: RunSpec, strategy: Strategy, model: RemoteModel, offered_skills: Sequence[Skill]
+    spec: RunSpec, strategy: PromptStrategy, model: RemoteModel, offered_skills: Sequence[Skill]
 ) -> LanguageAgents:
     agent_spec, model_spec = spec.agent, spec.model
     options = {
@@ -101,14 +101,14 @@ def _language_agents(
     if agent_spec.prompt is not None:
         options["prompt"] = Path(agent_spec.prompt)
     option_names = {
-        option.name: f"search_{option.name}" for option in fields(SearchOptions)
+        option.name: f"search_{option.name}" for option in fields(ForkSearchOptions)
     } | _SEARCH
     search = {
         field_name: option_value
         for field_name, name in option_names.items()
         if (option_value := getattr(agent_spec, name)) is not None
     }
-    options["search"] = SearchOptions(**search) if search else None
+    options["search"] = ForkSearchOptions(**search) if search else None
     # To read a skill, an agent needs a turn before its answer, which ``single-turn`` lacks, and a
     # workspace with files.
     can_read_files = strategy.name != "single-turn" and takes_layers(spec)

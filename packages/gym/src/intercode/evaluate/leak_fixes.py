@@ -2,8 +2,8 @@
 
 The search looks for gold's added lines in files, in archives, and in every git object, reachable or
 not. Archives are wheels, eggs, zip files and tarballs, including those in pip's cache. Compiled
-files are compared function by function. Short lines do not count, and lines that tracked files at
-the task's base commit contain do not count either.
+files are compared function by function, and by the words that only gold has. Lines that tracked
+files already contain do not count. Short lines count only if gold adds no long line to a file.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from typing import Any, BinaryIO
 
 from intercode.episode import decode, encode
 from intercode.errors import ImageError, OutputLimitError, TaskError
-from intercode.rewards.swe_plan import SwePlan, make_plan, patch_paths
+from intercode.rewards.swe_plan import SweGradingPlan, make_plan, patch_paths
 from intercode.task import Task
 from intercode_sandbox.base import SandboxBackend
-from intercode_sandbox.images.archive import DAMAGE
-from intercode_sandbox.images.repository import Git
+from intercode_sandbox.images.git_repository import GitRunner
+from intercode_sandbox.images.tarballs import DAMAGE
 from intercode_sandbox.units import MIB
 
 MAX_FILE_SIZE = 512 * MIB
@@ -62,7 +62,7 @@ _COMMENTS = (b"#", b"//", b'"""', b"'''")
 
 
 @dataclass(frozen=True)
-class AddedLines:
+class GoldAddedLines:
     """The significant lines that gold adds to one file."""
 
     path: str
@@ -94,15 +94,19 @@ class FixLeakScan:
 
     task: Task
     sandbox: SandboxBackend
-    plan: SwePlan
+    plan: SweGradingPlan
     scratch: Path
-    added_lines: list[AddedLines] = field(default_factory=list)
+    added_lines: list[GoldAddedLines] = field(default_factory=list)
     compiled_files: dict[str, tuple[str, bytes]] = field(default_factory=dict)
     """Location → path and content of a compiled file."""
     remaining_bytes: int = MAX_TOTAL_SIZE
 
     def run(self) -> Iterator[tuple[str, str]]:
-        """Yield path and description of each location where the code of a fix can be read."""
+        """Yield path and description of each location where the code of a fix can be read.
+
+        If the files exceed `MAX_TOTAL_SIZE`, a last entry, with the path ``/``, reports that only a
+        part was searched.
+        """
         for gold in self.task.gold:
             self.added_lines += _added_lines(gold)
         self._drop_base_lines()
@@ -142,7 +146,7 @@ class FixLeakScan:
             yield path, f"the lines that gold adds are in {location}"
 
     def _drop_base_lines(self) -> None:
-        """Remove from `added_lines` the lines that tracked files already contain."""
+        """Remove from `added_lines` the lines of tracked files; keep the longest of the others."""
         gold_lines = b"\n".join(
             line for file_lines in self.added_lines for line in file_lines.lines
         )
@@ -152,14 +156,14 @@ class FixLeakScan:
         )
         base_lines = {row.strip() for row in result.stdout.splitlines()} if gold_lines else set()
         remaining_lines = [
-            AddedLines(
+            GoldAddedLines(
                 entry.path,
                 tuple(added_line for added_line in entry.lines if added_line not in base_lines),
             )
             for entry in self.added_lines
         ]
         remaining_lines = [
-            AddedLines(entry.path, _select_lines(entry.lines)) for entry in remaining_lines
+            GoldAddedLines(entry.path, _select_lines(entry.lines)) for entry in remaining_lines
         ]
         self.added_lines = [
             file_lines for file_lines in dict.fromkeys(remaining_lines) if file_lines.lines
@@ -236,7 +240,7 @@ class FixLeakScan:
     def _search_pack(self, pack_content: bytes) -> str:
         """Search the git objects of a pack or bundle, which is a pack after some header lines."""
         path = Path(tempfile.mkdtemp(dir=self.scratch))
-        git = Git(path)
+        git = GitRunner(path)
         start = pack_content.find(b"PACK")
         (path / "pack").write_bytes(pack_content[max(start, 0) :])
         git("init", "--quiet", "--bare", "--template=", path / "x")
@@ -303,7 +307,7 @@ class FixLeakScan:
     def _read_sources(self, gold: str) -> Iterator[tuple[str, str, str]]:
         """Yield each Python file that gold changes: path, and content before and after gold."""
         folder = Path(tempfile.mkdtemp(dir=self.scratch))
-        git, tree = Git(folder), folder / "x"
+        git, tree = GitRunner(folder), folder / "x"
         git("init", "--quiet", "--template=", tree)
         base_texts: dict[str, str] = {}
         for path in patch_paths(gold):
@@ -347,7 +351,7 @@ def fix_leaks(task: Task, workspace: object) -> Iterator[tuple[str, str]]:
         yield from FixLeakScan(task, workspace, plan, Path(folder)).run()
 
 
-def _added_lines(patch: str) -> Iterator[AddedLines]:
+def _added_lines(patch: str) -> Iterator[GoldAddedLines]:
     """Yield the lines that a patch adds, file by file."""
     lines: dict[str, list[bytes]] = {}
     path = ""
@@ -357,7 +361,7 @@ def _added_lines(patch: str) -> Iterator[AddedLines]:
         elif row.startswith("+"):
             lines.setdefault(path, []).append(encode(row[1:]).strip())
     for path, added_lines in lines.items():
-        yield AddedLines(path, tuple(dict.fromkeys(line for line in added_lines if line)))
+        yield GoldAddedLines(path, tuple(dict.fromkeys(line for line in added_lines if line)))
 
 
 def _select_lines(lines: Sequence[bytes]) -> tuple[bytes, ...]:

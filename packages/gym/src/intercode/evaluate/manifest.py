@@ -135,7 +135,7 @@ def version(name: str) -> str:
     """Return the version of an installed distribution, or ``unknown``."""
     try:
         return metadata.version(name)
-    except metadata.PackageNotFoundError:  # InterCode runs from a checkout
+    except metadata.PackageNotFoundError:  # the module is imported from a folder without metadata
         return "unknown"
 
 
@@ -145,10 +145,11 @@ def _now() -> str:
 
 @cache
 def package_versions() -> dict[str, str]:
-    """Return ``intercode``, ``code`` and, if known, ``commit``.
+    """Return InterCode's version, the digest of its code and, if known, the commit of its code.
 
-    ``code`` is a digest of the source files. Equal digests prove equal code, even after uncommitted
-    changes. ``commit`` names the commit from which the code can be restored.
+    The keys are ``intercode``, ``code`` and ``commit``. Equal digests of the source files prove
+    equal code, even after uncommitted changes. The commit is the one from which the code can be
+    restored.
     """
     versions = {"intercode": __version__, "code": _code()}
     commit = _checkout_commit() or _installed_commit()

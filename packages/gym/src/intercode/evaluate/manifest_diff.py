@@ -17,7 +17,7 @@ from typing import Any
 from intercode.errors import ImageError, RecordError, UsageError
 from intercode.evaluate.manifest import flatten
 from intercode.records import diff
-from intercode.redaction import Redactor
+from intercode.redaction import SecretRedactor
 from intercode.spec import add_identity
 from intercode_sandbox.images.base import parse
 from intercode_sandbox.images.cache import ImageCache
@@ -94,7 +94,7 @@ _ADVICE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class ManifestDifference:
     """A fact whose current value differs from the recorded value."""
 
     what: str
@@ -118,7 +118,7 @@ class DriftError(UsageError):
         differences: The changed facts.
     """
 
-    def __init__(self, differences: Collection[Difference]) -> None:
+    def __init__(self, differences: Collection[ManifestDifference]) -> None:
         self.differences = list(differences)
         lines = [
             f"  {difference}\n    to fix it: {difference.advice}" for difference in self.differences
@@ -138,7 +138,7 @@ def differences(
     recorded_manifest: Mapping[str, Any],
     current_manifest: Mapping[str, Any],
     accept: Collection[str] = (),
-) -> list[Difference]:
+) -> list[ManifestDifference]:
     """Return the differences between two runs, from their ``run.json``.
 
     If a run has several sessions, the other run must match all of them. A run whose own sessions
@@ -152,8 +152,10 @@ def differences(
     Returns:
         The differences, sorted by name; one for each name and recorded value.
     """
-    differences_by_key: dict[tuple[str, str], Difference] = {}
-    redact = Redactor().facts  # secrets are redacted in records, so they are also redacted here
+    differences_by_key: dict[tuple[str, str], ManifestDifference] = {}
+    redact = (
+        SecretRedactor().facts
+    )  # secrets are redacted in records, so they are also redacted here
     for recorded_facts, current_facts in product(
         _facts(redact(recorded_manifest)), _facts(redact(current_manifest))
     ):
@@ -180,27 +182,30 @@ def differences(
         for fact_name, recorded_value, current_value in diff(recorded_facts, current_facts):
             if not _matches_any(fact_name, may_differ):
                 advice = _advice(fact_name, recorded_value, recorded_manifest)
-                difference = Difference(fact_name, recorded_value, current_value, advice)
+                difference = ManifestDifference(fact_name, recorded_value, current_value, advice)
                 differences_by_key.setdefault((fact_name, repr(recorded_value)), difference)
     return [difference for _, difference in sorted(differences_by_key.items())]
 
 
 def find_machine_drift(
-    all_differences: Collection[Difference], recorded_manifest: Mapping[str, Any]
-) -> list[Difference]:
-    """Return the differences that only reflect changes of this machine and its image ``host``."""
+    all_differences: Collection[ManifestDifference], recorded_manifest: Mapping[str, Any]
+) -> list[ManifestDifference]:
+    """Return the differences that only reflect changes of this machine and its image ``host``.
+
+    The list is empty if the recorded run did not use the image ``host``.
+    """
     images = (recorded_manifest.get("env") or {}).get("images") or {}
     if not any(_canonical_name(name).partition("+")[0] == HOST for name in images):
         return []
     return [difference for difference in all_differences if _MACHINE.fullmatch(difference.what)]
 
 
-def find_version_drift(all_differences: Collection[Difference]) -> list[Difference]:
+def find_version_drift(all_differences: Collection[ManifestDifference]) -> list[ManifestDifference]:
     """Return the differences between versions of rules or of datasets."""
     return [difference for difference in all_differences if _matches_any(difference.what, VERSIONS)]
 
 
-def describe_changes(machine_differences: Sequence[Difference]) -> list[str]:
+def describe_changes(machine_differences: Sequence[ManifestDifference]) -> list[str]:
     """Describe the changes of this machine, from the differences of `find_machine_drift`.
 
     The text names packages or programs if the image cache still has the machine's former image.
@@ -245,7 +250,8 @@ def refuse_other_run(
     """Refuse to mix two different runs in one folder.
 
     Raises:
-        RecordError: The runs differ; the message names each differing setting with both values.
+        RecordError: The runs differ in the facts of the sections `RUN`, or in the reward of a
+            rescored run. The message names each fact with both values, or the changed file.
     """
     run_differences = [
         entry
@@ -256,7 +262,7 @@ def refuse_other_run(
         (entry.what.removeprefix(f"{_OPTIONS}."), entry.recorded, entry.now)
         for entry in run_differences
     ]
-    redact = Redactor().facts
+    redact = SecretRedactor().facts
     rescored_facts = [
         flatten({_RESCORED: redact(entry).get(_RESCORED)})
         for entry in (recorded_manifest, current_manifest)
@@ -366,7 +372,7 @@ def _of_session(session: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_folders(images: Mapping[str, Any]) -> dict[str, Any]:
-    """Remove this machine's folders from the images' names."""
+    """Remove this machine's folders from the images' names, unless two names become equal."""
     names = {name: _FOLDERS.sub("", _canonical_name(name)) for name in images}
     if len(set(names.values())) < len(names):
         return dict(images)

@@ -28,7 +28,7 @@ def model_reward(spec: RunSpec, budget: Budget | None = None) -> ModelReward | N
 
     Args:
         spec: The spec.
-        budget: The reward's budget, which other users share; None: unlimited.
+        budget: The reward's budget, which the agent's model may share; None: unlimited.
 
     Raises:
         UsageError: The judge has no model, or the spec sets options of a judge without a judge.

@@ -35,7 +35,7 @@ class Progress:
         """Handle an ended and recorded episode."""
 
     def tick(self) -> None:
-        """Handle the passing of time; called at intervals, even when nothing happens."""
+        """Handle the passing of time; called repeatedly while the run waits for episodes."""
 
     def nodes(self, count: int, change: str) -> None:
         """Handle a change of the machines of a run on a cluster.
@@ -51,7 +51,11 @@ class Progress:
         log.warning(text)
 
     def report_interrupt(self, running_count: int) -> None:
-        """Handle an interrupt; the run stops after the episodes in flight."""
+        """Handle the first interrupt; the run stops after the episodes in flight.
+
+        Args:
+            running_count: The number of workers, or of episodes on a cluster, that still run.
+        """
 
     def end(self) -> None:
         """Handle the end of the run, even after an exception."""

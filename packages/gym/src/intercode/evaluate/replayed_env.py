@@ -12,7 +12,7 @@ from intercode.episode import Episode, Score
 from intercode.errors import RewardError
 from intercode.evaluate.episode_loop import (
     PlayableEnv,
-    SharedResources,
+    SharedRunResources,
     Step,
     WrappedEnv,
     run_episode,
@@ -105,7 +105,7 @@ def replay(
     open_env: Callable[[], PlayableEnv],
     task: Task,
     recorded_episode: Episode,
-    resources: SharedResources,
+    resources: SharedRunResources,
 ) -> Episode:
     """Replay the recorded actions in a fresh environment, and score the final state.
 
@@ -118,8 +118,8 @@ def replay(
         resources: The limits on concurrency; see `run_episode`.
 
     Raises:
-        NotReproducibleError: An observation differs, a recorded action ran into the time limit, or
-            the record contains none of the actions of an external agent.
+        NotReproducibleError: An observation or the episode's end differs, a recorded action ran
+            into the time limit, or the record contains no action of an external agent.
         InterCodeError: As for `run_episode`.
     """
     # An external agent acts in the sandbox by itself, so a record without turns may hide changes.
@@ -133,7 +133,7 @@ def replay(
             )
     actions = [*map(turn_action, recorded_episode.turns), ending_action(recorded_episode)]
     return run_episode(
-        ReplayedEnv(open_env(), recorded_episode),
+        ReplayCheckEnv(open_env(), recorded_episode),
         lambda task: ScriptedAgent(actions),
         task,
         seed=recorded_episode.seed,
@@ -143,7 +143,7 @@ def replay(
     )
 
 
-class ReplayedEnv(WrappedEnv):
+class ReplayCheckEnv(WrappedEnv):
     """An environment that compares every turn with a recorded turn.
 
     Args:

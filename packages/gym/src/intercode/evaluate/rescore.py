@@ -1,8 +1,8 @@
 """New scores for the episodes of a recorded run, with another reward: see `rescore`.
 
 `_RescoreRunner` scores each episode from its record if the reward needs no sandbox. Otherwise the
-runner replays the episode in an environment of `_Setting`. The results form a new run with its own
-record.
+runner replays the episode in an environment of `_ReplayEnvironments`. The results form a new run
+with its own record.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from intercode.envs.traits import check_imported, find_traits
 from intercode.episode import Episode, Score
 from intercode.errors import InterCodeError, RecordError, UsageError
-from intercode.evaluate import manifest, manifest_diff, versions
+from intercode.evaluate import manifest, manifest_diff, scoring_versions
 from intercode.evaluate.episode_loop import (
+    FifoSemaphore,
     PlayableEnv,
-    Semaphore,
-    SharedResources,
+    SharedRunResources,
     default_sandboxes,
 )
 from intercode.evaluate.progress import Progress
@@ -34,13 +34,18 @@ from intercode.evaluate.replayed_env import (
     score_record,
 )
 from intercode.evaluate.runner import RunResult
-from intercode.evaluate.worker import Interrupts, Job, Orders, WorkerPool
+from intercode.evaluate.worker import (
+    EpisodeJob,
+    EpisodeWorkerPool,
+    InterruptCounter,
+    WorkerInstructions,
+)
 from intercode.records import (
     MANIFEST,
     Key,
     Outcome,
-    Record,
-    RecordWriter,
+    RunRecord,
+    RunRecordWriter,
     episode_key,
     read_latest,
     read_manifest,
@@ -151,19 +156,21 @@ def rescore(
     Args:
         run: The recorded run's folder.
         dataset: The run's tasks.
-        reward: The new reward: a function, its name, or ``reward.py:score``; a judge, which
-            `env_factory` also gives to its environments; None: the environment's own reward.
+        reward: The new reward: a function, the name of a registered reward, or
+            ``reward.py:score``; a judge; None: the environment's own reward. `env_factory` also
+            gives a judge to its environments.
         env_factory: Makes an environment with the new reward and otherwise the recorded options.
             If actions must be replayed, each worker calls this function.
         out: The new run's folder; None keeps the episodes in memory.
         workers: Threads, each with its own environment.
-        settings: Returns the facts that identify the environment, as for `evaluate`. The function
-            is called once, before the first environment is made, and its result is compared with
-            the record.
+        settings: Returns the facts that identify the environment, as for `evaluate`. Only if
+            actions must be replayed, the function is called, once, before the first environment is
+            made. Its result is compared with the record.
         every_turn: Whether every turn is scored; None: as recorded.
         progress: Observes the work.
         max_retries: The number of new attempts at an episode after sandbox failures.
-        context: Returns further facts for the new record (``sandbox``, ``tools``); called once.
+        context: Returns further facts for the new record (``sandbox``, ``tools``); called when
+            `settings` is called.
         accept: Names of facts that may differ from the record; see
             `intercode.evaluate.manifest_diff`.
         trust: Whether the record may name an environment of an installed package whose module is
@@ -178,16 +185,17 @@ def rescore(
         DriftError: The tasks or the environment differ from the record.
         RecordError: The run cannot be read, or `out` holds another run.
         TaskNotFoundError: A recorded task is not in the dataset.
-        UsageError: The reward does not exist, or a necessary replay is impossible.
+        UsageError: The reward does not exist, or a necessary replay is impossible. Or `run` is
+            itself a rescored run or equals `out`, or a number is out of range.
         RunLockedError: Another process is writing to `out`.
     """
     if workers < 1 or max_retries < 0:
         raise UsageError("workers must be at least 1, retries at least 0")
-    record, target = Record(Path(run)), None if out is None else Path(out).absolute()
+    record, target = RunRecord(Path(run)), None if out is None else Path(out).absolute()
     _refuse_run(record, target)
     env = record.manifest["env"]
     check_imported(str(env.get("env", "")), str(env.get("protocol", DEFAULT)), trust=trust)
-    setting = _Setting(record, env_factory, settings, context, accept)
+    setting = _ReplayEnvironments(record, env_factory, settings, context, accept)
     setting.compare("dataset", manifest.dataset_facts(dataset))
     rescore_work = _RescoreRunner(
         record, dataset, reward, every_turn, setting, progress or Progress()
@@ -199,7 +207,7 @@ def rescore(
     session = _session(record, workers, max_retries) | setting.facts()
     if target is None:
         return rescore_work.run(workers, max_retries)
-    with RecordWriter(target) as log:
+    with RunRecordWriter(target) as log:
         rescore_work.write = log.append
         rescored_manifest["sessions"].append(session)
         log.write_manifest(rescored_manifest)
@@ -223,25 +231,25 @@ class _RescoreRunner:
 
     def __init__(
         self,
-        record: Record,
+        record: RunRecord,
         dataset: Dataset,
         reward: str | Function | Judge | None,
         every_turn: bool | None,
-        setting: _Setting,
+        setting: _ReplayEnvironments,
         progress: Progress,
     ) -> None:
         env = record.manifest["env"]
         self._record = record
         self._reward = _record_reward(env.get("env", ""), env.get("protocol", DEFAULT), reward)
-        self._rules = versions.rule_versions({**env, "reward": reward})
+        self._rules = scoring_versions.rule_versions({**env, "reward": reward})
         self._version = {} if dataset.version is None else {"version": dataset.version}
         self._facts = {"run": str(record.folder.absolute()), **_facts(reward)}
         self._every_turn = bool(env.get("reward_every_turn")) if every_turn is None else every_turn
         self._setting = setting
         self._progress = progress
         self._tasks = {key: dataset.by_id(key[1]) for key in record.outcomes}
-        self._resources = SharedResources(
-            sandboxes=Semaphore(default_sandboxes()), on_action=progress.action
+        self._resources = SharedRunResources(
+            sandboxes=FifoSemaphore(default_sandboxes()), on_action=progress.action
         )
         self._retained_episodes: list[Episode] = []
         self.results: dict[Key, RescoredEpisode] = {}
@@ -261,7 +269,7 @@ class _RescoreRunner:
         env = {
             name: fact
             for name, fact in self._record.manifest["env"].items()
-            if name not in (*_REWARD_FIELDS, versions.FIELD)
+            if name not in (*_REWARD_FIELDS, scoring_versions.FIELD)
         }
         env |= {k: self._facts[name] for k, name in _REWARD_FIELDS.items() if name in self._facts}
         recorded_manifest = self._record.manifest
@@ -281,8 +289,7 @@ class _RescoreRunner:
         )
         if unknown_keys := earlier_results.keys() - recorded_outcomes.keys():
             raise RecordError(
-                f"{folder} has episodes that are missing in {self._facts['run']} has not: "
-                f"{unknown_keys}"
+                f"{folder} has episodes that {self._facts['run']} does not have: {unknown_keys}"
             )
         results = {
             key: RescoredEpisode(recorded_outcomes[key], *entry)
@@ -294,8 +301,8 @@ class _RescoreRunner:
     def needs_sandbox(self) -> bool:
         """Return whether the reward needs the sandbox.
 
-        The reward is called on the record of the first episode that was not skipped. The
-        placeholder for the sandbox shows whether the reward accesses the sandbox.
+        Unless the answer is known, the reward is called on the record of the first episode that was
+        not skipped. The placeholder for the sandbox shows whether the reward accesses the sandbox.
         """
         for job in self._jobs():
             if self._reward is None:
@@ -315,7 +322,7 @@ class _RescoreRunner:
         """Score all episodes that have no new result yet."""
         start, progress, earlier_count = time.monotonic(), self._progress, len(self.results)
         recorded_manifest = self._record.manifest
-        orders = Orders(
+        orders = WorkerInstructions(
             attempt=self._attempt,
             env_factory=lambda: self._setting.factory()(),
             max_retries=max_retries,
@@ -324,13 +331,13 @@ class _RescoreRunner:
             record=self._keep,
             resources=self._resources,
         )
-        pool = WorkerPool(self._jobs(), orders, workers)
+        pool = EpisodeWorkerPool(self._jobs(), orders, workers)
         progress.begin(
             len(self._tasks), [earlier_result.after for earlier_result in self.results.values()]
         )
         with ExitStack() as stack:
             stack.callback(progress.end)
-            interrupts = stack.enter_context(Interrupts())
+            interrupts = stack.enter_context(InterruptCounter())
             for episode in self._without_result():
                 self._note(episode)
             for episode in stack.enter_context(closing(pool.run(interrupts, progress))):
@@ -355,14 +362,14 @@ class _RescoreRunner:
                 self._keep(episode, "no result")
                 yield episode
 
-    def _jobs(self) -> list[Job]:
+    def _jobs(self) -> list[EpisodeJob]:
         return [
-            Job(key[0], self._tasks[key], key[2])
+            EpisodeJob(key[0], self._tasks[key], key[2])
             for key, outcome in self._record.outcomes.items()
             if key not in self.results and not outcome.failed
         ]
 
-    def _attempt(self, job: Job, open_env: Callable[[], PlayableEnv]) -> Episode:
+    def _attempt(self, job: EpisodeJob, open_env: Callable[[], PlayableEnv]) -> Episode:
         recorded_episode = self._record.read(job.key)
         if self._reward is not None:
             with suppress(NeedsSandboxError):
@@ -393,7 +400,7 @@ class _RescoreRunner:
         self._progress.episode(episode)
 
 
-class _Setting:
+class _ReplayEnvironments:
     """The environments in which actions are replayed.
 
     The environments are made only on demand, and their facts are compared with the record.
@@ -401,7 +408,7 @@ class _Setting:
 
     def __init__(
         self,
-        record: Record,
+        record: RunRecord,
         env_factory: Callable[[], PlayableEnv] | None,
         settings: Callable[[], Mapping[str, Any]] | None,
         context: Callable[[], Mapping[str, Any]] | None,
@@ -460,7 +467,7 @@ class _Setting:
             DriftError: The facts differ, and the difference is not accepted.
         """
         current_facts = {**self._recorded_facts, name: {**now}}
-        reward_facts = [f"env.{name}" for name in (*_REWARD_FIELDS, versions.FIELD)]
+        reward_facts = [f"env.{name}" for name in (*_REWARD_FIELDS, scoring_versions.FIELD)]
         manifest_diff.refuse_differences(
             self._recorded_facts, current_facts, [*self._lock_facts["accepted"], *reward_facts]
         )
@@ -495,7 +502,7 @@ def _record_reward(
 
 
 def _score_sandbox(task: Task, episode: Episode, sandbox: Any) -> Score:
-    """Access the sandbox, as a reward does that needs the sandbox.
+    """Access the sandbox, in place of a default reward that cannot score a record.
 
     On a record, the access raises `NeedsSandboxError`, so the episode is replayed.
     """
@@ -515,11 +522,11 @@ def _facts(reward: str | Function | Judge | None) -> dict[str, Any]:
     return {"reward": getattr(reward, "__qualname__", type(reward).__qualname__)}
 
 
-def _refuse_run(record: Record, target: Path | None) -> None:
-    """Refuse a run that cannot be rescored, or a forbidden target folder.
+def _refuse_run(record: RunRecord, target: Path | None) -> None:
+    """Refuse a run that cannot be rescored, or a target folder that would be overwritten.
 
     Raises:
-        UsageError, RecordError: The run or the folder is unsuitable; the message gives the reason.
+        UsageError: The run is itself a rescored run, or its folder is the target folder.
     """
     folder = record.folder
     if target is not None and target.resolve() == folder.resolve():
@@ -530,7 +537,7 @@ def _refuse_run(record: Record, target: Path | None) -> None:
         raise UsageError(f"{folder} is itself a rescored run, of {origin['run']}: rescore that run")
 
 
-def _session(record: Record, workers: int, max_retries: int) -> dict[str, Any]:
+def _session(record: RunRecord, workers: int, max_retries: int) -> dict[str, Any]:
     """Return the record of this session.
 
     The record repeats the recorded run's selection of tasks and number of epochs, because the

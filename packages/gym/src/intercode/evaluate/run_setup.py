@@ -53,13 +53,13 @@ if TYPE_CHECKING:
     from intercode.models import Budget
 
 REQUESTABLE_OPTIONS = ("reward_every_turn", "max_turns", "ignore")
-"""The options of an environment that an agent may request."""
+"""The options of an environment that an agent may request, apart from ``limits`` and ``layers``."""
 _MAX_NAMES = 5
 """Maximum number of tasks that a warning names."""
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RunPlan:
     """The tasks that a spec selects, before anything starts."""
 
     spec: RunSpec
@@ -82,12 +82,13 @@ class Plan:
         return facts
 
 
-def plan(spec: RunSpec, progress: Progress) -> Plan:
+def plan(spec: RunSpec, progress: Progress) -> RunPlan:
     """Load the tasks that a spec selects, without starting anything.
 
     Raises:
         UsageError: The spec's options are inconsistent.
         TaskError: The data is malformed.
+        TaskNotFoundError: The spec names a task that the dataset does not have.
         RecordError: The locked run cannot be read.
     """
     if spec.run_options.accept and not spec.run_options.locked:
@@ -109,7 +110,7 @@ def plan(spec: RunSpec, progress: Progress) -> Plan:
     excluded_tasks = {**ungradable_tasks(full_dataset), **excluded_tasks}
     dataset = narrow_dataset(spec, full_dataset, progress)
     tasks = select_tasks(dataset, spec.tasks, spec.limit, excluded_tasks)
-    return Plan(spec, dataset, tasks, excluded_tasks, locked_manifest)
+    return RunPlan(spec, dataset, tasks, excluded_tasks, locked_manifest)
 
 
 def run_folder(run: str | Path) -> Path:
@@ -119,7 +120,7 @@ def run_folder(run: str | Path) -> Path:
 
 
 def environment(spec: RunSpec) -> str:
-    """Return the environment's name.
+    """Return the name of a spec's environment, if the name is valid.
 
     Raises:
         UsageError: The name is missing or unknown.
@@ -193,7 +194,8 @@ def find_secret(*runs: str | Path | None) -> str | None:
 def narrow_dataset(spec: RunSpec, dataset: Dataset, progress: Progress) -> Dataset:
     """Remove the tasks that cannot run with the spec's options, and warn of the removal.
 
-    Further warnings name the unknown fields of tasks, and tasks with impossible test names.
+    Further warnings name a benchmark's options that are not used, the unknown fields of tasks, and
+    tasks with impossible test names.
     """
     source = None if spec.env.benchmark else dataset.source
     if source is not None and (folder := find_benchmark(source)) is not None:
@@ -221,14 +223,15 @@ def narrow_dataset(spec: RunSpec, dataset: Dataset, progress: Progress) -> Datas
 
 
 @dataclass(frozen=True, slots=True)
-class EnvironmentSetting:
-    """A checked environment, with a factory for as many instances as the run has workers."""
+class RunEnvironment:
+    """The checked environment of a run, with a factory that each worker calls for an instance."""
 
     make: Callable[[], PlayableEnv]
     facts: dict[str, Any]
     """The facts that identify the environment, for the run's record."""
     provider: Provider | None = None
-    """The provider of the environment's sandboxes; None if tasks run in databases."""
+    """The provider of the environment's sandboxes; None: tasks run in databases or remotely, or the
+    caller made the environment's factory."""
     reward: ModelReward | None = None
     """The reward, if the reward asks a model; otherwise None."""
 
@@ -240,7 +243,7 @@ class EnvironmentSetting:
     def context(self) -> dict[str, Any]:
         """Return the facts about sandboxes and the tools in images, for the session's record.
 
-        The method starts a sandbox of each image, in which the tools print their versions.
+        The method starts a sandbox of each image's base, in which the tools print their versions.
         """
         if self.provider is None:
             return {}
@@ -250,12 +253,12 @@ class EnvironmentSetting:
 
 
 def resolve_setting(
-    plan: Plan,
+    plan: RunPlan,
     progress: Progress,
     *,
     required_options: Mapping[str, Any] | None = None,
     budget: Budget | None = None,
-) -> EnvironmentSetting:
+) -> RunEnvironment:
     """Resolve or build the environment of a plan's tasks, and return it with its facts.
 
     Args:
@@ -313,7 +316,7 @@ def resolve_setting(
         return cast("InterCodeEnv[Any]", create(name, protocol=protocol, **options))
 
     facts["images"] = _digests(make, plan.tasks, progress)
-    return EnvironmentSetting(make, {**facts, **agent_options}, provider, reward)
+    return RunEnvironment(make, {**facts, **agent_options}, provider, reward)
 
 
 def _environment_facts(spec: RunSpec, agent_limits: Mapping[str, Any]) -> dict[str, Any]:
@@ -419,7 +422,7 @@ def find_provider(
     return provider
 
 
-def check(plan: Plan, agent: AgentFactory, progress: Progress) -> None:
+def check(plan: RunPlan, agent: AgentFactory, progress: Progress) -> None:
     """Refuse tasks and settings that the agent does not support, or warn of them, before any start.
 
     Raises:
@@ -435,6 +438,9 @@ def check_tasks(tasks: Sequence[Task], agent: AgentFactory) -> None:
     """Refuse an object that makes no agents, or tasks that the agent cannot try.
 
     The agent checks the tasks in the form that the agent will receive, without gold by default.
+
+    Raises:
+        UsageError: The object makes no agents, or the agent cannot try a task.
     """
     check_factory(agent)
     if isinstance(agent, SupportsTaskCheck):

@@ -20,7 +20,7 @@ from intercode.episode import Episode
 from intercode.errors import RecordError, UsageError
 from intercode.evaluate.agent_setup import PreparedAgent, actors
 from intercode.evaluate.episode_loop import PlayableEnv
-from intercode.evaluate.executor import Executor, PreparedRun, Threads, resolve_executor
+from intercode.evaluate.executor import Executor, PreparedRun, ThreadExecutor, resolve_executor
 from intercode.evaluate.manifest import dataset_facts, describe, finish, session as session_record
 from intercode.evaluate.manifest_diff import (
     DriftError,
@@ -33,24 +33,24 @@ from intercode.evaluate.manifest_diff import (
 )
 from intercode.evaluate.progress import Progress
 from intercode.evaluate.run_setup import (
-    EnvironmentSetting,
-    Plan,
+    RunEnvironment,
+    RunPlan,
     check,
     check_tasks,
     plan,
     resolve_setting,
 )
+from intercode.evaluate.scoring_versions import rule_versions
 from intercode.evaluate.spending import make_budget
 from intercode.evaluate.summary import Outcome, Statistics, by_tag, summarize
 from intercode.evaluate.task_selection import select_tasks, ungradable_tasks
-from intercode.evaluate.versions import rule_versions
-from intercode.evaluate.worker import Interrupts, Job
+from intercode.evaluate.worker import EpisodeJob, InterruptCounter
 from intercode.models.local import PROVIDER as LOCAL
 from intercode.records import (
     EPISODES,
     MANIFEST,
     Key,
-    RecordWriter,
+    RunRecordWriter,
     episode_key,
     read_episodes,
     read_latest,
@@ -71,7 +71,7 @@ class RunResult:
     """The results of a run, including those of its earlier sessions."""
 
     outcomes: list[Outcome]
-    """One outcome for each episode, by epoch, then in the dataset's order."""
+    """One outcome for each ended episode, by epoch, then in the dataset's order."""
     planned: int
     """Number of requested episodes."""
     ran: int
@@ -88,7 +88,11 @@ class RunResult:
     """The episodes, if the run has no folder."""
 
     def episodes(self) -> Iterator[Episode]:
-        """Return all episodes. If the run has a folder, episodes are read from disk one by one."""
+        """Return all episodes. If the run has a folder, episodes are read from disk one by one.
+
+        The folder also has the attempts that ended in an error and were repeated by a later
+        session.
+        """
         return iter(self.kept) if self.folder is None else read_episodes(self.folder / EPISODES)
 
     @property
@@ -103,7 +107,7 @@ class RunResult:
 
     @property
     def cut_short(self) -> bool:
-        """Whether an interrupt prevented episodes from starting or ending."""
+        """Whether an interrupt came, and some episode has no result."""
         return self.interrupted and not self.complete
 
     @property
@@ -174,7 +178,8 @@ def evaluate(
 
     Args:
         dataset: The tasks; or a `RunSpec`, which contains all other settings.
-        agent: A factory, or a name that `intercode.agents.registry.get` accepts.
+        agent: A factory, or a name that `intercode.agents.registry.get` accepts; ignored with a
+            `RunSpec`, which names its agent.
         env_factory: Makes an environment over this dataset; each worker calls it.
         progress: Observes the run.
         executor: Runs the episodes of a `RunSpec`; ``intercode_integrations.ray.Ray()`` uses a
@@ -219,13 +224,13 @@ def evaluate(
     name = agent if isinstance(agent, str) else getattr(agent, "__name__", type(agent).__name__)
     if isinstance(factory, SupportsAgentFacts):
         name = factory.name
-    run_plan = Plan(spec, dataset, tasks, excluded_tasks, options.get("locked"))
+    run_plan = RunPlan(spec, dataset, tasks, excluded_tasks, options.get("locked"))
     check_tasks(run_plan.tasks, factory)
-    env_setting = EnvironmentSetting(env_factory, dict(options.get("settings") or {}))
+    env_setting = RunEnvironment(env_factory, dict(options.get("settings") or {}))
     prepared_run = PreparedRun(
         run_plan, PreparedAgent(factory, name, agent_options), env_setting, progress
     )
-    return _run(prepared_run, options.get("context"), Threads())
+    return _run(prepared_run, options.get("context"), ThreadExecutor())
 
 
 def _check_arguments(dataset: object, agent: object, env_factory: object, progress: object) -> None:
@@ -255,7 +260,7 @@ def _check_arguments(dataset: object, agent: object, env_factory: object, progre
 
 @preserve_working_directory()
 def run(
-    spec_or_plan: RunSpec | Plan,
+    spec_or_plan: RunSpec | RunPlan,
     progress: Progress,
     budget: Budget | None = None,
     executor: Executor | None = None,
@@ -330,7 +335,7 @@ def _run(
                 prepared_run, record=lambda *episodes: retained_episodes.extend(episodes)
             )
             return replace(_play_jobs(prepared_run, executor, {}), kept=retained_episodes)
-        log = stack.enter_context(RecordWriter(Path(folder)))
+        log = stack.enter_context(RunRecordWriter(Path(folder)))
         record, finished_outcomes = _resume_run(log.folder, current_manifest, plan.locked)
         if plan.locked is not None and plan.locked == record:
             session |= session_differences(plan.locked, current_manifest, machine_changes)
@@ -343,7 +348,9 @@ def _run(
     return result
 
 
-def _check_lock(plan: Plan, current_manifest: Mapping[str, Any], progress: Progress) -> list[str]:
+def _check_lock(
+    plan: RunPlan, current_manifest: Mapping[str, Any], progress: Progress
+) -> list[str]:
     """Compare a run with the run to which it is locked, and warn of permitted changes.
 
     Changes of this machine may be permitted, see `Plan.follows_machine`.
@@ -375,13 +382,13 @@ def _play_jobs(
 ) -> RunResult:
     """Run the unfinished episodes."""
     plan, progress = prepared_run.plan, prepared_run.progress
-    jobs = [Job(epoch, task) for epoch in range(plan.spec.epochs) for task in plan.tasks]
+    jobs = [EpisodeJob(epoch, task) for epoch in range(plan.spec.epochs) for task in plan.tasks]
     outcomes = {job.key: finished_outcomes[job.key] for job in jobs if job.key in finished_outcomes}
     pool = executor.start([job for job in jobs if job.key not in outcomes], prepared_run)
     progress.begin(len(jobs), list(outcomes.values()))
     with ExitStack() as stack:
         stack.callback(progress.end)
-        interrupts = stack.enter_context(Interrupts())
+        interrupts = stack.enter_context(InterruptCounter())
         start, episode_count = time.monotonic(), 0
         with closing(pool.run(interrupts, progress)) as episodes:
             for episode in episodes:
@@ -398,7 +405,7 @@ def _play_jobs(
         )
 
 
-def _describe_run(plan: Plan, agent: PreparedAgent, facts: Mapping[str, Any]) -> dict[str, Any]:
+def _describe_run(plan: RunPlan, agent: PreparedAgent, facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the manifest of a new run."""
     model: dict[str, Any] = {}
     if isinstance(agent.factory, SupportsAgentFacts):

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from intercode.dialogues import Call, RecordedDialogue, all_agent_talks, judge_talks
+from intercode.dialogues import RecordedDialogue, RecordedModelCall, all_agent_talks, judge_talks
 from intercode.models.base import Message, Request, Usage
 from intercode.models.limits import Budget, Retry, SpendingAmounts
-from intercode.models.prices import Price, Prices
+from intercode.models.prices import ModelPrice, ModelPrices
 from intercode.models.remote import ASSUMED_OUTPUT
 from intercode.records import EPISODES, read_episodes
 from intercode.rewards.judge import REPLY_TOKENS
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 def read_spending(
     folder: Path,
-    price: Price | None = None,
+    price: ModelPrice | None = None,
     reply_tokens: int | None = None,
     *,
-    judge_price: Price | None = None,
+    judge_price: ModelPrice | None = None,
     judge_only: bool = False,
 ) -> SpendingAmounts:
     """Return the spending of a run's sessions, for the `Budget` of the session that resumes it.
@@ -78,7 +78,7 @@ def make_budget(spec: RunSpec, runs: Iterable[RunSpec] = ()) -> Budget:
         names = run.model.name, run.env.judge_model
         if run.run_options.out is None or not any(names) or limits == (None, None):
             continue
-        prices = Prices(run.model.prices)
+        prices = ModelPrices(run.model.prices)
         price, judge_price = (prices.find(name) if name else None for name in names)
         run_spending = read_spending(
             Path(run.run_options.out),
@@ -97,7 +97,9 @@ def retry_policy(spec: RunSpec) -> Retry:
     return Retry() if seconds is None else Retry(timeout=seconds)
 
 
-def _calls(talks: Iterable[RecordedDialogue]) -> Iterator[tuple[RecordedDialogue, Call]]:
+def _calls(
+    talks: Iterable[RecordedDialogue],
+) -> Iterator[tuple[RecordedDialogue, RecordedModelCall]]:
     """Yield each dialogue and call with a model's reply; replies from a cache do not count."""
     for talk in talks:
         for call in talk.get("calls", ()):
@@ -105,7 +107,7 @@ def _calls(talks: Iterable[RecordedDialogue]) -> Iterator[tuple[RecordedDialogue
                 yield talk, call
 
 
-def _usage(talk: RecordedDialogue, call: Call, reply_tokens: int | None) -> Usage:
+def _usage(talk: RecordedDialogue, call: RecordedModelCall, reply_tokens: int | None) -> Usage:
     """Return the recorded tokens of a call; if not recorded, the tokens reserved for the call."""
     counts = call.get("input_tokens", 0), call.get("output_tokens", 0), call.get("cached_tokens", 0)
     usage = Usage(*counts)

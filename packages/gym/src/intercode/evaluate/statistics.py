@@ -23,7 +23,7 @@ anything from under 20 to under 50.
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class IntervalEstimate:
     """A rate or a mean, and the ends of the confidence interval."""
 
     value: float
@@ -70,7 +70,7 @@ def rate(
     successes: Sequence[bool],
     clusters: Sequence[Hashable] | None = None,
     weights: Sequence[float] | None = None,
-) -> Estimate:
+) -> IntervalEstimate:
     """Return a success rate with Wilson's interval.
 
     With clusters, the interval is computed for an effective number of results instead of n, the
@@ -110,11 +110,11 @@ def rate(
         raise ValueError("weights need clusters")
     proportion = _centre([float(success) for success in successes], weights)
     if clusters is None:
-        return Estimate(proportion, *wilson(sum(successes), n))
+        return IntervalEstimate(proportion, *wilson(sum(successes), n))
     cluster_count = len(set(clusters))
     if cluster_count < 2:
         # One cluster contains no information on other clusters.
-        return Estimate(proportion, 0.0, 1.0, cluster_count)
+        return IntervalEstimate(proportion, 0.0, 1.0, cluster_count)
     error = clustered_error([float(success) for success in successes], clusters, weights)
     totals = _totals(clusters, weights or [1.0] * len(successes))
     kish_size = _kish(totals)
@@ -128,7 +128,9 @@ def rate(
         effective_size = min(n, max(kish_size, design_size * correction))
     else:
         effective_size = min(n, design_size * correction)
-    return Estimate(proportion, *wilson(proportion * effective_size, effective_size), cluster_count)
+    return IntervalEstimate(
+        proportion, *wilson(proportion * effective_size, effective_size), cluster_count
+    )
 
 
 def _totals(clusters: Sequence[Hashable], weights: Sequence[float]) -> list[float]:
@@ -148,7 +150,7 @@ def mean(
     values: Sequence[float],
     clusters: Sequence[Hashable] | None = None,
     weights: Sequence[float] | None = None,
-) -> Estimate:
+) -> IntervalEstimate:
     """Return a mean with its t interval.
 
     With clusters, the interval uses the cluster-robust standard error (`clustered_error`).
@@ -170,10 +172,12 @@ def mean(
     cluster_count = None if clusters is None else len(set(clusters))
     independent = n if cluster_count is None else cluster_count
     if independent < 2:
-        return Estimate(mean_value, -math.inf, math.inf, cluster_count)
+        return IntervalEstimate(mean_value, -math.inf, math.inf, cluster_count)
     error = clustered_error(values, range(n) if clusters is None else clusters, weights)
     half_width = t_quantile(0.975, independent - 1) * error
-    return Estimate(mean_value, mean_value - half_width, mean_value + half_width, cluster_count)
+    return IntervalEstimate(
+        mean_value, mean_value - half_width, mean_value + half_width, cluster_count
+    )
 
 
 def _centre(values: Sequence[float], weights: Sequence[float] | None) -> float:

@@ -29,7 +29,7 @@ def find_steered_assert(source: str) -> str | None:
         tree = parse(source)
     except (SyntaxError, ValueError, RecursionError):
         return None
-    reader = _Reader(_find_defined_names(tree))
+    reader = _TaintTracker(_find_defined_names(tree))
     for statement in tree.body:
         for node in ast.walk(statement):
             if isinstance(node, ast.Assert) and isinstance(node.test, ast.Compare):
@@ -41,11 +41,12 @@ def find_steered_assert(source: str) -> str | None:
     return None
 
 
-class _Reader:
+class _TaintTracker:
     """A reader that follows which names of a test have values that depend on the submission.
 
     Args:
-        defined_names: The names that the test itself, or Python, defines as functions or modules.
+        defined_names: The names of Python's built-in objects, and of functions, classes and modules
+            that the test defines or imports.
     """
 
     def __init__(self, defined_names: set[str]) -> None:

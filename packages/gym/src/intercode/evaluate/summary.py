@@ -1,6 +1,7 @@
 """Summaries of outcomes: statistics by group, turn and attempt, and the spending of episodes.
 
-All are pure functions of `Outcome`. Episodes that ended in an error count in no rate and no mean.
+All are pure functions of `Outcome`. Episodes that ended in an error count in no mean, and in no
+rate except the rate of errors.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from intercode.evaluate.statistics import Estimate, mean, pass_of_attempts, rate
+from intercode.evaluate.statistics import IntervalEstimate, mean, pass_of_attempts, rate
 from intercode.failure_modes import FAILURE_MODES
 from intercode.outcomes import OUTCOMES, OutcomeKind
 from intercode.records import LEVELS, Outcome
@@ -29,8 +30,8 @@ _ATTEMPT_COUNTS = (1, 2, 3, 4, 5, 8, 10, 16, 20, 32, 50, 64, 100)
 class Statistics:
     """A summary of outcomes.
 
-    Rates and means are over the scored episodes; None: no episode was scored. For success and
-    reward, all forks of an attempt at a task count together as one episode.
+    Rates and means are over the scored episodes; None: no episode was scored. In the success rate
+    and the mean reward, all forks of an attempt at a task count together as one episode.
     """
 
     episodes: int
@@ -57,7 +58,7 @@ class Statistics:
     mean_reward: float | None
     reward_low: float | None
     """Lower end of the mean reward's 95 % interval (Student's t). If all rewards are in [0, 1], the
-    interval is limited to [0, 1]. None: all rewards are equal."""
+    interval is limited to [0, 1]. None: all rewards are equal, or are too few for an interval."""
     reward_high: float | None
     mean_turns: float | None
     mean_seconds: float | None
@@ -188,7 +189,7 @@ def by_failure_mode(outcomes: Iterable[Outcome]) -> dict[str, int]:
     return {mode: counts[mode] for mode in FAILURE_MODES if counts[mode]}
 
 
-def by_turn(outcomes: Iterable[Outcome], turns: int | None = None) -> list[Estimate]:
+def by_turn(outcomes: Iterable[Outcome], turns: int | None = None) -> list[IntervalEstimate]:
     """Estimate the success rate within one turn, within two, and so on.
 
     The estimate is not the rate under a lower limit: an agent that knows the limit may plan for it.
@@ -219,7 +220,7 @@ def by_turn(outcomes: Iterable[Outcome], turns: int | None = None) -> list[Estim
 
 
 @dataclass(frozen=True, slots=True)
-class Attempts:
+class AttemptRates:
     """The rates of several attempts at each task."""
 
     k: int
@@ -229,10 +230,11 @@ class Attempts:
     pass_hat_k: float
 
 
-def by_attempts(outcomes: Iterable[Outcome]) -> list[Attempts]:
-    """Compute the means of pass@k and pass^k over the tasks, for each possible `k`.
+def by_attempts(outcomes: Iterable[Outcome]) -> list[AttemptRates]:
+    """Compute the means of pass@k and pass^k over the tasks, for several numbers `k` of attempts.
 
-    The result is empty if each task has only one attempt.
+    The numbers are those of `_ATTEMPT_COUNTS` that some task reaches. The result is empty if each
+    task has only one scored attempt.
     """
     forks: dict[str, dict[int, list[bool]]] = {}
     scored_outcomes = [outcome for outcome in outcomes if not outcome.failed]
@@ -252,7 +254,7 @@ def by_attempts(outcomes: Iterable[Outcome]) -> list[Attempts]:
         pass_at_mean, pass_hat_mean = (
             math.fsum(values) / len(tasks) for values in zip(*tasks, strict=True)
         )
-        attempt_rates.append(Attempts(k, len(tasks), pass_at_mean, pass_hat_mean))
+        attempt_rates.append(AttemptRates(k, len(tasks), pass_at_mean, pass_hat_mean))
     return attempt_rates
 
 
@@ -260,7 +262,7 @@ def _rate(
     outcomes: Sequence[Outcome],
     clusters: Sequence[Hashable] | None,
     weights: Sequence[float] | None,
-) -> Estimate | None:
+) -> IntervalEstimate | None:
     return rate([outcome.success for outcome in outcomes], clusters, weights) if outcomes else None
 
 
@@ -274,7 +276,9 @@ def _weights(outcomes: Sequence[Outcome]) -> list[float] | None:
     return [1 / attempts[outcome.task_id, outcome.epoch] for outcome in outcomes]
 
 
-def _value_and_bounds(estimate: Estimate | None) -> tuple[float | None, float | None, float | None]:
+def _value_and_bounds(
+    estimate: IntervalEstimate | None,
+) -> tuple[float | None, float | None, float | None]:
     if estimate is None:
         return None, None, None
     return estimate.value, _finite_value(estimate.low), _finite_value(estimate.high)
@@ -287,7 +291,8 @@ def _attempts(outcomes: Sequence[Outcome]) -> Sequence[Hashable] | None:
     is the attempt.
 
     Returns:
-        The clusters; None: each task has one outcome, so the outcomes are independent.
+        The clusters; None: the outcomes are independent, because each task has one outcome, or all
+        are separate attempts at the same task.
     """
     tasks = [outcome.task_id for outcome in outcomes]
     if len(set(tasks)) == 1 and _weights(outcomes) is not None:

@@ -2,8 +2,8 @@
 
 `select_tasks` selects tasks of a dataset by ids, limit and exclusion list. A person, or the command
 ``intercode validate``, writes an exclusion list to a file. In JSON, the list also states its
-dataset, its date and the version of InterCode. In plain text, each line has a task's id and the
-reason; ``#`` starts a comment.
+dataset, its date and the version of InterCode. In plain text, each line has a task's id and, if
+any, the reason; a line that begins with ``#`` is a comment.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NO_REASON = "no reason given"
 
 
 @dataclass(frozen=True, slots=True)
-class Exclusion:
+class ExcludedTasks:
     """Excluded tasks with their reasons."""
 
     tasks: Mapping[str, str]
@@ -41,7 +41,7 @@ class Exclusion:
     format: int = field(default=FORMAT)
 
     @classmethod
-    def from_tasks(cls, dataset: Dataset, tasks: Mapping[str, str]) -> Exclusion:
+    def from_tasks(cls, dataset: Dataset, tasks: Mapping[str, str]) -> ExcludedTasks:
         """Make an exclusion list for a dataset, dated with the current time."""
         date = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         return cls(dict(tasks), dataset.name, dataset.digest, __version__, date)
@@ -80,7 +80,7 @@ class Exclusion:
             raise RecordWriteError(f"cannot write {path}: {error.strerror}") from error
 
 
-def read_exclusion(path: Path) -> Exclusion:
+def read_exclusion(path: Path) -> ExcludedTasks:
     """Read a list from a file: JSON if the text starts with a brace, else plain text.
 
     Raises:
@@ -146,7 +146,7 @@ def select_tasks(
     return selected_tasks[:limit]
 
 
-def _from_json(path: Path, text: str) -> Exclusion:
+def _from_json(path: Path, text: str) -> ExcludedTasks:
     try:
         document: dict[str, Any] = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -161,10 +161,10 @@ def _from_json(path: Path, text: str) -> Exclusion:
     facts = {name: document.get(name, "") for name in ("dataset", "digest", "intercode", "date")}
     if malformed_fields := [name for name, value in facts.items() if not isinstance(value, str)]:
         raise UsageError(f"{path}: field {malformed_fields[0]!r} must be text")
-    return Exclusion(tasks, **facts)
+    return ExcludedTasks(tasks, **facts)
 
 
-def _from_lines(path: Path, text: str) -> Exclusion:
+def _from_lines(path: Path, text: str) -> ExcludedTasks:
     tasks: dict[str, str] = {}
     for line_number, line in enumerate(text.split("\n"), 1):
         words = line.strip().split(maxsplit=1)
@@ -173,4 +173,4 @@ def _from_lines(path: Path, text: str) -> Exclusion:
         if words[0] in tasks:
             raise UsageError(f"{path}: line {line_number}: {words[0]!r} is listed twice")
         tasks[words[0]] = words[1] if len(words) > 1 else _NO_REASON
-    return Exclusion(tasks)
+    return ExcludedTasks(tasks)

@@ -28,9 +28,9 @@ TOOLS = {
     "gcc": "gcc",
     "sqlite": "sqlite3",
 }
-"""Name → the program whose ``--version`` is run."""
+"""Name of a tool → the program that prints the tool's version for ``--version``."""
 LIMIT = 16
-"""Maximum number of images, because the probe delays the start of a run."""
+"""Maximum number of probed bases of images, because the probes delay the start of a run."""
 _VERSION = re.compile(rb"\d+(?:\.\d+)+")
 _NAME = re.compile(rb'^PRETTY_NAME="?([^"\n]*)', re.MULTILINE)
 _OUTPUT_LIMIT = 2000
@@ -48,7 +48,7 @@ def tool_versions(provider: Provider, images: Iterable[str]) -> dict[str, dict[s
         images: The images' names.
 
     Returns:
-        Image → tool → version.
+        Name of an image's base → tool → version. The tool ``system`` is the Linux distribution.
 
     Raises:
         ImageError: The image cannot be found or built.
@@ -61,7 +61,8 @@ def tool_versions(provider: Provider, images: Iterable[str]) -> dict[str, dict[s
 def _base(name: str) -> str:
     """Return the name of an image's base, which is the name without the added layers.
 
-    If the base alone is not valid image, the name is returned unchanged.
+    If the name is another provider's, or the base alone is not a valid image, the name is returned
+    unchanged.
     """
     try:
         spec = parse(name)

@@ -1,12 +1,12 @@
-"""Validation of a dataset: gold must solve every task with equal results, and guesses must not.
+"""Validation of a dataset: gold must solve every task with equal results; wrong answers must not.
 
 A trial is an episode with gold or a guess. Each task has these trials:
 
 - gold, and gold again an odd number of seconds later,
-- all `guesses`: doing nothing, a wrong answer, constants, tricks,
-- the alternative solutions in the task's metadata.
+- all `guesses`: doing nothing, a wrong answer, constants, tricks, the alternative solutions in the
+  task's metadata, and gold with a shifted clock.
 
-Afterwards the functions of `intercode.evaluate.checks` examine the trials.
+Afterwards the functions of `intercode.evaluate.task_checks` examine the trials.
 """
 
 from __future__ import annotations
@@ -20,10 +20,15 @@ from tempfile import TemporaryDirectory
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from intercode.agents.builtin import Oracle, ScriptedAgent
+from intercode.agents.builtin import OracleAgents, ScriptedAgent
 from intercode.envs.stage import SandboxStage
-from intercode.envs.traits import Guess, resolve_traits
-from intercode.evaluate.checks import (
+from intercode.envs.traits import GuessedSolution, resolve_traits
+from intercode.evaluate.episode_loop import PlayableEnv, Step, WrappedEnv
+from intercode.evaluate.failing_golds import gold_failure, setup_failure
+from intercode.evaluate.gold_leaks import GoldLeak, leaks
+from intercode.evaluate.runner import RunResult, evaluate
+from intercode.evaluate.summary import summarize
+from intercode.evaluate.task_checks import (
     CHECKS,
     DOUBTS,
     FIRST_CONSTANT,
@@ -32,22 +37,17 @@ from intercode.evaluate.checks import (
     NOOP,
     WAIT_FIELD,
     Check,
-    GoldUsage,
+    GoldResourceUsage,
     Kind,
-    Problem,
-    SlowTask,
-    Trial,
+    SlowGoldTask,
+    TaskProblem,
+    TrialResult,
     Trials,
     compare_backends,
     find_slow_tasks,
     guesses,
     usage,
 )
-from intercode.evaluate.episode_loop import PlayableEnv, Step, WrappedEnv
-from intercode.evaluate.failing_golds import gold_failure, setup_failure
-from intercode.evaluate.gold_leaks import Leak, leaks
-from intercode.evaluate.runner import RunResult, evaluate
-from intercode.evaluate.summary import summarize
 from intercode.evaluate.task_selection import select_tasks, ungradable_tasks
 from intercode_sandbox.base import SupportsMemoryPeak
 
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Validation:
+class ValidationResult:
     """The result of `validate`."""
 
     tasks: int
@@ -71,13 +71,13 @@ class Validation:
     """Constant → the number of tasks that it solves."""
     solved_by_constants: int
     """The number of tasks that any constant solves."""
-    problems: list[Problem]
-    doubts: list[Problem]
-    """The findings that a task's author may have intended; also true of `slow_tasks` and
-    `leaks`."""
-    slow_tasks: list[SlowTask]
-    leaks: list[Leak]
-    usage: list[GoldUsage]
+    problems: list[TaskProblem]
+    doubts: list[TaskProblem]
+    """The findings that a task's author may have intended, apart from `slow_tasks` and `leaks`."""
+    slow_tasks: list[SlowGoldTask]
+    leaks: list[GoldLeak]
+    """All leaks; those that are a defect of the task are among `problems`, too."""
+    usage: list[GoldResourceUsage]
     """The resources that gold uses, for each task."""
     seconds: float
     complete: bool
@@ -105,7 +105,7 @@ def validate(
     workers: int = 1,
     progress: Progress | None = None,
     backends: Mapping[str, Callable[[], PlayableEnv]] | None = None,
-) -> Validation:
+) -> ValidationResult:
     """Try every task with gold and all guesses, and check the trials.
 
     Args:
@@ -122,6 +122,7 @@ def validate(
         The problems, doubts and statistics.
 
     Raises:
+        TaskNotFoundError: An id in `tasks` is unknown.
         UsageError: The arguments are inconsistent.
         SandboxUnavailableError: This machine permits no sandbox.
     """
@@ -133,13 +134,15 @@ def validate(
     options = {"tasks": tasks, "workers": workers, "progress": progress, "settings": {"env": name}}
     probed_factory = probe_findings.wrap_factory(env_factory)
     first_result, trials = _attempt(
-        dataset, _Prober(guesses_by_trial), probed_factory, guesses_by_trial, options
+        dataset, _TrialAgentFactory(guesses_by_trial), probed_factory, guesses_by_trial, options
     )
     runs, problems = [first_result], _findings(CHECKS, selected_tasks, trials)
     for backend_name, backend_factory in (backends or {}).items():
         if runs[-1].interrupted:
             break
-        backend_result, backend_trials = _attempt(dataset, Oracle(), backend_factory, {}, options)
+        backend_result, backend_trials = _attempt(
+            dataset, OracleAgents(), backend_factory, {}, options
+        )
         runs.append(backend_result)
         for task in selected_tasks:
             problems += compare_backends(
@@ -149,7 +152,7 @@ def validate(
         leak for task in selected_tasks for leak in probe_findings.leaks.get(task.task_id, ())
     ]
     problems += [
-        Problem(finding.task_id, "leak", finding.text)
+        TaskProblem(finding.task_id, "leak", finding.text)
         for finding in task_leaks
         if finding.is_problem
     ]
@@ -164,7 +167,7 @@ def validate(
         usage(task, trials[task.task_id], probe_findings.memory.get(task.task_id))
         for task in selected_tasks
     ]
-    return Validation(
+    return ValidationResult(
         tasks=len(selected_tasks),
         **_statistics(first_result.outcomes, guesses_by_trial),
         problems=problems,
@@ -186,26 +189,28 @@ def _attempt(
     dataset: Dataset,
     agent: AgentFactory,
     env_factory: Callable[[], PlayableEnv],
-    guesses_by_trial: Mapping[int, Guess],
+    guesses_by_trial: Mapping[int, GuessedSolution],
     options: Mapping[str, Any],
 ) -> tuple[RunResult, Mapping[str, Trials]]:
     """Run an agent over the dataset, and return the trials of each task.
 
     The run has one epoch for each trial. Without guesses, gold is tried once.
     """
-    trials: dict[str, dict[int, Trial]] = defaultdict(dict)
+    trials: dict[str, dict[int, TrialResult]] = defaultdict(dict)
     # The run is written to disk, because its observations may be too large for memory.
     with TemporaryDirectory(prefix="intercode-validate-") as folder:
         epochs = max(guesses_by_trial, default=GOLD) + 1
         result = evaluate(dataset, agent, env_factory, out=folder, epochs=epochs, **options)
         for episode in result.episodes():
-            trials[episode.task_id][episode.epoch] = Trial.from_episode(episode, guesses_by_trial)
+            trials[episode.task_id][episode.epoch] = TrialResult.from_episode(
+                episode, guesses_by_trial
+            )
     return result, trials
 
 
 def _findings(
     checks: Sequence[Check], tasks: Sequence[Task], trials: Mapping[str, Trials]
-) -> list[Problem]:
+) -> list[TaskProblem]:
     return [
         problem
         for task in tasks
@@ -215,9 +220,9 @@ def _findings(
 
 
 def _statistics(
-    outcomes: Sequence[Outcome], guesses_by_trial: Mapping[int, Guess]
+    outcomes: Sequence[Outcome], guesses_by_trial: Mapping[int, GuessedSolution]
 ) -> dict[str, Any]:
-    """Return the statistics of a `Validation`, by trial and by constant."""
+    """Return the statistics of a `ValidationResult`, by trial and by constant."""
     statistics = {
         trial: summarize(outcome for outcome in outcomes if outcome.epoch == trial)
         for trial in (GOLD, GOLD_REPEAT, *guesses_by_trial)
@@ -237,7 +242,7 @@ def _statistics(
     }
 
 
-class _Prober:
+class _TrialAgentFactory:
     """The factory of each trial's agent.
 
     Args:
@@ -246,19 +251,19 @@ class _Prober:
 
     needs_gold = True
 
-    def __init__(self, guesses_by_trial: Mapping[int, Guess]) -> None:
+    def __init__(self, guesses_by_trial: Mapping[int, GuessedSolution]) -> None:
         self._guesses_by_trial = guesses_by_trial
 
     def __call__(self, task: Task) -> Agent:
         """Return the agent that runs gold, for a caller that passes no environment."""
-        return Oracle()(task)
+        return OracleAgents()(task)
 
     def make_agent(self, env: Any, task: Task) -> Agent:
         """Return the agent for a trial, which is selected by the epoch of the current episode."""
         guess = self._guesses_by_trial.get(env.episode.epoch)
         if guess is None or (guess.role == "clock" and guess.actions(task)):
             return _PrefixedAgent(
-                guess.actions(task) if guess else (), Oracle().make_agent(env, task)
+                guess.actions(task) if guess else (), OracleAgents().make_agent(env, task)
             )
         return ScriptedAgent(guess.actions(task))
 
@@ -284,8 +289,8 @@ class _PrefixedAgent:
 class GoldRepeatDelay:
     """A clock that delays the two trials of a task's gold.
 
-    The trials then start an odd number of seconds apart. The delay exposes all gold whose result
-    depends on the time in whole seconds, even if only on whether the number of seconds is even.
+    The trials then start an odd number of seconds apart. The delay exposes gold whose result
+    differs from second to second, even if only between even and odd seconds.
 
     Args:
         now: Returns the seconds since 1970.
@@ -334,8 +339,8 @@ class ProbeFindings:
     def __init__(self, dataset: Dataset) -> None:
         self.dataset = dataset
         self.clock = GoldRepeatDelay()
-        self.leaks: dict[str, list[Leak]] = {}
-        self.failures: dict[str, list[Problem]] = {}
+        self.leaks: dict[str, list[GoldLeak]] = {}
+        self.failures: dict[str, list[TaskProblem]] = {}
         """Task id → problems and doubts about a gold or a setup that fails."""
         self.memory: dict[str, int] = {}
         """Task id → the peak memory in bytes of the sandboxes in which gold ran."""
@@ -346,7 +351,7 @@ class ProbeFindings:
 
 
 class ProbingEnv(WrappedEnv):
-    """An environment that also searches for leaks, measures memory and delays gold."""
+    """An environment that also searches for leaks and failures, measures memory and delays gold."""
 
     def __init__(self, env: PlayableEnv, probe_findings: ProbeFindings) -> None:
         super().__init__(env)
@@ -356,10 +361,11 @@ class ProbingEnv(WrappedEnv):
         return getattr(self._env, name)
 
     def step(self, action: str, /) -> Step:
-        """Take an action, after the probes of the trial.
+        """Take an action, with the probes of the trial before or after the action.
 
         The search for leaks precedes the first action of the trial that does nothing. At that time
-        the sandbox is in the state in which an agent finds it.
+        the sandbox is in the state in which an agent finds it. The search for failing golds, and
+        the measurement of memory, follow the last action of gold.
         """
         episode, workspace = self.episode, getattr(self._env, "workspace", None)
         task_id, is_gold = episode.task_id, episode.epoch in (GOLD, GOLD_REPEAT)
@@ -382,7 +388,7 @@ class ProbingEnv(WrappedEnv):
                 self._probe_findings.memory[task_id] = peak_memory
         return result
 
-    def _failures(self, task_id: str) -> list[Problem]:
+    def _failures(self, task_id: str) -> list[TaskProblem]:
         """Return the failures of a task's gold and setup; empty without a shell."""
         task, stage = self._probe_findings.dataset.by_id(task_id), getattr(self._env, "stage", None)
         if not isinstance(stage, SandboxStage) or resolve_traits(self._env).language != "bash":
@@ -392,4 +398,4 @@ class ProbingEnv(WrappedEnv):
             failures.append(("setup", text))
         if failure := gold_failure(task, self.episode.turns, stage):
             failures.append(failure)
-        return [Problem(task_id, kind, text) for kind, text in failures]
+        return [TaskProblem(task_id, kind, text) for kind, text in failures]

@@ -1,8 +1,8 @@
 """The worker threads of a run, from its jobs to its recorded episodes.
 
-A `WorkerPool` starts threads. Each thread has one `Worker`, which takes jobs in order and puts the
-recorded episodes into a queue. The main thread yields the episodes. `Interrupts` stops the pool on
-SIGINT and SIGTERM.
+A `EpisodeWorkerPool` starts threads. Each thread has one `EpisodeWorker`, which takes jobs in order
+and puts the recorded episodes into a queue. The main thread yields the episodes. `InterruptCounter`
+stops the pool on SIGINT and SIGTERM.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from intercode.errors import (
 from intercode.evaluate.episode_loop import (
     EpisodeStop,
     PlayableEnv,
-    SharedResources,
+    SharedRunResources,
     failed_episode,
     unserialisable_episode,
 )
 from intercode.evaluate.progress import Progress
-from intercode.models.drain import Drain, run_drain
+from intercode.models.interrupted_calls import RunInterruptState, run_drain
 from intercode.records import Key
 from intercode_sandbox.host_files import preserve_working_directory
 from intercode_sandbox.interruption import is_handlers
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TICK = 0.1
-"""Seconds between calls of `Progress.tick`."""
+"""Seconds of waiting for a message, after which `Progress.tick` is called."""
 SILENCE_SECONDS = 30.0
 """Seconds without an answer of the model before a run reports the delay."""
 PATIENCE = 5.0
@@ -59,16 +59,17 @@ FATAL_ERROR_NAMES = {BudgetError.__name__, ModelAccessError.__name__}
 end in the same error."""
 _FATAL_ERRORS = (SandboxUnavailableError, RecordError, UsageError)
 """The exceptions that stop the run, because every other episode would raise the same exception. Any
-other exception ends only the episode that raised it."""
+other exception ends only its episode, unless the factory of environments raised the exception."""
 _POLL_SECONDS = 0.01
 
 
-class Interrupts:
+class InterruptCounter:
     """A context that counts the signals SIGINT and SIGTERM, and wakes the main thread.
 
     For each signal, the handler puts a message into the queue `messages`, on which the main thread
-    waits. A signal handler may call `SimpleQueue.put` at any moment; no other method to wake the
-    main thread permits this. Outside the main thread the context catches no signal.
+    waits. A signal handler may call `SimpleQueue.put` at any moment, because the method is
+    reentrant. In case the main thread does not react, the handler itself raises KeyboardInterrupt
+    above a count of two. Outside the main thread the context catches no signal.
     """
 
     def __init__(self) -> None:
@@ -84,7 +85,7 @@ class Interrupts:
         if self.count > 2:
             raise KeyboardInterrupt
 
-    def __enter__(self) -> Interrupts:
+    def __enter__(self) -> InterruptCounter:
         if threading.current_thread() is threading.main_thread():
             for signal_number in (signal.SIGINT, signal.SIGTERM):
                 self._previous_handlers[signal_number] = signal.signal(
@@ -98,7 +99,7 @@ class Interrupts:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class EpisodeJob:
     """One attempt at one task."""
 
     epoch: int
@@ -113,10 +114,10 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Orders:
+class WorkerInstructions:
     """The instructions that all workers of a run share."""
 
-    attempt: Callable[[Job, Callable[[], PlayableEnv]], Episode]
+    attempt: Callable[[EpisodeJob, Callable[[], PlayableEnv]], Episode]
     """Runs one episode, in the environment that the callable returns on demand."""
     env_factory: Callable[[], PlayableEnv]
     max_retries: int
@@ -124,33 +125,34 @@ class Orders:
     env_name: str
     record: Callable[..., None]
     """Writes an episode, and returns once the episode is durable."""
-    resources: SharedResources = field(default_factory=SharedResources)
+    resources: SharedRunResources = field(default_factory=SharedRunResources)
     delay: Callable[[], tuple[float, str] | None] = lambda: None
     """Returns the seconds since the model's last answer, and a description of the delay; None: the
     agent waits for no answer."""
 
 
-class Worker:
+class EpisodeWorker:
     """A worker, which runs jobs one after the other, in at most one environment at a time.
 
     Any thread may call `stop`.
     """
 
-    def __init__(self, orders: Orders) -> None:
+    def __init__(self, orders: WorkerInstructions) -> None:
         self._orders = orders
         self._env: PlayableEnv | None = None
         self._is_making_env = False
         self._stopped = False
 
-    def run(self, job: Job) -> Episode:
+    def run(self, job: EpisodeJob) -> Episode:
         """Run a job until its episode ends, and record the episode.
 
         After a failure of the sandbox, the job starts again, up to the permitted number of retries.
 
         Raises:
-            Stopped: `stop` was called.
+            EpisodeStop: `stop` was called.
             SandboxUnavailableError, UsageError: Neither a retry nor another task can help.
             RecordError: The episode could not be recorded.
+            Exception: The factory of environments failed.
         """
         lost_attempts: list[Episode] = []
         while True:
@@ -200,7 +202,7 @@ class Worker:
             raise EpisodeStop
         return self._env
 
-    def _partial_episode(self, job: Job) -> Episode:
+    def _partial_episode(self, job: EpisodeJob) -> Episode:
         """Return the environment's episode at the time of its failure, or an empty episode."""
         task, partial_episode = job.task, None
         with suppress(EnvironmentStateError):  # after a failed first reset, no episode exists
@@ -253,13 +255,15 @@ def _add_lost_attempts(episode: Episode, lost_attempts: Sequence[Episode]) -> No
         episode.metadata["judge"] = [*judge_records, *episode.metadata.get("judge", [])]
 
 
-class Runs(Protocol):
+class JobExecution(Protocol):
     """Running jobs, on threads or on other machines."""
 
     stopped: str | None
     """The error that stopped the run, after which no episode started; None: no such error."""
 
-    def run(self, interrupts: Interrupts, progress: Progress) -> Generator[Episode, None, None]:
+    def run(
+        self, interrupts: InterruptCounter, progress: Progress
+    ) -> Generator[Episode, None, None]:
         """Yield each episode as soon as the episode is recorded.
 
         After an interrupt, the running episodes end, and no other episode starts.
@@ -269,13 +273,15 @@ class Runs(Protocol):
         """
 
 
-class WorkerPool:
+class EpisodeWorkerPool:
     """A pool of threads that runs jobs; each thread has its own environment."""
 
-    def __init__(self, jobs: Sequence[Job], orders: Orders, workers: int) -> None:
+    def __init__(
+        self, jobs: Sequence[EpisodeJob], orders: WorkerInstructions, workers: int
+    ) -> None:
         self._jobs = iter(jobs)
         self._resources = orders.resources
-        self._workers = [Worker(orders) for _ in range(min(workers, len(jobs)))]
+        self._workers = [EpisodeWorker(orders) for _ in range(min(workers, len(jobs)))]
         # The threads are daemons, so a hanging worker cannot prevent the exit of the process.
         self._threads = [
             threading.Thread(target=self._work, args=(worker,), name=f"worker-{n}", daemon=True)
@@ -286,19 +292,23 @@ class WorkerPool:
         self.stopped: str | None = None
         """The error that stopped the run: no episode started after it."""
         self._delay, self._shown_delay = orders.delay, SILENCE_SECONDS
-        self._messages: queue.SimpleQueue[Episode | BaseException | Worker | None]
+        self._messages: queue.SimpleQueue[Episode | BaseException | EpisodeWorker | None]
 
-    def run(self, interrupts: Interrupts, progress: Progress) -> Generator[Episode, None, None]:
+    def run(
+        self, interrupts: InterruptCounter, progress: Progress
+    ) -> Generator[Episode, None, None]:
         """Yield each episode as soon as it is recorded.
 
         Raises:
             KeyboardInterrupt: A second interrupt came.
+            Exception: A worker stopped the run: one of `_FATAL_ERRORS`, or the error of the factory
+                of environments.
         """
         with run_drain() as drain, preserve_working_directory():
             yield from self._run(interrupts, progress, drain)
 
     def _run(
-        self, interrupts: Interrupts, progress: Progress, drain: Drain
+        self, interrupts: InterruptCounter, progress: Progress, drain: RunInterruptState
     ) -> Generator[Episode, None, None]:
         self._messages = interrupts.messages
         alive_count = len(self._threads)
@@ -315,7 +325,7 @@ class WorkerPool:
                     continue
                 if isinstance(message, Episode):
                     yield message
-                elif isinstance(message, Worker):
+                elif isinstance(message, EpisodeWorker):
                     alive_count -= 1
                 elif message is not None:
                     failure = failure or message
@@ -358,7 +368,7 @@ class WorkerPool:
         while self._resources.sandboxes.held and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
 
-    def _work(self, worker: Worker) -> None:
+    def _work(self, worker: EpisodeWorker) -> None:
         try:
             try:
                 while (job := self._next_job()) is not None:
@@ -377,6 +387,6 @@ class WorkerPool:
         finally:
             self._messages.put(worker)
 
-    def _next_job(self) -> Job | None:
+    def _next_job(self) -> EpisodeJob | None:
         with self._lock:
             return None if self._draining else next(self._jobs, None)

@@ -1,8 +1,8 @@
 """The interface of interpreters, which execute actions, with cancellation and saved states.
 
 An `Interpreter` runs an action and returns an `Execution`, which holds the observation. A
-`Cancellation` stops a running action from another thread. Between two actions, background jobs of
-all interpreters may print; one thread (`DRAIN`) reads this output.
+`ActionCancellation` stops a running action from another thread. Between two actions, background
+jobs of all interpreters may print; one thread of `DRAIN` reads this output.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from intercode.episode import ENDED, NoAction, Turn, decode, encode
 from intercode.errors import ActionError, CausedInsideError, UsageError
-from intercode_sandbox.base import OutputBuffer
+from intercode_sandbox.base import HeadTailBuffer
 
 HARD_OUTPUT_FACTOR = 64
 """Multiple of the output limit at which an action is stopped: no reader needs further output."""
@@ -29,7 +29,7 @@ IS_INTERACTIVE: ContextVar[bool] = ContextVar("IS_INTERACTIVE", default=False)
 BY_CALLER = "caller"
 """Stop reason of an action that Ctrl-C or a cancellation has stopped."""
 LAST_COMMAND = "the next command ends the episode"
-"""End of the agent's note about an interpreter that cannot be restarted; see `execute`."""
+"""End of the note to the agent about an interpreter that cannot be restarted; see `execute`."""
 _HAS_ENDED = "the sandbox has ended, by what ran in it"
 _CHUNK = 1 << 18
 
@@ -71,7 +71,7 @@ class StoppableAction(Protocol):
     """Reason for the stop; empty: the action was not stopped."""
 
 
-class Cancellation:
+class ActionCancellation:
     """A request to stop one action, from another thread, before, during or after the action.
 
     A request that comes immediately before an SQL statement starts may not stop the statement. A
@@ -113,9 +113,9 @@ class Cancellation:
                 self._wake_up = None
 
 
-CANCELLATION: ContextVar[Cancellation | None] = ContextVar("CANCELLATION", default=None)
-"""The cancellation of the current call to the environment, which the call's author sets."""
-_CANCELLATION: ContextVar[Cancellation | None] = ContextVar("_CANCELLATION", default=None)
+CANCELLATION: ContextVar[ActionCancellation | None] = ContextVar("CANCELLATION", default=None)
+"""The cancellation of the current call to the environment. The caller sets the variable."""
+_CANCELLATION: ContextVar[ActionCancellation | None] = ContextVar("_CANCELLATION", default=None)
 """The cancellation that a running action obeys: `CANCELLATION`, but None during scoring."""
 
 
@@ -145,7 +145,7 @@ def wake_on_cancellation(wake_up: Callable[[], object]) -> Iterator[None]:
 
 @contextmanager
 def cancellation_fd() -> Iterator[int | None]:
-    """Yield a descriptor that a cancellation makes readable; None if none is possible."""
+    """Yield a descriptor that a cancellation makes readable; None: the action has none."""
     if _CANCELLATION.get() is None:
         yield None
         return
@@ -183,9 +183,9 @@ class Interpreter(Protocol):
     def execute(self, action: str, timeout: float | None = None) -> Execution:
         """Run one action.
 
-            If Ctrl-C raises an exception in the caller, the action may still run. No further action
-            may run then, so the environment ends the attempt. While an action runs, another thread
-            may close the sandbox, but not the interpreter.
+        If Ctrl-C raises an exception in the caller, the action may still run. No further action
+        may run then, so the environment ends the episode. While an action runs, another thread may
+        close the sandbox, but not the interpreter.
 
         Args:
             action: Code in the interpreter's language.
@@ -207,7 +207,7 @@ def act(interpreter: Interpreter, action: str, timeout: float | None) -> Turn:
 
 
 def execute(interpreter: Interpreter, action: str, timeout: float | None) -> Execution:
-    """Run an action; mistakes of the agent, and an end that it causes, become a note for the agent.
+    """Run an action, and convert a failure that the agent caused to a note for the agent.
 
     Raises:
         SandboxError: The sandbox died, and no process in it was the cause.
@@ -217,7 +217,7 @@ def execute(interpreter: Interpreter, action: str, timeout: float | None) -> Exe
         info = {"executed": False, "invalid": True}
         return Execution(b"", ok=False, notes=(action.note,), info=info)
     try:
-        # An unpaired surrogate cannot be encoded, so it raises here and does not run.
+        # An action with a surrogate that stands for no byte is refused here, before anything runs.
         encode(action)
         execution = interpreter.execute(action, timeout)
     except (ActionError, UnicodeEncodeError) as error:
@@ -262,7 +262,7 @@ class Workspace(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class SavedState:
+class SavedInterpreterState:
     """The saved state of an interpreter and its workspace. A saved state needs no process."""
 
     open: Callable[[], tuple[Workspace, Interpreter]]
@@ -283,14 +283,14 @@ class SavedState:
 
 
 @runtime_checkable
-class SupportsSave(Protocol):
+class SupportsInterpreterSave(Protocol):
     """An interpreter's optional ability to save its state.
 
-    Without this ability, or after its `ForkError`, a fork is a new episode that repeats the
-    actions.
+    Without this ability, or after a `ForkError` of `save`, a fork in the mode ``auto`` is a new
+    episode that repeats the actions.
     """
 
-    def save(self, lossy: bool = False) -> SavedState:
+    def save(self, lossy: bool = False) -> SavedInterpreterState:
         """Save the state of the interpreter and its workspace, between two actions.
 
         Both continue, and respond as if nothing had been saved. Each may restart at its next use.
@@ -305,7 +305,7 @@ class SupportsSave(Protocol):
         """
 
 
-class OutputDrain:
+class IdleOutputReader:
     """Reader of the output that idle interpreters print, for the output of their next actions.
 
     A pipe holds at most 1 MiB: without a reader, a background job that prints more would block. One
@@ -320,10 +320,10 @@ class OutputDrain:
         # The lock is reentrant. Garbage collection may call `_lose` on any thread at any line, even
         # while the thread holds this lock.
         self._lock = threading.RLock()
-        self._pipes: dict[int, _Pipe] = {}
+        self._pipes: dict[int, _OutputPipe] = {}
         self._epoll: select.epoll | None = None
 
-    def watch(self, owner: object, fd: int, buffer: OutputBuffer, limit: int) -> None:
+    def watch(self, owner: object, fd: int, buffer: HeadTailBuffer, limit: int) -> None:
         """Read the non-blocking `fd` into `buffer`, until `buffer` has taken `limit` bytes.
 
         Args:
@@ -341,7 +341,9 @@ class OutputDrain:
                 threading.Thread(
                     target=self._serve, args=(self._epoll,), name="intercode-drain", daemon=True
                 ).start()
-            self._pipes[fd] = _Pipe(buffer, limit, weakref.ref(owner, partial(self._lose, fd)))
+            self._pipes[fd] = _OutputPipe(
+                buffer, limit, weakref.ref(owner, partial(self._lose, fd))
+            )
             self._epoll.register(fd, select.EPOLLIN)
 
     def release(self, fd: int) -> None:
@@ -371,10 +373,10 @@ class OutputDrain:
 
 
 @dataclass(frozen=True, slots=True)
-class _Pipe:
+class _OutputPipe:
     """A pipe that the drain reads."""
 
-    buffer: OutputBuffer
+    buffer: HeadTailBuffer
     limit: int
     owner: weakref.ref[object]
 
@@ -393,4 +395,4 @@ class _Pipe:
         return bool(chunk) and self.buffer.total < self.limit
 
 
-DRAIN = OutputDrain()
+DRAIN = IdleOutputReader()

@@ -4,12 +4,12 @@ Bash reads its control lines as a script from a pipe that its children do not in
 action InterCode writes one control line, which sources the action from a memory file. So nothing in
 an action, such as an unterminated quote, a here-document or ``return``, can swallow the next
 control line. The control line then sources the *epilogue*, a script of InterCode. The epilogue
-reports the exit code, the directory and the shell's state on a separate channel. InterCode writes
-nothing to the action's output. In the output, InterCode searches only for the name of the memory
-file, which bash prints in syntax errors. The name is removed, because ``bash -c`` would print none.
+reports the exit code, the directory and the shell's state on a separate channel, and prints nothing
+to the action's output. In the output, InterCode searches only for the name of the memory file,
+which bash prints in syntax errors. The name is removed, because ``bash -c`` would print none.
 
-The agent could forge a report of the epilogue. A forgery changes at most the agent's own exit code,
-never a grade, because rewards look at the file system.
+The agent could forge a report of the epilogue. A forgery changes at most the exit codes and the
+shell state of the agent's own episode, never a grade: rewards compare files and output.
 
 Bash runs with ``-i`` (interactive), though it reads a script. Therefore an unset variable or a
 syntax error does not end the shell, aliases work, and messages begin with ``bash:``. Other
@@ -31,28 +31,28 @@ from intercode.interpreters.base import (
     HARD_OUTPUT_FACTOR,
     LAST_COMMAND,
     Execution,
-    SavedState,
+    SavedInterpreterState,
     is_cancelled,
     mark_interrupt,
 )
 from intercode.interpreters.shell import (
     TIMEOUT_SIGNAL,
-    RunningAction,
-    Shell,
-    ShellLateError,
+    BashProcess,
+    RunningShellAction,
     ShellStartError,
-    StateReport,
+    ShellStartTimeoutError,
+    ShellStateReport,
     format_as_script,
 )
 from intercode.interpreters.shell_state import (
     CARRIED,
     QUESTION,
-    UnreportedState,
+    UnreportedShellState,
     find_missing_state,
     obstacles,
     script,
 )
-from intercode_sandbox.base import OutputBuffer, SandboxBackend, SupportsFork
+from intercode_sandbox.base import HeadTailBuffer, SandboxBackend, SupportsFork
 
 _GRACE_SECONDS = 2.0
 """Seconds for an interrupted shell to report its state; most shells need a millisecond."""
@@ -70,13 +70,13 @@ _PROCESS_LIMIT_SHARE = 0.9
 
 @dataclass(frozen=True, slots=True)
 class SuspendedShell:
-    """The saved state of a stopped shell, from which another shell continues."""
+    """The saved state of a shell, from which another shell continues."""
 
-    state: StateReport
+    state: ShellStateReport
     """The shell's report, with the script that restores the whole state of the shell."""
     initial_variables: bytes
     """The variables that a fresh shell reports, in the form of `StateReport.variables`."""
-    pending_output: OutputBuffer
+    pending_output: HeadTailBuffer
     """Output that background jobs printed since the last action; it belongs to the next action."""
     omissions: tuple[str, ...]
     """Descriptions of parts of the state that are not saved."""
@@ -106,9 +106,9 @@ class BashInterpreter:
         self.user = user
         # The saved state, from `save` until the next action. No shell may run in the meantime.
         self._suspended_shell: SuspendedShell | None = None
-        state = StateReport() if suspended_shell is None else suspended_shell.state
+        state = ShellStateReport() if suspended_shell is None else suspended_shell.state
         try:
-            self._shell: Shell | None = Shell(sandbox, user, state)
+            self._shell: BashProcess | None = BashProcess(sandbox, user, state)
         except ShellStartError as error:
             if suspended_shell is None:
                 raise
@@ -119,7 +119,7 @@ class BashInterpreter:
             raise image_start_error(sandbox, error) from error
         self._state = self._shell.state
         if suspended_shell is None:
-            self._pending_output = OutputBuffer(sandbox.limits.output)
+            self._pending_output = HeadTailBuffer(sandbox.limits.output)
             self._initial_variables = self._state.variables
         else:
             self._pending_output = copy.deepcopy(suspended_shell.pending_output)
@@ -130,14 +130,17 @@ class BashInterpreter:
         self._shell.rest(self._pending_output)
 
     def execute(self, action: str, timeout: float | None = None) -> Execution:
-        """Run one action. At its time limit, output limit or cancellation its processes are killed.
+        """Run one action; kill its processes at the time limit, a cancellation or excessive output.
 
-        Background jobs of earlier actions survive, unless they fill the process limit. After a kill
-        or an exit the shell restarts, with its state if possible. `info` has ``cwd``, and the keys
-        ``timed_out``, ``restarted``, ``gone``, ``truncated`` and ``executed`` of `Execution.info`.
+        Output is excessive at `HARD_OUTPUT_FACTOR` times the output limit. Background jobs of
+        earlier actions survive, unless they fill the process limit. After a kill or an exit the
+        shell restarts, with its state if possible. `info` has ``cwd``, unless the action was not
+        executed. If they apply, `info` also has the keys ``timed_out``, ``restarted``, ``gone``,
+        ``truncated`` and ``executed`` of `Execution.info`.
 
         Raises:
             ActionError: The action holds a NUL.
+            UsageError: The time limit is invalid; see `Limits.seconds`.
             SandboxError: The sandbox failed.
         """
         if "\0" in action:
@@ -153,10 +156,10 @@ class BashInterpreter:
         start_time = time.monotonic()
         seconds = self.sandbox.limits.seconds(timeout)
         self._shell.wake()
-        action_run = RunningAction(
+        action_run = RunningShellAction(
             self._pending_output, start_time + seconds, survivors=self._survivors(self._shell)
         )
-        self._pending_output = OutputBuffer(self.sandbox.limits.output)
+        self._pending_output = HeadTailBuffer(self.sandbox.limits.output)
         if not self._shell.send(action):
             # The shell has died between two actions, for instance because its own child killed it.
             self._restart()
@@ -170,7 +173,7 @@ class BashInterpreter:
             self._shell.rest(self._pending_output)
         return execution
 
-    def save(self, lossy: bool = False) -> SavedState:
+    def save(self, lossy: bool = False) -> SavedInterpreterState:
         """Save the files and the shell's state; see `SupportsSave`. The shell restarts when needed.
 
         Raises:
@@ -198,7 +201,7 @@ class BashInterpreter:
             try:
                 snapshot = sandbox.freeze()
             finally:
-                # Freezing has ended the shell already, so no program is asked to end.
+                # `freeze` has already ended the shell; this call releases its descriptors.
                 if shell is not None:
                     shell.close()
 
@@ -210,7 +213,7 @@ class BashInterpreter:
                 sandbox_copy.close()
                 raise
 
-        return SavedState(reopen, snapshot.delete, CARRIED, suspended_shell.omissions)
+        return SavedInterpreterState(reopen, snapshot.delete, CARRIED, suspended_shell.omissions)
 
     def _read_state(self, sandbox: SupportsFork, lossy: bool) -> SuspendedShell:
         """Return the whole state of the shell, which continues to run."""
@@ -218,12 +221,12 @@ class BashInterpreter:
         if shell is None:
             raise ForkError("the sandbox has no bash any more")
         shell.wake()
-        run = RunningAction(self._pending_output, time.monotonic() + _ANSWER_SECONDS)
+        run = RunningShellAction(self._pending_output, time.monotonic() + _ANSWER_SECONDS)
         answers = shell.ask(QUESTION)
         while answers and not shell.read(run, run.deadline):
             answers = time.monotonic() < run.deadline
         frame = run.frame if run.exit_code is None and shell.settle(run.deadline) else None
-        unreported_state = None if frame is None else UnreportedState.parse(frame.rest)
+        unreported_state = None if frame is None else UnreportedShellState.parse(frame.rest)
         if frame is None or unreported_state is None:
             self._restart()
             if self._shell is not None:
@@ -247,14 +250,14 @@ class BashInterpreter:
         state = replace(state, script=script(state, unreported_state, self._initial_variables))
         return SuspendedShell(state, self._initial_variables, pending_output, tuple(omissions))
 
-    def _survivors(self, shell: Shell) -> tuple[int, ...]:
-        """Return the processes that a timeout of the next action must not kill."""
+    def _survivors(self, shell: BashProcess) -> tuple[int, ...]:
+        """Return the processes that a stop of the next action must not kill."""
         if not set(self._state.pids) - {shell.pid}:
             return ()
-        # The list is read again: daemons have forked since the report, so their process ids differ.
+        # The list is read again: a daemon that has forked since the report has another process id.
         return tuple(pid for pid in self.sandbox.processes() if pid != shell.pid)
 
-    def _follow(self, run: RunningAction, shell: Shell) -> None:
+    def _follow(self, run: RunningShellAction, shell: BashProcess) -> None:
         """Read until the action ends; stop the action at its limits or a cancellation."""
         hard_limit = run.output.limit * HARD_OUTPUT_FACTOR
         with shell.waking():
@@ -273,7 +276,7 @@ class BashInterpreter:
         elif run.frame is not None and run.frame.kind == "X":
             self._await_exit(run, shell)
 
-    def _stop(self, run: RunningAction, shell: Shell) -> None:
+    def _stop(self, run: RunningShellAction, shell: BashProcess) -> None:
         """Kill the processes of the action; the shell reports its state and exits.
 
         The shell waits for a command and gets a signal with a trap. When the command is killed, the
@@ -281,7 +284,7 @@ class BashInterpreter:
         """
         shell.take_output(run)  # output that was printed since the last read
         # Bash's messages about its killed children are dropped: InterCode's kill causes them.
-        action_output, run.output = run.output, OutputBuffer(0)
+        action_output, run.output = run.output, HeadTailBuffer(0)
         shell.signal(TIMEOUT_SIGNAL)
         if shell.pid is not None:
             kill_count = self.sandbox.kill([*run.survivors, shell.pid])
@@ -299,7 +302,7 @@ class BashInterpreter:
         self._await_exit(run, shell)
         run.output = action_output
 
-    def _await_exit(self, run: RunningAction, shell: Shell) -> None:
+    def _await_exit(self, run: RunningShellAction, shell: BashProcess) -> None:
         grace = time.monotonic() + _GRACE_SECONDS
         while run.exit_code is None and time.monotonic() < grace:
             shell.read(run, grace)
@@ -310,7 +313,7 @@ class BashInterpreter:
     def _crowded(self, processes: int) -> bool:
         return processes > _PROCESS_LIMIT_SHARE * self.sandbox.limits.processes
 
-    def _finish(self, run: RunningAction, seconds: float, start_time: float) -> Execution:
+    def _finish(self, run: RunningShellAction, seconds: float, start_time: float) -> Execution:
         notes: list[str] = []
         info: dict[str, object] = {}
         code = run.exit_code if run.frame is None else run.frame.status
@@ -347,7 +350,7 @@ class BashInterpreter:
             seconds=time.monotonic() - start_time,
         )
 
-    def _remember(self, frame: StateReport | None, code: int) -> None:
+    def _remember(self, frame: ShellStateReport | None, code: int) -> None:
         frame = self._state if frame is None else frame
         hooks = frame.hooks if frame.kind == "A" else self._state.hooks
         self._state = replace(frame, status=code, hooks=hooks)
@@ -359,17 +362,17 @@ class BashInterpreter:
         state = self._state
         self.close()
         self._suspended_shell = None
-        attempts = [state, state, StateReport(status=state.status)]
+        attempts = [state, state, ShellStateReport(status=state.status)]
         while attempts:
             attempt = attempts.pop(0)
             try:
-                self._shell = Shell(self.sandbox, self.user, attempt)
+                self._shell = BashProcess(self.sandbox, self.user, attempt)
             except (OSError, ShellStartError) as error:
                 if isinstance(error, SandboxError) and not isinstance(error, ShellStartError):
                     raise
                 if isinstance(error, OSError) and error.errno not in (errno.EAGAIN, errno.ENOMEM):
                     break  # the sandbox no longer has a bash
-                if isinstance(error, ShellLateError):
+                if isinstance(error, ShellStartTimeoutError):
                     del attempts[:-1]
                 self.sandbox.kill()  # for instance, a fork bomb of the agent prevents the start
                 continue

@@ -29,7 +29,7 @@ from intercode.interpreters.base import (
 )
 from intercode.interpreters.inside.session import DONE, EXITED
 from intercode.interpreters.python_start import SESSION, start
-from intercode_sandbox.base import OutputBuffer, SandboxBackend
+from intercode_sandbox.base import HeadTailBuffer, SandboxBackend
 
 _GRACE_SECONDS = 3.0
 """Seconds for an action to react to a `KeyboardInterrupt`, before its worker is killed."""
@@ -43,11 +43,11 @@ _GONE = "it cannot be started any more: its program is gone"
 
 
 @dataclass(slots=True)
-class _RunningAction:
+class _RunningPythonAction:
     """One running action."""
 
     number: int
-    output: OutputBuffer
+    output: HeadTailBuffer
     deadline: float
     status: int = 0
     """The worker's report of how the action ended; 0: the action has not ended."""
@@ -88,10 +88,10 @@ class PythonInterpreter:
         self._prelude = prelude
         self._prelude_seconds = 0.0
         self._action_number = 0
-        self._pending_output = OutputBuffer(sandbox.limits.output)
+        self._pending_output = HeadTailBuffer(sandbox.limits.output)
         self._is_gone = False
         self._has_run = False
-        """Whether a worker that has been replaced had run any code."""
+        """Whether a worker that has been replaced had reported its start."""
         self._process = start(sandbox, SESSION, python)
         if failure := self._run_prelude():
             self.close()
@@ -99,14 +99,16 @@ class PythonInterpreter:
         self._collect_idle_output()
 
     def execute(self, action: str, timeout: float | None = None) -> Execution:
-        """Run one action; at its time limit interrupt it, then kill the worker if necessary.
+        """Run one action; if it must be stopped, interrupt it, then kill the worker if necessary.
 
-        `info` has ``timed_out``; ``interrupted`` or ``restarted``; ``truncated``. If the worker
-        cannot be restarted, `info` has ``gone``; later actions then also have ``executed``, which
-        is false.
+        An action is stopped at its time limit, at a cancellation, and at `HARD_OUTPUT_FACTOR` times
+        the output limit. If they apply, `info` has ``timed_out``, ``truncated``, and
+        ``interrupted`` or ``restarted``. If the worker cannot be restarted, `info` has ``gone``;
+        later actions then also have ``executed``, which is false.
 
         Raises:
             ActionError: The action holds a NUL.
+            UsageError: The time limit is invalid; see `Limits.seconds`.
             SandboxError: The sandbox failed, or the worker ended before any action ran in it.
         """
         if "\0" in action:
@@ -117,8 +119,8 @@ class PythonInterpreter:
         seconds = self.sandbox.limits.seconds(timeout)
         DRAIN.release(self._process.output_fd)
         self._action_number += 1
-        run = _RunningAction(self._action_number, self._pending_output, start_time + seconds)
-        self._pending_output = OutputBuffer(self.sandbox.limits.output)
+        run = _RunningPythonAction(self._action_number, self._pending_output, start_time + seconds)
+        self._pending_output = HeadTailBuffer(self.sandbox.limits.output)
         with cancellation_fd() as wake_fd:
             self._run(run, action, wake_fd)
         notes = self._finish(run, seconds)
@@ -150,7 +152,7 @@ class PythonInterpreter:
         if not self._prelude:
             return ""
         start_time = time.monotonic()
-        run = _RunningAction(0, OutputBuffer(4096), start_time + seconds)
+        run = _RunningPythonAction(0, HeadTailBuffer(4096), start_time + seconds)
         self._run(run, self._prelude)
         if run.lost and not run.stop_reason:
             self._check_end()
@@ -166,7 +168,7 @@ class PythonInterpreter:
         limit = self.sandbox.limits.output * HARD_OUTPUT_FACTOR
         DRAIN.watch(self._process, self._process.output_fd, self._pending_output, limit)
 
-    def _run(self, run: _RunningAction, source: str, wake_fd: int | None = None) -> None:
+    def _run(self, run: _RunningPythonAction, source: str, wake_fd: int | None = None) -> None:
         """Run source in the worker, until it ends or is stopped at a limit or a cancellation.
 
         Args:
@@ -193,7 +195,7 @@ class PythonInterpreter:
                 self._stop(run)
         self._take_output(run)
 
-    def _stop(self, run: _RunningAction) -> None:
+    def _stop(self, run: _RunningPythonAction) -> None:
         """Interrupt the action repeatedly; if the action does not end, the worker is lost."""
         grace = time.monotonic() + _GRACE_SECONDS
         while not run.is_over and time.monotonic() < grace:
@@ -208,7 +210,7 @@ class PythonInterpreter:
                 self._read(run, next_signal_time)
         run.lost = run.status == 0
 
-    def _read(self, run: _RunningAction, deadline: float, wake_fd: int | None = None) -> None:
+    def _read(self, run: _RunningPythonAction, deadline: float, wake_fd: int | None = None) -> None:
         """Wait for data on the worker's descriptors, or on `wake_fd`, and process the data."""
         poll, process = select.poll(), self._process
         for fd in {process.output_fd, process.control, process.exit_fd} - run.closed_fds:
@@ -224,7 +226,7 @@ class PythonInterpreter:
         elif process.exit_fd in ready_fds:
             run.lost = True
 
-    def _take_output(self, run: _RunningAction) -> None:
+    def _take_output(self, run: _RunningPythonAction) -> None:
         max_total = run.output.total + _MAX_READ
         while run.output.total < max_total:
             try:
@@ -236,7 +238,7 @@ class PythonInterpreter:
                 return
             run.output.add(chunk)
 
-    def _take_answer(self, run: _RunningAction) -> None:
+    def _take_answer(self, run: _RunningPythonAction) -> None:
         try:
             frames = self._process.receive()
         except ValueError:
@@ -247,7 +249,7 @@ class PythonInterpreter:
             if action_number == run.number:
                 run.status, run.code = status, code[:_LONGEST_CODE].decode(errors="replace")
 
-    def _finish(self, run: _RunningAction, seconds: float) -> list[str]:
+    def _finish(self, run: _RunningPythonAction, seconds: float) -> list[str]:
         """Restart the worker if it was lost; return the notes for the agent."""
         notes = []
         if run.stop_reason == "time":
@@ -300,5 +302,5 @@ class PythonInterpreter:
         self._run_prelude(min(2 * self._prelude_seconds + seconds, _PRELUDE_SECONDS))
 
 
-def _is_clean_exit(run: _RunningAction) -> bool:
+def _is_clean_exit(run: _RunningPythonAction) -> bool:
     return run.status == EXITED and run.code == "0"

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from intercode.errors import ImageError, SandboxError, UsageError
 from intercode.interpreters.inside.session import DONE
-from intercode.interpreters.inside.wire import STARTED, Frames, frame
+from intercode.interpreters.inside.wire import STARTED, MessageStreamParser, frame
 from intercode_sandbox import Process, Provider, SandboxBackend, get_provider
 from intercode_sandbox.base import SupportsFork, cause_of_death
 from intercode_sandbox.native.pipes import close_all
@@ -76,7 +76,7 @@ wire = sys.modules["intercode.interpreters.inside.wire"]
 for name in [name for name in sys.modules if name.split(".")[0] == "intercode"]:
     del sys.modules[name]
 sys.argv, sys.path[:1] = [""], [""]
-module.serve(wire.Channel(230, 231), 1, start["limit"])
+module.serve(wire.HostChannel(230, 231), 1, start["limit"])
 """
 
 
@@ -89,7 +89,7 @@ def provider(name: str = "native") -> Provider:
     return get_provider(name, PRELOAD)
 
 
-class PythonProcess:
+class PythonWorkerProcess:
     """A running worker.
 
     Args:
@@ -119,7 +119,7 @@ class PythonProcess:
         """Whether the worker has reported its start; its code is responsible for a later end."""
         self._errors = errors
         self._write = write
-        self._frames = Frames(LONGEST_ANSWER)
+        self._frames = MessageStreamParser(LONGEST_ANSWER)
         self._owned_fds = {read, write, output_fd} - {-1, *process.fds.values()}
         self._release = register_release(self, close_all, *self._owned_fds)
         for fd in {read, write, output_fd} - {-1}:
@@ -149,7 +149,7 @@ class PythonProcess:
         """Return the messages that have arrived; None if the worker has closed the channel.
 
         Raises:
-            ValueError: The bytes are not valid message, so the code in the worker has written them.
+            ValueError: A message exceeds `LONGEST_ANSWER`: code in the worker has forged it.
         """
         try:
             chunk = os.read(self.control, _CHUNK)
@@ -164,12 +164,14 @@ class PythonProcess:
         return [message for message in frames if message[0] != STARTED]
 
     def exit_code(self, seconds: float = _END_SECONDS) -> int | None:
-        """Wait for the end of the worker; return its exit code, or None while it runs."""
+        """Wait at most `seconds` for the worker's end; return its exit code, or None if it runs."""
         readable(self.exit_fd, seconds)
         return self.process.poll()
 
     def check_end(self, sandbox: SandboxBackend) -> None:
         """Check that the code in this worker caused the worker's end, not the Python that runs it.
+
+        Only a fork of InterCode's own Python is checked, not a Python of the image.
 
         If a worker had started, and then exited or was killed, its code caused the end. Every other
         end may be a crash of InterCode's own Python. In that case a second worker runs ``pass`` in
@@ -231,7 +233,7 @@ def readable(fd: int, seconds: float) -> bool:
     return bool(poll.poll(max(seconds, 0) * 1000))
 
 
-def start(sandbox: SandboxBackend, worker: str, python: str | None = None) -> PythonProcess:
+def start(sandbox: SandboxBackend, worker: str, python: str | None = None) -> PythonWorkerProcess:
     """Start a worker.
 
     Args:
@@ -256,7 +258,7 @@ def check_worker(sandbox: SandboxBackend) -> None:
     Raises:
         SandboxError: The worker ends, or does not respond.
     """
-    # A provider without forks cannot start a second sandbox, so this check is omitted.
+    # A sandbox without `start_sibling` cannot start a second one, so the check is omitted.
     if not isinstance(sandbox, SupportsFork):
         return
     with (
@@ -276,7 +278,7 @@ def check_worker(sandbox: SandboxBackend) -> None:
         raise SandboxError(f"InterCode's own Python cannot run a worker: it {worker.obituary()}")
 
 
-def _fork(sandbox: SandboxBackend, name: str) -> PythonProcess:
+def _fork(sandbox: SandboxBackend, name: str) -> PythonWorkerProcess:
     facts = {"env": dict(sandbox.env), "cwd": sandbox.cwd, "limit": sandbox.limits.output}
     try:
         worker = sandbox.worker(PRELOAD[0])
@@ -309,11 +311,11 @@ def _fork(sandbox: SandboxBackend, name: str) -> PythonProcess:
     worker.socket.close()
     start_message = {"worker": f"{_PACKAGE}.{name}", **facts}
     return _send_start(
-        PythonProcess(worker, answers, questions, output_fd, worker.errors), start_message
+        PythonWorkerProcess(worker, answers, questions, output_fd, worker.errors), start_message
     )
 
 
-def _execute(sandbox: SandboxBackend, worker: str, python: str) -> PythonProcess:
+def _execute(sandbox: SandboxBackend, worker: str, python: str) -> PythonWorkerProcess:
     try:
         process = sandbox.popen(
             [python, "-c", _BOOTSTRAP],
@@ -328,10 +330,10 @@ def _execute(sandbox: SandboxBackend, worker: str, python: str) -> PythonProcess
     sources = [(f"{_PACKAGE}.{name}", _source(name)) for name in _WORKER_MODULES[worker]]
     start_message = {"modules": sources, "cwd": sandbox.cwd, "limit": sandbox.limits.output}
     fds = process.fds
-    return _send_start(PythonProcess(process, fds[_WRITE], fds[_READ], fds[1]), start_message)
+    return _send_start(PythonWorkerProcess(process, fds[_WRITE], fds[_READ], fds[1]), start_message)
 
 
-def _send_start(worker: PythonProcess, start_message: dict[str, Any]) -> PythonProcess:
+def _send_start(worker: PythonWorkerProcess, start_message: dict[str, Any]) -> PythonWorkerProcess:
     """Send a worker its first message; if the worker is gone, the next request fails."""
     facts = json.dumps(start_message).encode()
     worker.send_raw(struct.pack("=I", len(facts)) + facts)

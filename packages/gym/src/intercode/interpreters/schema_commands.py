@@ -1,10 +1,10 @@
 r"""Schema commands: the commands of database clients that show the schema, on every engine.
 
-The commands are ``.tables`` and ``.schema [TABLE]`` of SQLite's client, ``SHOW TABLES``, ``DESCRIBE
-TABLE`` and ``SHOW CREATE TABLE`` of MySQL's, ``\d [TABLE]`` and ``\dt`` of PostgreSQL's. The module
-answers them by queries of the engine's own catalog in the agent's session. The commands therefore
-show no more than the agent's queries could show. A command that the engine itself knows is not
-answered by this module: the engine executes it.
+The commands include ``.tables`` and ``.schema [TABLE]`` of SQLite's client, ``SHOW TABLES``,
+``DESCRIBE TABLE`` and ``SHOW CREATE TABLE`` of MySQL's, ``\d [TABLE]`` and ``\dt`` of PostgreSQL's.
+The module answers them by queries of the engine's own catalog in the agent's session. The commands
+therefore show no more than the agent's queries could show. A command that the engine itself knows
+is not answered by this module: the engine executes it.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from intercode.databases.base import ActionOutcome, Failure, StatementResult
+from intercode.databases.base import SqlActionOutcome, StatementFailure, StatementResult
 from intercode.sql_identifiers import quote_identifier
 
-Run = Callable[[str], ActionOutcome]
+Run = Callable[[str], SqlActionOutcome]
 """A function that runs a statement in the agent's session."""
 
 _NAME = r"""(?P<name>"(?:[^"]|"")+"|`[^`]+`|'[^']+'|[\w.$]+)"""
@@ -138,7 +138,7 @@ def parse_command(action: str, dialect: str) -> SchemaCommand | None:
     return SchemaCommand("statements", _unquote_name(match["name"] or ""))
 
 
-def answer(command: SchemaCommand, dialect: str, run: Run) -> ActionOutcome | str:
+def answer(command: SchemaCommand, dialect: str, run: Run) -> SqlActionOutcome | str:
     """Run a schema command.
 
     Args:
@@ -169,7 +169,7 @@ def answer(command: SchemaCommand, dialect: str, run: Run) -> ActionOutcome | st
     )
 
 
-def _mysql_statements(table: str, run: Run) -> ActionOutcome | str:
+def _mysql_statements(table: str, run: Run) -> SqlActionOutcome | str:
     names = [table]
     if not table:
         listing = run(_LISTS["mysql"])
@@ -183,7 +183,7 @@ def _mysql_statements(table: str, run: Run) -> ActionOutcome | str:
             return outcome
         if not (rows := outcome.results[-1].rows):
             reason = f"the statement of table {name!r} is longer than an output may be"
-            return ActionOutcome(failure=Failure(reason))
+            return SqlActionOutcome(failure=StatementFailure(reason))
         statements.append(str(rows[0][1]))
     return _join_statements(statements)
 
@@ -192,7 +192,9 @@ def _join_statements(statements: list[str]) -> str:
     return "\n\n".join(f"{statement.rstrip().rstrip(';')};" for statement in statements)
 
 
-def _unless_missing(outcome: ActionOutcome, table: str, dialect: str, run: Run) -> ActionOutcome:
+def _unless_missing(
+    outcome: SqlActionOutcome, table: str, dialect: str, run: Run
+) -> SqlActionOutcome:
     """Return the outcome of listing a table's columns, or a failure if the table is missing.
 
     A list without rows shows that the table is missing.
@@ -202,17 +204,17 @@ def _unless_missing(outcome: ActionOutcome, table: str, dialect: str, run: Run) 
     return outcome
 
 
-def _missing_table(table: str, dialect: str, run: Run) -> ActionOutcome:
+def _missing_table(table: str, dialect: str, run: Run) -> SqlActionOutcome:
     """Return the failure for a missing table, with the names of the existing tables."""
     listing = run(_LISTS[dialect])
     result = listing.results[-1] if listing.results else StatementResult()
     names = ", ".join(str(name) for (name,) in result.rows) or "none"
     reason = f"there is no table {table!r}; tables: {names}" if table else "there are no tables"
-    return ActionOutcome(failure=Failure(reason))
+    return SqlActionOutcome(failure=StatementFailure(reason))
 
 
 def _unquote_name(name: str) -> str:
-    """Return a name without its quotes and without a preceding schema."""
+    """Return a quoted name without its quotes, or another name without a preceding schema."""
     if name[:1] in "\"'`" and len(name) > 1:
         return name[1:-1].replace('""', '"')
     return name.rpartition(".")[2]

@@ -1,8 +1,8 @@
 r"""Running bash process that executes actions and reports its state after each.
 
-The module has four parts. `Shell` is the process. Lines of bash run an action and report on it.
-`StateReport` is the report. A script restores a reported state in a new shell. The caller enforces
-time limits.
+The module has four parts. `BashProcess` is the process. Lines of bash run an action and report on
+it. `ShellStateReport` is the report. A script restores a reported state in a new shell. The caller
+enforces time limits.
 
 Every word of InterCode's lines is quoted or prefixed with ``\builtin``, so bash calls no alias and
 no function of the agent instead. A control line is short, because bash reads a pipe byte by byte.
@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 
 from intercode.errors import SandboxError
 from intercode.interpreters.base import DRAIN, HARD_OUTPUT_FACTOR, cancellation_fd
-from intercode_sandbox.base import OutputBuffer, SandboxBackend
+from intercode_sandbox.base import HeadTailBuffer, SandboxBackend
 
 OUTPUT, EPILOGUE, CONTROL, ACTION, STATUS = 195, 196, 197, 198, 199
 """Descriptors in the shell, in this order.
@@ -52,17 +52,17 @@ class ShellStartError(SandboxError):
     """An error: bash does not start in the sandbox."""
 
 
-class ShellLateError(ShellStartError):
+class ShellStartTimeoutError(ShellStartError):
     """An error: bash starts too slowly, for instance because the restored state is slow."""
 
 
 @dataclass(slots=True)
-class RunningAction:
+class RunningShellAction:
     """One running action."""
 
-    output: OutputBuffer
+    output: HeadTailBuffer
     deadline: float
-    frame: StateReport | None = None
+    frame: ShellStateReport | None = None
     exit_code: int | None = None
     """Exit code of the shell itself, if the shell ended."""
     stop_reason: str = ""
@@ -71,21 +71,21 @@ class RunningAction:
     """Processes that ran before the action. A stop of the action does not kill them."""
 
 
-class Shell:
+class BashProcess:
     """A bash process, which is fresh or restored to a reported state.
 
     Args:
         sandbox: The sandbox that bash runs in.
         user: The user that bash runs as; None: the image's.
-        state: The report whose state is restored; an empty `StateReport` for a fresh shell.
+        state: The report whose state is restored; an empty `ShellStateReport` for a fresh shell.
 
     Raises:
         OSError: Bash cannot be executed.
         ShellStartError: Bash ends at its start.
-        ShellLateError: Bash does not report in time.
+        ShellStartTimeoutError: Bash does not report in time.
     """
 
-    def __init__(self, sandbox: SandboxBackend, user: str | None, state: StateReport) -> None:
+    def __init__(self, sandbox: SandboxBackend, user: str | None, state: ShellStateReport) -> None:
         self._process = sandbox.popen(
             _ARGV,
             channels={EPILOGUE: "text", CONTROL: "r", ACTION: "text", STATUS: "w"},
@@ -102,14 +102,14 @@ class Shell:
         for fd in (self._output_fd, self._status, self._exit):
             self._poll.register(fd, select.POLLIN)
         self._action_number = 0
-        self._frames = FrameReader()
+        self._frames = ShellReportReader()
         try:
             self.state = self._start(fds[EPILOGUE], state)
         except BaseException:
             self.close()
             raise
 
-    def _start(self, epilogue: int, state: StateReport) -> StateReport:
+    def _start(self, epilogue: int, state: ShellStateReport) -> ShellStateReport:
         for fd in (self._output_fd, self._status, self._control):
             os.set_blocking(fd, False)
         _enlarge(self._output_fd)
@@ -119,10 +119,10 @@ class Shell:
         os.write(self._control, _start_line(self._action_number, state.status))
         # At its start bash complains that it has no terminal. This output is dropped.
         seconds = _RESTORE_SECONDS if state.variables else _START_SECONDS
-        run = RunningAction(OutputBuffer(4096), time.monotonic() + seconds)
+        run = RunningShellAction(HeadTailBuffer(4096), time.monotonic() + seconds)
         while not self.read(run, run.deadline):
             if time.monotonic() >= run.deadline:
-                raise ShellLateError(f"bash did not start within {seconds:.0f} s")
+                raise ShellStartTimeoutError(f"bash did not start within {seconds:.0f} s")
         # A restored trap may end bash. The last report then has the kind X.
         if run.frame is None or run.frame.kind == "X":
             message = run.output.getvalue().decode(errors="replace").strip()
@@ -173,7 +173,7 @@ class Shell:
                 if fd is not None:
                     self._poll.unregister(fd)
 
-    def read(self, run: RunningAction, deadline: float) -> bool:
+    def read(self, run: RunningShellAction, deadline: float) -> bool:
         """Wait for output, a report or the shell's end; return whether the action has ended."""
         ready_events = dict(self._poll.poll(max(0.0, deadline - time.monotonic()) * 1000 + 1))
         if self._status in ready_events:
@@ -193,7 +193,7 @@ class Shell:
         self.take_output(run)
         return True
 
-    def take_output(self, run: RunningAction) -> None:
+    def take_output(self, run: RunningShellAction) -> None:
         """Read the output that is in the pipe, about 1 MiB at most."""
         max_total = run.output.total + _PIPE_SIZE
         while run.output.total < max_total and (chunk := _read_some(self._output_fd)):
@@ -205,7 +205,7 @@ class Shell:
             self._poll.unregister(fd)  # every copy of the pipe's other end is closed
         return chunk
 
-    def rest(self, buffer: OutputBuffer) -> None:
+    def rest(self, buffer: HeadTailBuffer) -> None:
         """Collect the output of background jobs in `buffer` until `wake`."""
         limit = buffer.limit * HARD_OUTPUT_FACTOR
         DRAIN.watch(self._process, self._output_fd, buffer, limit)
@@ -368,7 +368,7 @@ Bash can be in a directory whose path is too long for any system call.
 
 
 @dataclass(frozen=True, slots=True)
-class StateReport:
+class ShellStateReport:
     """A report of the shell about its state.
 
     The fields `variables`, `functions`, `hooks` and `script` are commands that recreate the state.
@@ -409,7 +409,7 @@ class StateReport:
         return self.hooks + (b"\\builtin set -%s\n" % tracing if tracing else b"")
 
 
-class FrameReader:
+class ShellReportReader:
     """Parser of the channel of reports, which finds the report with the expected number.
 
     All other bytes on the channel come from the agent and are skipped.
@@ -430,7 +430,7 @@ class FrameReader:
         if len(self._buffer) > _MAX_REPORT_BYTES:
             del self._buffer[: -_MAX_REPORT_BYTES // 2]
 
-    def take(self) -> StateReport | None:
+    def take(self) -> ShellStateReport | None:
         """Return the expected report if it is complete; None otherwise."""
         for expected_number in self._expected_numbers if self._buffer.endswith(b"\0") else ():
             end = b"\0end\0" + expected_number + b"\0"
@@ -439,7 +439,7 @@ class FrameReader:
         return None
 
     @staticmethod
-    def _parse(content: bytes, expected_number: bytes) -> StateReport | None:
+    def _parse(content: bytes, expected_number: bytes) -> ShellStateReport | None:
         if content.count(b"\0") > _MOST_FIELDS:
             return None
         *fields, variables, functions = content.split(b"\0")
@@ -452,7 +452,7 @@ class FrameReader:
         hooks, _, kind, status, flags, directory, shell_options, set_options = fields[-8:]
         if max(map(len, (flags, shell_options, set_options))) > _LONGEST_OPTIONS:
             return None
-        return StateReport(
+        return ShellStateReport(
             kind.decode(errors="replace"),
             int(status),
             flags,
@@ -486,7 +486,7 @@ def quote_word(text: bytes) -> bytes:
     return b"'" + text.replace(b"'", b"'\\''") + b"'"
 
 
-def restore_script(frame: StateReport) -> bytes:
+def restore_script(frame: ShellStateReport) -> bytes:
     """Return bash source that restores the reported state in a new shell; errors in it are ignored.
 
     Commands that could call the agent's functions or aliases come before the definitions of these.

@@ -1,8 +1,8 @@
 """The complete state of a bash shell, for a fork, and the reasons why a state cannot be saved.
 
 The shell reports a part of its state after each action (`StateReport`). This module asks for the
-rest (`QUESTION`), parses the response (`UnreportedState`), and makes the script that restores the
-state in another shell (`script`). `find_missing_state` compares the restored state with the
+rest (`QUESTION`), parses the response (`UnreportedShellState`), and makes the script that restores
+the state in another shell (`script`). `find_missing_state` compares the restored state with the
 original, and `obstacles` lists the parts of a state that no script can restore.
 """
 
@@ -20,7 +20,7 @@ from intercode.interpreters.shell import (
     OUTPUT,
     RESET_OPTIONS,
     STATUS,
-    StateReport,
+    ShellStateReport,
     quote_word,
 )
 from intercode_sandbox.base import Program
@@ -47,7 +47,7 @@ QUESTION = rb"""{ \builtin printf '\0rest\0%s\0' "${!-}"
 
 
 @dataclass(frozen=True, slots=True)
-class UnreportedState:
+class UnreportedShellState:
     """The response to `QUESTION`: the parts of a shell's state that its reports lack."""
 
     last_job: bytes
@@ -66,7 +66,7 @@ class UnreportedState:
     """``$1``, ``$2``, …"""
 
     @classmethod
-    def parse(cls, fields: Sequence[bytes]) -> UnreportedState | None:
+    def parse(cls, fields: Sequence[bytes]) -> UnreportedShellState | None:
         """Parse the fields of a shell's response; return None if the response is malformed."""
         marker_index = max((n for n, name in enumerate(fields) if name == b"rest"), default=None)
         if (
@@ -119,7 +119,7 @@ _UNRESTORED_OPTIONS = frozenset(b"errexit noexec onecmd posix restricted verbose
 
 
 def script(
-    frame: StateReport, unreported_state: UnreportedState, initial_variables: bytes
+    frame: ShellStateReport, unreported_state: UnreportedShellState, initial_variables: bytes
 ) -> bytes:
     """Return bash source that restores the whole state in a fresh shell; errors in it are ignored.
 
@@ -195,7 +195,7 @@ _POSIX_OPTIONS = frozenset((b"inherit_errexit", b"shift_verbose"))
 """Options of shopt that ``set -o posix`` sets. Bash does not report all effects of POSIX mode."""
 
 
-def find_missing_state(expected_frame: StateReport, actual_frame: StateReport) -> str:
+def find_missing_state(expected_frame: ShellStateReport, actual_frame: ShellStateReport) -> str:
     """Return the first part of a state, in words, that was not restored; empty if none."""
     if expected_frame.directory != actual_frame.directory:
         return "the directory"
@@ -226,7 +226,7 @@ _OWN_DESCRIPTORS = frozenset((OUTPUT, EPILOGUE, CONTROL, ACTION, STATUS, 254, 25
 
 
 def obstacles(
-    programs: Sequence[Program], shell: int | None, unreported_state: UnreportedState
+    programs: Sequence[Program], shell: int | None, unreported_state: UnreportedShellState
 ) -> list[str]:
     """List, in words, the parts of a shell's state that cannot be saved for a fork.
 

@@ -4,12 +4,12 @@ The session (`intercode.databases`) executes the statements; this module renders
 text. The session holds the state: transactions, temporary tables and variables last from action to
 action.
 
-A result is shown as a compact, aligned table in which every value shows its type. Numbers are
-aligned to the right, and ``NULL`` is written out. An ambiguous text is in quotes. A text is
-ambiguous if it is empty, or looks like a number, ``NULL`` or a truth value. A text that begins or
-ends with a space, or begins with a quote, is ambiguous, too. So ``3`` is a number, ``'3'`` a text,
-``''`` an empty text and ``NULL`` no value. A text with control characters is written ``e'…'``, with
-escapes. Two different values never look alike, unless they are cut.
+A result is shown as a compact, aligned table. Numbers are aligned to the right, and ``NULL`` is
+written out. An ambiguous text is in quotes. A text is ambiguous if it is empty, or looks like a
+number, ``NULL`` or a truth value. A text that begins or ends with a space, or begins with a quote,
+is ambiguous, too. So ``3`` is a number, ``'3'`` a text, ``''`` an empty text and ``NULL`` no value.
+A text with control characters is written ``e'…'``, with escapes. Two different texts never look
+alike, unless they are cut. A date, or a list, may look like a text.
 
 A result is shown as records instead if one of its texts has several lines. A long text has the same
 effect if it is a ``CREATE`` statement or the only value. A text of several lines keeps its lines.
@@ -25,18 +25,18 @@ from datetime import date, datetime, time as clock, timedelta
 from decimal import Decimal
 
 from intercode.databases.base import (
-    ActionOutcome,
     DatabaseSession,
-    Failure,
     Row,
-    SavesSession,
+    SqlActionOutcome,
+    StatementFailure,
     StatementResult,
+    SupportsSessionSave,
     Value,
 )
 from intercode.errors import ForkError
-from intercode.interpreters.base import Execution, SavedState, wake_on_cancellation
+from intercode.interpreters.base import Execution, SavedInterpreterState, wake_on_cancellation
 from intercode.interpreters.schema_commands import SchemaCommand, answer, parse_command
-from intercode_sandbox.base import OutputBuffer
+from intercode_sandbox.base import HeadTailBuffer
 
 MAX_ROWS = 50
 """Maximum rows of a result that are shown."""
@@ -52,8 +52,8 @@ class SqlInterpreter:
 
     Args:
         session: The session in which the actions run. The code that opened the session closes it.
-        max_rows: The number of rows of each result that are shown. The number of all rows is always
-            reported.
+        max_rows: The maximum rows of each result that are shown. The number of all rows is
+            reported, unless the engine stopped counting.
         dialect: The name that sqlglot has for the engine's dialect, for `schema_commands`; None:
             every action goes to the engine unchanged.
     """
@@ -66,7 +66,9 @@ class SqlInterpreter:
         self._dialect = dialect
 
     def execute(self, action: str, timeout: float | None = None) -> Execution:
-        """Run one action. `info` has ``columns`` and ``rows`` of its last result, for the reward.
+        """Run one action. `info` has the numbers ``columns`` and ``rows`` of its last result.
+
+        If the last result has no columns, ``rows`` is missing.
 
         Raises:
             ActionError: The action contains a NUL.
@@ -85,14 +87,14 @@ class SqlInterpreter:
             seconds=time.monotonic() - start_time,
         )
 
-    def save(self, lossy: bool = False) -> SavedState:
+    def save(self, lossy: bool = False) -> SavedInterpreterState:
         """Save the session's database and settings. Only SQLite and DuckDB support it.
 
         Raises:
             ForkError: The state cannot be saved, or the database is on a server.
             DatabaseError: The engine failed.
         """
-        if not isinstance(self._session, SavesSession):
+        if not isinstance(self._session, SupportsSessionSave):
             raise ForkError("a session of a database server cannot be saved: use mode='replay'")
         saved_session = self._session.save(lossy)
 
@@ -100,7 +102,7 @@ class SqlInterpreter:
             session = saved_session.open()
             return session, SqlInterpreter(session, self._max_rows, dialect=self._dialect)
 
-        return SavedState(
+        return SavedInterpreterState(
             reopen,
             saved_session.close,
             ("the database", "the session's settings"),
@@ -114,9 +116,9 @@ class SqlInterpreter:
         self, command: SchemaCommand, dialect: str, timeout: float | None, start_time: float
     ) -> Execution:
         """Run a schema command. Its output is never an answer, so `info` reports 0 columns."""
-        outcomes: list[ActionOutcome] = []
+        outcomes: list[SqlActionOutcome] = []
 
-        def run(sql: str) -> ActionOutcome:
+        def run(sql: str) -> SqlActionOutcome:
             # All queries of a command share its time limit; an engine accepts no limit of 0.
             remaining_seconds = (
                 None if timeout is None else max(0.001, start_time + timeout - time.monotonic())
@@ -129,8 +131,8 @@ class SqlInterpreter:
         with wake_on_cancellation(self._session.kill):
             listing = answer(command, dialect, run)
         text = listing if isinstance(listing, str) else self._render_outcome(listing, "")
-        failed = isinstance(listing, ActionOutcome) and listing.failure is not None
-        buffer = OutputBuffer(self._session.limits.output)
+        failed = isinstance(listing, SqlActionOutcome) and listing.failure is not None
+        buffer = HeadTailBuffer(self._session.limits.output)
         buffer.add(text.encode("utf-8", "surrogateescape"))
         events = {
             name: True
@@ -145,7 +147,7 @@ class SqlInterpreter:
             seconds=time.monotonic() - start_time,
         )
 
-    def _render_outcome(self, outcome: ActionOutcome, action: str) -> str:
+    def _render_outcome(self, outcome: SqlActionOutcome, action: str) -> str:
         blocks = [_result(result) for result in outcome.results]
         if outcome.failure is not None:
             blocks.append(_failure(outcome.failure, action))
@@ -153,7 +155,7 @@ class SqlInterpreter:
         limit = self._session.limits.output
         if len(text) <= limit // 4:  # any characters fit, at 4 bytes each
             return text
-        buffer = OutputBuffer(limit)
+        buffer = HeadTailBuffer(limit)
         buffer.add(text.encode("utf-8", "surrogateescape"))
         return buffer.getvalue().decode("utf-8", "replace") if buffer.truncated else text
 
@@ -178,7 +180,7 @@ def _rows(count: int) -> str:
     return "1 row" if count == 1 else f"{count:,} rows"
 
 
-def _failure(failure: Failure, action: str) -> str:
+def _failure(failure: StatementFailure, action: str) -> str:
     text = f"Error {failure.code or ''}".rstrip() + f": {failure.message}"
     if failure.position is None:
         return text
@@ -187,7 +189,7 @@ def _failure(failure: Failure, action: str) -> str:
     return f"{text} (line {line}, column {column})"
 
 
-def _info(outcome: ActionOutcome) -> dict[str, object]:
+def _info(outcome: SqlActionOutcome) -> dict[str, object]:
     last_result = (
         outcome.results[-1] if outcome.results and outcome.failure is None else StatementResult()
     )

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 ROWS, COLUMNS = 24, 80
 _START = """exec 0<>"$0" 1>&0 2>&0; export PS1='\\w\\$ '; exec bash --norc --noprofile -i"""
-# Without these variables, bash and less would write history files.
+# The two variables of history files prevent bash and less from writing such files.
 _ENV = {"TERM": "linux", "HISTFILE": "", "LESSHISTFILE": "-"}
 _QUIET_SECONDS = 0.15
 """Seconds without output after which the screen counts as finished and is read."""
@@ -48,7 +48,7 @@ _TIOCGPTN, _TIOCSPTLCK = 0x80045430, 0x40045431  # Python has no names for these
 
 
 @dataclass(frozen=True, slots=True)
-class ScreenView:
+class TerminalScreenView:
     """The screen at one moment."""
 
     text: str
@@ -97,16 +97,16 @@ class TerminalScreen:
         for chunk in (leading_text, *("\x1b" + character for character in sequences)):
             try:
                 self._stream.feed(chunk)
-            except Exception:  # noqa: BLE001 - some malformed sequences raise any of them
+            except Exception:  # noqa: BLE001 - pyte raises any exception at malformed sequences
                 self._stream = pyte.Stream(self._screen)
 
-    def look(self, *, busy: bool = False, ended: bool = False) -> ScreenView:
+    def look(self, *, busy: bool = False, ended: bool = False) -> TerminalScreenView:
         """Return the screen as text, with these flags."""
         rows = [self._screen.buffer[row] for row in range(ROWS)]
         lines = ["".join(row[column].data for column in range(COLUMNS)).rstrip() for row in rows]
         screen_cursor = self._screen.cursor
         cursor = min(screen_cursor.y, ROWS - 1) + 1, min(screen_cursor.x, COLUMNS - 1) + 1
-        return ScreenView("\n".join(lines).rstrip("\n"), cursor, busy, ended)
+        return TerminalScreenView("\n".join(lines).rstrip("\n"), cursor, busy, ended)
 
 
 class Terminal:
@@ -151,7 +151,7 @@ class Terminal:
             return os.write(self._master, keys)
         return 0
 
-    def look(self, seconds: float, *, has_sent_keys: bool = False) -> ScreenView:
+    def look(self, seconds: float, *, has_sent_keys: bool = False) -> TerminalScreenView:
         """Wait until the programs draw nothing for `_QUIET_SECONDS`; return the screen.
 
         Args:
@@ -166,7 +166,7 @@ class Terminal:
                 min(seconds, _ECHO_SECONDS) if has_sent_keys else seconds, seconds, wake_fd
             )
 
-    def _look(self, patience: float, seconds: float, wake_fd: int | None) -> ScreenView:
+    def _look(self, patience: float, seconds: float, wake_fd: int | None) -> TerminalScreenView:
         poll = select.poll()
         for fd in (self._master, self._process.exit_fd, wake_fd):
             if fd is not None:

@@ -66,7 +66,16 @@ class AnthropicClient:
 
 
 def anthropic(model: str, *, base_url: str | None, timeout: float) -> AnthropicClient:
-    """Return the client of Anthropic, or of the compatible server at ``ANTHROPIC_BASE_URL``."""
+    """Return the client of Anthropic, or of a compatible server.
+
+    Args:
+        model: Anthropic's name of the model.
+        base_url: The server's URL; None: the URL in ``ANTHROPIC_BASE_URL``, otherwise Anthropic's.
+        timeout: Seconds for which the server may be silent.
+
+    Raises:
+        UsageError: The SDK or the key is missing, or the key or the URL is malformed.
+    """
     name, provider = f"anthropic/{model}", PROVIDERS["anthropic"]
     response_parsing.require_sdk("anthropic", provider.key, name)
     url, key = provider.locate(name, base_url)

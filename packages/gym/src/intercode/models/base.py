@@ -1,7 +1,7 @@
 """The protocols of models and clients, and the plain data that they exchange.
 
-A `Model` answers dialogues. A `Client` makes a single call to a single provider, without retries.
-`intercode.models.remote` adds cache, budget, rate limit, retries and cost, equally for all
+A `Model` answers dialogues. A `ModelClient` makes a single call to a single provider, without
+retries. `intercode.models.remote` adds cache, budget, rate limit, retries and cost, equally for all
 providers. Clients are therefore small, including user-defined ones.
 """
 
@@ -109,7 +109,10 @@ class TokenTrace:
 
     @classmethod
     def parse(cls, prompt: object, ids: object, logprobs: object) -> TokenTrace | None:
-        """Return the trace from a response's fields; None if prompt or reply ids are missing."""
+        """Return the trace from a response's fields; None if prompt or reply ids are missing.
+
+        Log-probabilities of another number than the ids are ignored.
+        """
         if not (_is_list_of(int, prompt) and _is_list_of(int, ids)):
             return None
         has_logprobs = _is_list_of((int, float), logprobs) and len(logprobs) == len(ids)  # type: ignore[arg-type]
@@ -155,7 +158,8 @@ class Reply:
     Attributes:
         text: The text; may be empty in a reply with tool calls.
         tool_calls: The tool calls of the reply.
-        usage: The charged tokens, if the provider reports them; otherwise zeros.
+        usage: The tokens that the provider reports for the call; zeros if none are reported. A
+            cached reply has the tokens of the original call.
         cost: US dollars; ``None`` if the price or the token counts are unknown.
         model: The provider's name of the model that answered.
         finish: The reason for the end of the reply: ``length`` at the token limit, ``filter`` for a
@@ -209,7 +213,10 @@ class Request:
     tools: tuple[Tool, ...] = ()
 
     def most_input_tokens(self) -> int:
-        """Return an upper bound of the prompt's tokens, because each token is at least one byte."""
+        """Return an upper bound of the prompt's tokens.
+
+        The bound counts bytes, because each token has at least one byte.
+        """
         size = sum(len(message.content.encode(errors="replace")) for message in self.messages)
         size += MESSAGE_OVERHEAD * len(self.messages)
         for message in self.messages:
@@ -234,7 +241,8 @@ class Answer:
 class AttemptError(Exception):
     """A failed call that a retry may repair.
 
-    The error never propagates out of `intercode.models`.
+    Clients raise the error. `CallLimiter` retries the call, and after the last try raises a
+    `ModelError` instead, so callers of `Model.complete` never receive this error.
 
     Attributes:
         retry_after: Seconds that the server asks callers to wait; None: not stated.
@@ -259,7 +267,7 @@ class AttemptError(Exception):
         self.unreachable = unreachable
 
 
-class Client(Protocol):
+class ModelClient(Protocol):
     """A connection to one model of one provider.
 
     Attributes:
@@ -282,7 +290,7 @@ class Client(Protocol):
 
 
 @runtime_checkable
-class SupportsStart(Protocol):
+class SupportsServerStart(Protocol):
     """A client that starts its own server on this machine."""
 
     weights: str
@@ -300,6 +308,6 @@ class SupportsStart(Protocol):
         """
 
 
-ClientFactory = Callable[..., Client]
+ClientFactory = Callable[..., ModelClient]
 """A function ``factory(model, *, base_url: str | None, timeout: float)`` that returns a client. The
 registry `MODELS` maps each provider's name to a factory."""

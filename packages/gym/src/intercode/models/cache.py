@@ -1,8 +1,8 @@
 """A cache of replies on disk, keyed by a hash of everything that determines a reply.
 
 Each reply is a file. A write creates a temporary file beside the target and renames it, so readers
-see a complete file or none. Concurrent writers of one key write equal files. An unreadable reply is
-requested again.
+see a complete file or none. Of several concurrent replies to one request, the last one stays. An
+unreadable reply is requested again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FORMAT = 1
 
 
 def is_unseeded_sampling(settings: Settings) -> bool:
-    """Return whether the settings ask for random replies without a seed.
+    """Return whether replies may be random: no seed, and a temperature other than 0.
 
     Equal calls may then have different answers. Such answers are not cached: with a cache, ten
     samples would be ten copies of the first sample.
@@ -33,14 +33,17 @@ def is_unseeded_sampling(settings: Settings) -> bool:
 
 
 def digest(model: str, endpoint: str, request: Request) -> str:
-    """Return the hash of everything that determines a reply. The hash contains no secret."""
+    """Return the hash of model, endpoint and request, which is a reply's key in the cache.
+
+    No API key enters the hash, so a new API key keeps the cached replies.
+    """
     request_facts = {**asdict(request), "settings": request.settings.facts()}
     key_facts = {"format": FORMAT, "model": model, "endpoint": endpoint, "request": request_facts}
     text = json.dumps(key_facts, sort_keys=True, separators=(",", ":"))
     return sha256(text)
 
 
-class Cache:
+class ReplyCache:
     """A cache of replies in a folder, which threads, processes and runs may share."""
 
     def __init__(self, folder: str | Path) -> None:
@@ -56,7 +59,7 @@ class Cache:
             raise UsageError(f"the cache {folder} cannot be made: {error.strerror}") from error
 
     def __repr__(self) -> str:
-        return f"Cache({str(self.folder)!r})"
+        return f"ReplyCache({str(self.folder)!r})"
 
     def get(self, key: str) -> Reply | None:
         """Return the cached reply; None if the file is missing or damaged."""

@@ -1,7 +1,7 @@
 """User-defined clients, whose factory, methods and answers are validated.
 
-A faulty factory is reported before any episode starts. If a call of a client fails, the episode
-that made the call ends as an error. The error names the user's class, not the agent.
+A faulty factory is reported before any episode starts. If a call of a client fails permanently, the
+episode that made the call ends as an error. The error names the user's class, not the agent.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from intercode.errors import InterCodeError, ModelError, UsageError
 from intercode.models.base import (
     Answer,
     AttemptError,
-    Client,
     ClientFactory,
     Finish,
+    ModelClient,
     Request,
-    SupportsStart,
+    SupportsServerStart,
     TokenTrace,
     ToolCall,
     Usage,
@@ -42,7 +42,7 @@ def is_own(factory: object) -> bool:
 
 def make_client(
     factory: ClientFactory, provider: str, model: str, *, base_url: str | None, timeout: float
-) -> Client:
+) -> ModelClient:
     """Construct a client by a user's factory, and validate it.
 
     Args:
@@ -69,11 +69,11 @@ def make_client(
         raise UsageError(f"model {provider} could not be made: {describe_error(error)}") from error
     if flaw:
         raise UsageError(f"model {provider}: {flaw}; {_CLIENT}")
-    kind = OwnServer if isinstance(client, SupportsStart) else OwnClient
+    kind = CustomModelServer if isinstance(client, SupportsServerStart) else CustomModelClient
     return kind(client)
 
 
-class OwnClient:
+class CustomModelClient:
     """A wrapper of a user-defined client, which validates the client's answers.
 
     Args:
@@ -132,7 +132,7 @@ class OwnClient:
             log.warning("%s.close raised %s", self._name, describe_error(error))
 
 
-class OwnServer(OwnClient):
+class CustomModelServer(CustomModelClient):
     """A wrapper of a user-defined client that starts a server, by implementing `SupportsStart`."""
 
     def __init__(self, client: Any) -> None:
@@ -192,7 +192,7 @@ def _client_flaw(client: Any) -> str:
             return f"{kind} has no method {name!r}"
         if flaw := _call_flaw(method, *arguments):
             return flaw
-    if isinstance(client, SupportsStart):
+    if isinstance(client, SupportsServerStart):
         if not isinstance(client.weights, str):
             return f"{kind} has start(), but no text 'weights'"
         return _call_flaw(client.start, 1)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from intercode.errors import BudgetError, UsageError
 from intercode.models.base import Usage
-from intercode.models.drain import Drain, current_drain
+from intercode.models.interrupted_calls import RunInterruptState, current_drain
 
 LONGEST_WAIT = 60.0
 """Maximum wait in seconds before a retry, if the server's response states no wait."""
@@ -25,8 +25,8 @@ PATIENCE = 300.0
 ``Retry-After``, the call fails, because waiting for a daily quota is pointless."""
 FIRST_PAUSE = 1.0
 """Seconds without new calls after a server first refuses a call for the rate limit, if the response
-has no ``Retry-After``. Each further refusal doubles the pause; after six doublings, the pause is
-longer than the minute to which most quotas apply."""
+has no ``Retry-After``. Each further refusal doubles the pause, up to `LONGEST_WAIT`, which is the
+minute to which most quotas apply."""
 _MINUTE = 60.0
 _ROUNDING_TOLERANCE = 1e-9
 _NEGLIGIBLE_WAIT = 1e-6
@@ -40,8 +40,9 @@ class Retry:
 
     Attributes:
         timeout: Seconds for which the server may be silent; above 0.
-        retries: The number of tries after the first; at least 0.
-        first_wait: Seconds before the second try, at least 0; doubled for each further try.
+        retries: The maximum number of tries after the first; at least 0.
+        first_wait: Seconds before the second try, before jitter (see `backoff`); at least 0. The
+            wait is doubled for each further try.
 
     Raises:
         UsageError: A value is out of range.
@@ -84,12 +85,13 @@ class Retry:
 class RateLimit:
     """An adaptive rate limit for the calls to one provider.
 
-    With configured limits, calls are spaced evenly, so no minute exceeds a limit. After a provider
-    refuses a call for its rate limit (HTTP 429), no call starts during the response's
-    ``Retry-After``. If a response has no ``Retry-After``, the pause doubles with each refusal,
-    until a call succeeds. A refusal also halves the maximum number of concurrent calls. Successes
-    raise that maximum again, by one for each round in which all concurrent calls succeed. A refused
-    call is retried before later calls.
+    With configured limits, the starts of calls are spaced evenly, so no minute exceeds a limit. The
+    limit of tokens relies on estimates before a call, which the actual counts correct after it.
+    After a provider refuses a call for its rate limit (HTTP 429), no call starts during the
+    response's ``Retry-After``, unless it exceeds `PATIENCE`. If a response has no ``Retry-After``,
+    the pause doubles with each refusal, until a call succeeds. A refusal also halves the maximum
+    number of concurrent calls. Successes raise that maximum again, by one for each round in which
+    all concurrent calls succeed. A refused call is retried before later calls.
 
     Args:
         requests: Maximum calls per minute; None: no limit.
@@ -126,7 +128,9 @@ class RateLimit:
         """Return a queue position, which a call keeps for all its tries."""
         return next(self._tickets)
 
-    def acquire(self, tokens: int, ticket: int | None = None, drain: Drain | None = None) -> float:
+    def acquire(
+        self, tokens: int, ticket: int | None = None, drain: RunInterruptState | None = None
+    ) -> float:
         """Wait until a call may start; the caller ends the call with `release` or `refuse`.
 
         Args:
@@ -233,8 +237,8 @@ class Budget:
     call is refused.
 
     Attributes:
-        spent: The cost of replies, plus earlier spending of the budget.
-        reserved_amounts: The reservations of calls whose answer was lost or reported no usage. The
+        spent: The cost and tokens of replies, plus earlier spending of the budget.
+        presumed_spending: The reservations of calls whose answer was lost or reported no usage. The
             provider may have charged for these calls, so the full reservations count as spent.
     """
 
@@ -264,14 +268,14 @@ class Budget:
         self.spent = (
             replace(previous_spending) if previous_spending is not None else SpendingAmounts()
         )
-        self.reserved_amounts = SpendingAmounts()
+        self.presumed_spending = SpendingAmounts()
         self._reservations = SpendingAmounts()
         self._condition = threading.Condition()
 
     def __repr__(self) -> str:
         return f"Budget(max_cost={self.max_cost}, max_tokens={self.max_tokens})"
 
-    def reserve(self, tokens: int, cost: float) -> Hold:
+    def reserve(self, tokens: int, cost: float) -> BudgetReservation:
         """Reserve the maximum usage of a call.
 
         The method waits while running calls may still free enough of the budget. After the call,
@@ -293,19 +297,19 @@ class Budget:
                     raise BudgetError(self._refusal(tokens, cost))
                 if self._fits(tokens, cost, self._reservations):
                     self._reservations.add(cost, tokens)
-                    return Hold(self, tokens, cost)
+                    return BudgetReservation(self, tokens, cost)
                 self._condition.wait()
 
     def _fits(self, tokens: int, cost: float, reservations: SpendingAmounts) -> bool:
-        used_tokens = self.spent.tokens + self.reserved_amounts.tokens + reservations.tokens
-        paid_cost = self.spent.cost + self.reserved_amounts.cost + reservations.cost
+        used_tokens = self.spent.tokens + self.presumed_spending.tokens + reservations.tokens
+        paid_cost = self.spent.cost + self.presumed_spending.cost + reservations.cost
         return (self.max_tokens is None or used_tokens + tokens <= self.max_tokens) and (
             self.max_cost is None or paid_cost + cost <= self.max_cost + _ROUNDING_TOLERANCE
         )
 
     def _refusal(self, tokens: int, cost: float) -> str:
-        paid_cost = self.spent.cost + self.reserved_amounts.cost
-        used_tokens = self.spent.tokens + self.reserved_amounts.tokens
+        paid_cost = self.spent.cost + self.presumed_spending.cost
+        used_tokens = self.spent.tokens + self.presumed_spending.tokens
         requirements, options = [], []
         if self.max_cost is not None:
             remaining_amount = max(0.0, self.max_cost - paid_cost)
@@ -325,7 +329,11 @@ class Budget:
         )
 
     def _end(
-        self, reservation: Hold, target: SpendingAmounts | None, cost: float, tokens: int
+        self,
+        reservation: BudgetReservation,
+        target: SpendingAmounts | None,
+        cost: float,
+        tokens: int,
     ) -> None:
         with self._condition:
             self._reservations.add(-reservation.cost, -reservation.tokens)
@@ -335,7 +343,7 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class BudgetReservation:
     """A reservation of a budget for one running call, in tokens and US dollars."""
 
     budget: Budget
@@ -343,12 +351,12 @@ class Hold:
     cost: float
 
     def settle(self, usage: Usage, cost: float | None) -> None:
-        """End the reservation, and count the actual usage and cost as spent; None: no cost."""
+        """End the reservation, and count the actual usage and cost as spent; None counts as 0."""
         self.budget._end(self, self.budget.spent, cost or 0.0, usage.total)
 
     def presume(self) -> None:
         """End the reservation, and count its full amount, because the actual cost is unknown."""
-        self.budget._end(self, self.budget.reserved_amounts, self.cost, self.tokens)
+        self.budget._end(self, self.budget.presumed_spending, self.cost, self.tokens)
 
     def release(self) -> None:
         """End the reservation and count nothing, because the call cost nothing."""

@@ -1,4 +1,4 @@
-"""The client of further providers through the package LiteLLM, such as Bedrock, Vertex and Azure.
+"""The client of providers such as Bedrock, Vertex and Azure, through the package LiteLLM.
 
 LiteLLM also supports Mistral, Cohere and others. The keys of these providers are in environment
 variables that LiteLLM's documentation lists.
@@ -10,16 +10,16 @@ import os
 from typing import Any
 
 from intercode.models import response_parsing
+from intercode.models.api_keys import check_url, find
 from intercode.models.base import Answer, AttemptError, Request
-from intercode.models.keys import check_url, find
 from intercode.models.openai import decode_chat, encode_chat
 
 
 class LiteLlmClient:
-    """The client of a model by LiteLLM's name.
+    """The client of a model to which LiteLLM sends the requests.
 
     Args:
-        model: LiteLLM's name, ``provider/name``.
+        model: LiteLLM's name of the model, ``provider/name``.
         base_url: The provider's URL; None: LiteLLM's default.
         timeout: Seconds for which the server may be silent.
     """
@@ -76,5 +76,14 @@ class LiteLlmClient:
 
 
 def litellm(model: str, *, base_url: str | None, timeout: float) -> LiteLlmClient:
-    """Return the client of a model by LiteLLM's name."""
+    """Return the client of a model to which LiteLLM sends the requests.
+
+    Args:
+        model: LiteLLM's name of the model, ``provider/name``.
+        base_url: The provider's URL; None: LiteLLM's default.
+        timeout: Seconds for which the server may be silent.
+
+    Raises:
+        UsageError: The package is not installed, or the URL or the key is malformed.
+    """
     return LiteLlmClient(model, base_url and check_url(base_url), timeout)

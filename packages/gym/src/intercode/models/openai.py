@@ -52,8 +52,8 @@ _MOST_OBJECTS = 1000
 each attempt costs time."""
 
 
-class _OpenAI:
-    """The common base of both clients, with the connection.
+class _OpenAIClient:
+    """The common base of `ChatCompletionsClient` and `CompletionsClient`, with the connection.
 
     Args:
         model: The model's name on the server.
@@ -93,7 +93,7 @@ class _OpenAI:
             return self._errors.read(response.http_response.content)
 
 
-class ChatClient(_OpenAI):
+class ChatCompletionsClient(_OpenAIClient):
     """The client of the protocol ``chat/completions``.
 
     Args:
@@ -122,7 +122,7 @@ class ChatClient(_OpenAI):
         return decode_chat(response_body, request.tools)
 
 
-class CompletionsClient(_OpenAI):
+class CompletionsClient(_OpenAIClient):
     """The client of the protocol ``completions``, for models without a chat template."""
 
     path = "completions"
@@ -133,10 +133,19 @@ class CompletionsClient(_OpenAI):
         return decode_completion(self._post(create, encode_completion(request), "prompt"))
 
 
-def openai(model: str, *, base_url: str | None, timeout: float) -> ChatClient:
-    """Return the client of OpenAI, or of the compatible server at ``OPENAI_BASE_URL``."""
+def openai(model: str, *, base_url: str | None, timeout: float) -> ChatCompletionsClient:
+    """Return the client of OpenAI, or of a compatible server.
+
+    Args:
+        model: The model's name on the server.
+        base_url: The server's URL; None: the URL in ``OPENAI_BASE_URL``, otherwise OpenAI's.
+        timeout: Seconds for which the server may be silent.
+
+    Raises:
+        UsageError: The SDK or the key is missing, or the key or the URL is malformed.
+    """
     url, key = _locate(f"openai/{model}", base_url)
-    return ChatClient(model, url, key, timeout, CHAT.limit[0])
+    return ChatCompletionsClient(model, url, key, timeout, CHAT.limit[0])
 
 
 def openai_completions(model: str, *, base_url: str | None, timeout: float) -> CompletionsClient:
@@ -146,24 +155,24 @@ def openai_completions(model: str, *, base_url: str | None, timeout: float) -> C
     return CompletionsClient(model, url, key, timeout)
 
 
-def compatible(model: str, *, base_url: str | None, timeout: float) -> ChatClient:
-    """Return the client of any server with OpenAI's protocol."""
-    return ChatClient(model, *_locate(f"openai-compatible/{model}", base_url), timeout)
+def compatible(model: str, *, base_url: str | None, timeout: float) -> ChatCompletionsClient:
+    """Return the client of any server with OpenAI's protocol; `base_url` is required."""
+    return ChatCompletionsClient(model, *_locate(f"openai-compatible/{model}", base_url), timeout)
 
 
-def vllm(model: str, *, base_url: str | None, timeout: float) -> ChatClient:
+def vllm(model: str, *, base_url: str | None, timeout: float) -> ChatCompletionsClient:
     """Return the client of a vLLM server; without a URL, of the server on this machine."""
-    return ChatClient(model, *_locate(f"vllm/{model}", base_url), timeout)
+    return ChatCompletionsClient(model, *_locate(f"vllm/{model}", base_url), timeout)
 
 
-def ollama(model: str, *, base_url: str | None, timeout: float) -> ChatClient:
+def ollama(model: str, *, base_url: str | None, timeout: float) -> ChatCompletionsClient:
     """Return the client of an Ollama server; without a URL, of the server on this machine."""
-    return ChatClient(model, *_locate(f"ollama/{model}", base_url), timeout)
+    return ChatCompletionsClient(model, *_locate(f"ollama/{model}", base_url), timeout)
 
 
-def llama_cpp(model: str, *, base_url: str | None, timeout: float) -> ChatClient:
+def llama_cpp(model: str, *, base_url: str | None, timeout: float) -> ChatCompletionsClient:
     """Return the client of a llama.cpp server; without a URL, of the server on this machine."""
-    return ChatClient(model, *_locate(f"llama.cpp/{model}", base_url), timeout)
+    return ChatCompletionsClient(model, *_locate(f"llama.cpp/{model}", base_url), timeout)
 
 
 def _locate(name: str, base_url: str | None, provider: str = "") -> tuple[str, str]:
@@ -202,8 +211,8 @@ def encode_completion(request: Request) -> dict[str, Any]:
     """Return the request parameters of ``completions``, for models without a chat template.
 
     The text of a dialogue with one message is sent unchanged. A longer dialogue is sent as a
-    transcript with the speakers' names, which ends with ``Assistant``, so the model writes the next
-    reply.
+    transcript with the speakers' names, which ends with ``Assistant:``, so the model writes the
+    next reply. Unless the settings have stop texts, the reply ends before a text of the user.
 
     Raises:
         ModelError: The request has tools, which the protocol does not support.
@@ -343,8 +352,8 @@ def extract_calls(text: str, names: Collection[str]) -> tuple[str, tuple[ToolCal
     1. Extract all ``<tool_call>{…}</tool_call>`` (Hermes, Qwen).
     2. Extract a text that consists of one call (Llama).
     3. Extract the only call among fenced JSON blocks (Qwen2.5-Coder) and
-       ``<function=NAME>…</function>`` (Llama, Qwen3-Coder); without any, the only call elsewhere
-       in the text.
+       ``<function=NAME>…</function>`` (Llama, Qwen3-Coder). If these forms have no call, extract
+       the only call elsewhere in the text.
 
     Only calls of offered tools count, so other JSON stays text. Several calls without
     ``<tool_call>`` tags stay text, too, because a later call may revise an earlier call.

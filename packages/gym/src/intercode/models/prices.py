@@ -23,7 +23,7 @@ _DATE_SUFFIX = re.compile(r"-(?:\d{4}-\d{2}-\d{2}|\d{8}|\d{4}|latest)$")
 
 
 @dataclass(frozen=True, slots=True)
-class Price:
+class ModelPrice:
     """The prices of a model in US dollars per million tokens.
 
     If ``cached_input`` is None, cached tokens have the price ``input``.
@@ -45,7 +45,7 @@ class Price:
         return (total + usage.output_tokens * self.output) / TOKENS_PER_PRICE
 
 
-class Prices:
+class ModelPrices:
     """A table of prices by model name with provider, such as ``openai/gpt-4o``."""
 
     def __init__(self, file: str | Path | None = None) -> None:
@@ -63,18 +63,19 @@ class Prices:
                 raise UsageError(f"the prices in {file} cannot be read: {error}") from error
             self._table.update(_parse(text, str(file)))
 
-    def find(self, name: str) -> Price | None:
-        """Return a model's price, by its name or by its name without a trailing date.
+    def find(self, name: str) -> ModelPrice | None:
+        """Return a model's price, by its name, or without a trailing date or ``-latest``.
 
-        ``None`` is an unknown price, not a price of zero. The prefix ``litellm/`` is ignored.
+        ``None`` is an unknown price, not a price of zero. A local model has the price 0 unless the
+        file has another. The prefix ``litellm/`` is ignored.
         """
         name = name.removeprefix("litellm/")
         if name.startswith(_LOCAL_PREFIX):
-            return self._table.get(name, Price(0.0, 0.0))
+            return self._table.get(name, ModelPrice(0.0, 0.0))
         return self._table.get(name) or self._table.get(_DATE_SUFFIX.sub("", name))
 
 
-def _parse(text: str, location: str) -> dict[str, Price]:
+def _parse(text: str, location: str) -> dict[str, ModelPrice]:
     try:
         document = json.loads(text)
     except ValueError as error:
@@ -85,7 +86,7 @@ def _parse(text: str, location: str) -> dict[str, Price]:
     return {name: _price(entry, f"{location}: {name}") for name, entry in models.items()}
 
 
-def _price(entry: Any, location: str) -> Price:
+def _price(entry: Any, location: str) -> ModelPrice:
     if not isinstance(entry, Mapping) or not {"input", "output"} <= set(entry) <= _KEYS:
         raise UsageError(f"{location}: a price has input and output, and may have cached_input")
     for key, value in entry.items():
@@ -94,4 +95,4 @@ def _price(entry: Any, location: str) -> Price:
             raise UsageError(
                 f"{location}: {key} must be dollars for a million tokens, not {value!r}"
             )
-    return Price(**entry)
+    return ModelPrice(**entry)

@@ -1,9 +1,9 @@
 """Tables of the model protocols: their paths, their token limits, and the fields of requests.
 
 InterCode's model clients read paths and limit names from the tables. The gateway, a proxy between
-external agents and a model, forwards listed fields. The gateway refuses every field, item or tool
-that no table lists. The fields in `ProtocolTable.drops` are removed from requests: agents always
-send these fields, and the model does not need them.
+external agents and a model, forwards listed fields. By default, the gateway refuses every field,
+item or tool that no table lists. The gateway removes the fields in `ProtocolTable.drops` from
+requests: many agents send these fields, and the model does not need them.
 """
 
 from __future__ import annotations
@@ -20,20 +20,23 @@ def _words(text: str) -> frozenset[str]:
 
 
 @dataclass(frozen=True)
-class ProtocolTable:
+class ModelApiFields:
     """The fields and types of one protocol.
 
     Attributes:
         path: The URL path of calls.
         dialogue: The fields with the messages.
-        limit: The fields with the reply's token limit. If a request has none of these fields, the
-            gateway sets the first one.
+        limit: The fields with the reply's token limit. If a request has none of these fields, a
+            gateway with a limit sets the first one.
         passes: Further fields that the gateway forwards.
         drops: Fields that the gateway removes.
-        tools: Types of tools that the client executes, not the provider.
+        tools: Types of tools that the client executes, not the provider. A type that ends in ``_``
+            is a prefix of types.
         tool_drops: Fields of tools that the gateway removes.
-        stored: Fields for data that the provider stores, and for background work.
-        hosted: Fields for services of the provider other than its model.
+        stored: Fields for data that the provider stores, and for background work. By default, the
+            gateway refuses them.
+        hosted: Fields for services of the provider other than its model. By default, the gateway
+            refuses them.
         parts: Type of a message or of a message part → its permitted fields.
         unsupported_parts: Further types of parts, which belong to hosted tools and to files. The
             gateway forwards these parts unchanged if it permits hosted tools and files.
@@ -52,7 +55,7 @@ class ProtocolTable:
     unsupported_parts: frozenset[str]
 
 
-CHAT = ProtocolTable(
+CHAT = ModelApiFields(
     path="/v1/chat/completions",
     dialogue=("messages",),
     limit=("max_completion_tokens", "max_tokens"),
@@ -79,7 +82,7 @@ CHAT = ProtocolTable(
     unsupported_parts=_words("file input_audio"),
 )
 
-RESPONSES = ProtocolTable(
+RESPONSES = ModelApiFields(
     path="/v1/responses",
     dialogue=("input", "instructions"),
     limit=("max_output_tokens",),
@@ -120,7 +123,7 @@ RESPONSES = ProtocolTable(
     ),
 )
 
-MESSAGES = ProtocolTable(
+MESSAGES = ModelApiFields(
     path="/v1/messages",
     dialogue=("messages", "system"),
     limit=("max_tokens",),
@@ -151,7 +154,7 @@ MESSAGES = ProtocolTable(
     ),
 )
 
-TABLES: dict[Name, ProtocolTable] = {"chat": CHAT, "responses": RESPONSES, "messages": MESSAGES}
+TABLES: dict[Name, ModelApiFields] = {"chat": CHAT, "responses": RESPONSES, "messages": MESSAGES}
 COUNT = "/v1/messages/count_tokens"
 MODELS = "/v1/models"
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from intercode.errors import UsageError
-from intercode.models.keys import check_url, find, require
+from intercode.models.api_keys import check_url, find, require
 
 
 @dataclass(frozen=True, slots=True)
 class ModelProvider:
-    """The address and credentials of a provider's server.
+    """The default URL of a provider's server, and the variables with its key and another URL.
 
     Attributes:
         key: The environment variable with the key.

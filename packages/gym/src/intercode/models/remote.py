@@ -18,25 +18,25 @@ from pathlib import Path
 from typing import TypeVar
 
 from intercode.errors import ModelAccessError, ModelError, ModelUnavailableError, UsageError
+from intercode.models.api_keys import check_url
 from intercode.models.base import (
     Answer,
     AttemptError,
-    Client,
     ClientFactory,
     Message,
+    ModelClient,
     Reply,
     Request,
     Settings,
-    SupportsStart,
+    SupportsServerStart,
     Tool,
     Usage,
 )
-from intercode.models.cache import Cache, digest, is_unseeded_sampling
+from intercode.models.cache import ReplyCache, digest, is_unseeded_sampling
 from intercode.models.custom import is_own, make_client
-from intercode.models.drain import Drain, current_drain
-from intercode.models.keys import check_url
-from intercode.models.limits import Budget, Hold, RateLimit, Retry
-from intercode.models.prices import Price, Prices
+from intercode.models.interrupted_calls import RunInterruptState, current_drain
+from intercode.models.limits import Budget, BudgetReservation, RateLimit, Retry
+from intercode.models.prices import ModelPrice, ModelPrices
 from intercode.models.response_parsing import replace_surrogates
 from intercode.registry import MODELS
 from intercode_sandbox.user_code import absolute, is_reference, split
@@ -57,9 +57,9 @@ def get_model(
     name: str,
     *,
     base_url: str | None = None,
-    cache: Cache | str | Path | None = None,
+    cache: ReplyCache | str | Path | None = None,
     budget: Budget | None = None,
-    prices: Prices | str | Path | None = None,
+    prices: ModelPrices | str | Path | None = None,
     rate_limit: RateLimit | None = None,
     retry: Retry = Retry(),  # noqa: B008 - frozen
 ) -> RemoteModel:
@@ -68,7 +68,8 @@ def get_model(
     Args:
         name: ``PROVIDER/NAME``: ``openai/gpt-4o``, ``vllm/Qwen/Qwen2.5-Coder-7B-Instruct``. A
             user-defined provider is ``path/to/file.py:make`` or ``path/to/file.py:make/NAME``,
-            where ``make(model, base_url=…, timeout=…)`` returns an `intercode.models.base.Client`.
+            where ``make(model, base_url=…, timeout=…)`` returns an
+            `intercode.models.base.ModelClient`.
         base_url: The server's URL; None: the provider's default.
         cache: A cache of replies, or its folder; None: no cache.
         budget: The budget in US dollars and tokens, which models may share; None: no limit.
@@ -88,11 +89,11 @@ def get_model(
     if not model:
         raise UsageError(f"a model is named PROVIDER/NAME, for instance openai/gpt-4o: {name!r}")
     factory: ClientFactory = MODELS.resolve(provider)
-    prices = prices if isinstance(prices, Prices) else Prices(prices)
-    call_context = CallContext(
+    prices = prices if isinstance(prices, ModelPrices) else ModelPrices(prices)
+    call_context = ModelCallContext(
         rate_limit=rate_limit or RateLimit(),
         budget=budget or Budget(),
-        cache=Cache(cache) if isinstance(cache, str | Path) else cache,
+        cache=ReplyCache(cache) if isinstance(cache, str | Path) else cache,
         price=prices.find(name),
         retry=retry,
     )
@@ -105,7 +106,7 @@ def get_model(
 
 
 @dataclass(frozen=True, slots=True)
-class CallContext:
+class ModelCallContext:
     """The limits, prices and cache of model calls.
 
     Many models may share one `Budget`, `RateLimit` and `Cache`.
@@ -113,12 +114,12 @@ class CallContext:
 
     rate_limit: RateLimit = field(default_factory=RateLimit)
     budget: Budget = field(default_factory=Budget)
-    cache: Cache | None = None
-    price: Price | None = None
+    cache: ReplyCache | None = None
+    price: ModelPrice | None = None
     retry: Retry = field(default_factory=Retry)
 
 
-class CallLimiter:
+class ModelCallLimiter:
     """Rate limit, budget and retries around single calls; several threads may share one object.
 
     Args:
@@ -130,7 +131,7 @@ class CallLimiter:
         UsageError: The budget limits the cost, and the price is unknown.
     """
 
-    def __init__(self, name: str, endpoint: str, call_context: CallContext) -> None:
+    def __init__(self, name: str, endpoint: str, call_context: ModelCallContext) -> None:
         self.name = name
         self._endpoint = endpoint
         self._call_context = call_context
@@ -168,7 +169,8 @@ class CallLimiter:
 
         Raises:
             BudgetError: A remaining budget is too small for the call.
-            ModelAccessError: No server was ever reached, or the account is refused.
+            ModelAccessError: No server was ever reached, or the server refuses the key, the account
+                or the model.
             ModelUnavailableError: No try returned an answer, or the run was interrupted.
             ModelError: The provider refused the request permanently.
         """
@@ -262,7 +264,7 @@ class CallLimiter:
         max_usage: Usage,
         budget: Budget | None,
         ticket: int,
-        drain: Drain,
+        drain: RunInterruptState,
     ) -> Reply:
         """Make one try of a call, after waiting for the rate limit."""
         pace, output = self._call_context.rate_limit, max_usage.output_tokens or TYPICAL_OUTPUT
@@ -314,8 +316,8 @@ class CallLimiter:
         return _reply(answer, cost, seconds)
 
 
-def _reserve(budgets: Sequence[Budget], tokens: int, cost: float) -> list[Hold]:
-    reservations: list[Hold] = []
+def _reserve(budgets: Sequence[Budget], tokens: int, cost: float) -> list[BudgetReservation]:
+    reservations: list[BudgetReservation] = []
     try:
         # The loop must not become `extend`: if a budget refuses, the reservations made before must
         # be in the list, so they are released.
@@ -340,11 +342,11 @@ class RemoteModel:
         UsageError: The budget limits the cost, and the price is unknown.
     """
 
-    def __init__(self, name: str, client: Client, call_context: CallContext) -> None:
+    def __init__(self, name: str, client: ModelClient, call_context: ModelCallContext) -> None:
         self.name = name
         self._client = client
         self._call_context = call_context
-        self._frame = CallLimiter(name, client.endpoint, call_context)
+        self._frame = ModelCallLimiter(name, client.endpoint, call_context)
         self._has_warned = False
 
     def __repr__(self) -> str:
@@ -358,8 +360,8 @@ class RemoteModel:
 
     @property
     def weights(self) -> str | None:
-        """The SHA-256 of a local model's file, in hexadecimal; None for a provider's model."""
-        return self._client.weights if isinstance(self._client, SupportsStart) else None
+        """The SHA-256 of a local model's file, in hexadecimal; None for other models."""
+        return self._client.weights if isinstance(self._client, SupportsServerStart) else None
 
     def delay(self) -> tuple[float, str] | None:
         """Return the age of the oldest pending call and a description; see `CallLimiter.delay`."""
@@ -367,7 +369,7 @@ class RemoteModel:
 
     def start(self, calls: int = 1) -> None:
         """Start a local model's server; no effect for other models. See `SupportsStart`."""
-        if isinstance(self._client, SupportsStart):
+        if isinstance(self._client, SupportsServerStart):
             self._client.start(calls)
 
     def close(self) -> None:

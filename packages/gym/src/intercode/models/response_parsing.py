@@ -16,8 +16,8 @@ from typing import Any
 
 from intercode.errors import ContextLengthError, ModelAccessError, ModelError, UsageError
 from intercode.json_limits import is_flat
+from intercode.models.api_keys import find
 from intercode.models.base import AttemptError, Finish, Usage
-from intercode.models.keys import find
 from intercode.secrets import FILE, hide, hide_in
 
 CONNECT = 2.5
@@ -26,8 +26,8 @@ survives the loss of one packet."""
 MAX_MESSAGE_LENGTH = 500
 """Maximum characters of a server's message in an error."""
 RETRY_STATUSES = {408, 409, 425, 429}
-"""HTTP statuses below 500 after which a call is retried. All statuses of 500 and above also lead to
-a retry."""
+"""HTTP statuses below 500 after which a call is retried. Statuses of 500 and above also lead to a
+retry, unless the response shows that a retry is pointless (see `status_error`)."""
 
 _TOO_LONG = re.compile(
     r"context_length_exceeded|exceed_context_size|context[ _-]?(?:length|window|size|limit)"
@@ -176,8 +176,8 @@ def status_error(status: int, headers: Mapping[str, str], body: str, secret: str
         secret: The key of the request, which the error's message must not contain.
 
     Returns:
-        A `ContextLengthError`; an `AttemptError` if a retry may succeed; a `ModelAccessError` if
-        every request would fail; otherwise a `ModelError`.
+        A `ContextLengthError` if the prompt is too long; an `AttemptError` if a retry may succeed;
+        a `ModelAccessError` if every request would fail; otherwise a `ModelError`.
     """
     message = hide(extract_message(body), secret)[:MAX_MESSAGE_LENGTH]
     reason = f"HTTP {status}" + (f": {message}" if message else "")
@@ -192,8 +192,7 @@ def status_error(status: int, headers: Mapping[str, str], body: str, secret: str
 
 
 def _access_advice(status: int, body: str) -> str:
-    """Return advice for the user, if the server would refuse every request of this account or
-    model.
+    """Return advice for the user if every request with this account or model would fail.
 
     The advice is empty if other requests may succeed.
     """
@@ -304,7 +303,8 @@ def arguments(value: object) -> Mapping[str, Any]:
 
     Returns:
         The arguments by name. If the arguments are invalid or too deeply nested, the only argument
-        is ``_raw``, the original text. The nesting is limited, because later steps are recursive.
+        is ``_raw``, their text (empty if they cannot be encoded). The nesting is limited, because
+        later steps are recursive.
     """
     if isinstance(value, str):
         if not is_flat(value):

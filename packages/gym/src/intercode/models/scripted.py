@@ -70,7 +70,7 @@ class Rule:
         )
 
 
-class ScriptedClient:
+class ScriptedModelClient:
     """A `Client` that answers from a script, without a network.
 
     Args:
@@ -85,7 +85,7 @@ class ScriptedClient:
         self.endpoint = f"scripted:{version}"
 
     def __repr__(self) -> str:
-        return f"ScriptedClient({self._name!r})"
+        return f"ScriptedModelClient({self._name!r})"
 
     def send(self, request: Request) -> Answer:
         """Return the script's answer."""
@@ -95,7 +95,7 @@ class ScriptedClient:
         """Do nothing, because the client holds no connection."""
 
 
-def scripted(model: str, *, base_url: str | None, timeout: float) -> ScriptedClient:
+def scripted(model: str, *, base_url: str | None, timeout: float) -> ScriptedModelClient:
     """Return the client of a model whose rules are in a file: ``scripted/rules.jsonl``.
 
     Raises:
@@ -104,7 +104,7 @@ def scripted(model: str, *, base_url: str | None, timeout: float) -> ScriptedCli
     if base_url:
         raise UsageError("a scripted model is in a file and has no base URL")
     reply_script = read(model)
-    return ScriptedClient(reply_script, Path(model).name, sha256(Path(model)))
+    return ScriptedModelClient(reply_script, Path(model).name, sha256(Path(model)))
 
 
 def script(rules: Sequence[Rule]) -> Script:

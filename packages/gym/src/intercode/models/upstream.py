@@ -1,7 +1,7 @@
 """Upstream model servers: the address and the key of the server to which a gateway sends requests.
 
-The key stays in this process. Responses to the gateway's clients never contain the key, even if a
-server repeats the key in a response.
+Only the upstream server receives the key, not the gateway's clients. If the server repeats the key
+in a response, the gateway replaces the key (`Upstream.remove_key`).
 """
 
 from __future__ import annotations

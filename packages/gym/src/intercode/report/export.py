@@ -1,6 +1,6 @@
 """Exports of runs to formats of other programs: dialogues for training, and tables.
 
-The module `intercode.report.inspect` exports a run as a log of Inspect AI. The package
+The module `intercode.report.inspect_export` exports a run as a log of Inspect AI. The package
 ``intercode-paper`` exports a run in the format of the 2023 release.
 """
 
@@ -14,7 +14,7 @@ from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 from intercode.agents.transcripts import as_plain_messages
-from intercode.dialogues import Call, RecordedDialogue, agent_talk
+from intercode.dialogues import RecordedDialogue, RecordedModelCall, agent_talk
 from intercode.envs.traits import check_imported, find_max_turns, find_traits
 from intercode.episode import Episode
 from intercode.errors import RecordWriteError, UsageError
@@ -68,9 +68,9 @@ def to_chat(
 ) -> dict[str, Any]:
     """Return a dialogue for fine-tuning a model: messages in OpenAI's format, and the reward.
 
-    The dialogue consists of the messages of the last call to the agent's model, and its reply. If
-    the agent is not a language model, as the oracle, the record has no messages. The dialogue is
-    then composed from the actions and observations of the episode.
+    The dialogue consists of the messages of the last answered call to the model, and the reply. If
+    the agent is not a language model (the oracle, for example), the record has no messages. The
+    dialogue is then composed from the actions and observations of the episode.
 
     Args:
         episode: The episode.
@@ -107,7 +107,8 @@ def to_chat(
 def _render_messages(
     episode: Episode, style: str, env: Mapping[str, Any], *, trust: bool
 ) -> list[dict[str, Any]]:
-    # The style "plain" escapes undecodable bytes to readable text.
+    # The renderer `intercode.agents.transcripts.plain` would replace undecodable bytes. Here they
+    # remain, and `escape_values` converts them to readable text.
     if style == "plain":
         return [*map(as_openai, as_plain_messages(episode))]
     env_key = episode.env, str(env.get("protocol", "default"))
@@ -193,6 +194,8 @@ def turn_rows(episode: Episode) -> Iterator[dict[str, Any]]:
 def token_rows(episode: Episode) -> Iterator[dict[str, Any]]:
     """Yield the rows of an episode's recorded tokens in the table with `TOKEN_COLUMNS`.
 
+    Calls without recorded tokens, and calls whose reply the agent discarded, are omitted.
+
     A row holds the tokens of a dialogue as one sequence. If the prompt of a call does not begin
     with the sequence so far, another row starts. The server has then, for example, tokenised the
     dialogue again. Therefore a row contains only tokens that the model received or generated.
@@ -210,7 +213,7 @@ def token_rows(episode: Episode) -> Iterator[dict[str, Any]]:
         yield escape_values({name: row[name] for name in TOKEN_COLUMNS})
 
 
-def _sequences(calls: Iterable[Call]) -> list[dict[str, Any]]:
+def _sequences(calls: Iterable[RecordedModelCall]) -> list[dict[str, Any]]:
     sequences: list[dict[str, Any]] = []
     for call in calls:
         prompt, ids = call["prompt_token_ids"], call["token_ids"]

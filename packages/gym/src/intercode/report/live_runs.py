@@ -25,10 +25,10 @@ from intercode.records import (
     read_manifest,
     record_line,
 )
-from intercode.redaction import Redactor
-from intercode.report.episodes import Row, iterate_texts, make_body, make_row
-from intercode.report.overview import overview
-from intercode.report.runs import Run, distinguish_runs, make_run
+from intercode.redaction import SecretRedactor
+from intercode.report.runs import RecordedRun, distinguish_runs, make_run
+from intercode.report.viewer_episodes import EpisodeRow, iterate_texts, make_body, make_row
+from intercode.report.viewer_overview import overview
 
 _BATCH = 500
 """The maximum number of episodes that `RunLibrary.refresh` reads before it releases the lock."""
@@ -39,7 +39,7 @@ _MIN_SECONDS = 1.0
 
 
 @dataclass(slots=True)
-class _Folder:
+class _LiveRunFolder:
     """A run's folder, and how far its ``episodes.jsonl`` has been read."""
 
     path: Path
@@ -55,28 +55,28 @@ class _Folder:
     """The error because of which no more episodes are read; empty without an error."""
 
 
-class RunLibrary:
+class ViewerRuns:
     """The runs that the viewer shows, including unfinished runs. Any thread may call the methods.
 
-    The list `rows` has a row for each recorded episode, and only grows. If an episode is recorded
-    again, its last row counts. If the ``episodes.jsonl`` of a run is replaced, `generation`
-    increases, and all files are read again.
+    The list `rows` has a row for each recorded episode. If an episode is recorded again, its last
+    row counts. The list only grows, with one exception. If the ``episodes.jsonl`` of a run is
+    replaced, `generation` increases, a new list begins, and all files are read again.
 
     Args:
         paths: Folders of runs, and folders that contain folders of runs.
         hide_gold: Whether to omit all texts that may quote gold.
 
     Raises:
-        RecordError: A path is not a folder, or the manifest of a run's folder cannot be read.
+        RecordError: A path is not a folder, or is a run's folder whose manifest cannot be read.
     """
 
     def __init__(self, paths: Sequence[Path], *, hide_gold: bool = False) -> None:
-        self.rows: list[Row] = []
+        self.rows: list[EpisodeRow] = []
         self.generation = 0
         self._paths, self._hide_gold = paths, hide_gold
-        self._redactor = Redactor()
+        self._redactor = SecretRedactor()
         self._lock = threading.Lock()
-        self._folders: list[_Folder] = []
+        self._folders: list[_LiveRunFolder] = []
         self._offsets: list[int] = []
         self._damage_by_path: dict[Path, str] = {}
         self._change_count = 0
@@ -119,7 +119,8 @@ class RunLibrary:
         """
         spellings = {words, words.lower(), words.upper(), words.title()}
         encoded_forms = {json.dumps(spelling)[1:-1].lower().encode() for spelling in spellings}
-        # When a file is replaced, `_begin_again` assigns new lists; these two still fit together.
+        # When a file is replaced, `_begin_again` assigns new lists. The search continues with both
+        # old lists, whose entries still correspond.
         rows, offsets = self.rows, self._offsets
         for row_number in range(start, len(rows)):
             line = self._line(rows[row_number], offsets[row_number])
@@ -135,7 +136,8 @@ class RunLibrary:
     def overview(self) -> tuple[int, str]:
         """Return the version of the report, and the report as JSON.
 
-        The report is computed at most once in a while, so recent episodes may be missing in it.
+        After a computation, a pause follows (`_MIN_SECONDS`, `_SHARE`). During the pause the method
+        returns the previous report, in which recent episodes may be missing.
         """
         with self._lock:
             now, version = time.monotonic(), self._change_count
@@ -157,9 +159,9 @@ class RunLibrary:
             return self._overview
 
     def runs(self) -> list[dict[str, str]]:
-        """Return facts about each run that the viewer shows with the rows of its episodes."""
+        """Return the facts of each run that the viewer needs to list the run's episodes."""
         with self._lock:
-            runs = [Run(folder.path, folder.manifest, [], "") for folder in self._folders]
+            runs = [RecordedRun(folder.path, folder.manifest, [], "") for folder in self._folders]
             labels = [make_run(run.folder, run.manifest, []).label for run in runs]
         return [
             {
@@ -173,20 +175,20 @@ class RunLibrary:
             for run, named_run, label in zip(runs, distinguish_runs(runs), labels, strict=True)
         ]
 
-    def _line(self, row: Row, offset: int) -> bytes:
+    def _line(self, row: EpisodeRow, offset: int) -> bytes:
         with open_record(self._folders[row.run].path / EPISODES) as file:
             file.seek(offset)
             return record_line(file)
 
-    def _body(self, row: Row, line: bytes) -> Any:
+    def _body(self, row: EpisodeRow, line: bytes) -> Any:
         episode = self._redactor.episode(Episode.from_json(line))
         shown_gold = bool(self._folders[row.run].manifest.get("needs_gold"))
         return make_body(episode, hide_gold=self._hide_gold, shown_gold=shown_gold)
 
-    def _has_words(self, row: Row, line: bytes, words: str) -> bool:
+    def _has_words(self, row: EpisodeRow, line: bytes, words: str) -> bool:
         try:
             body = self._body(row, line)
-        except RecordError:  # the file was replaced after the line was read
+        except RecordError:  # the file was replaced, so no line begins at the offset
             return False
         lower_words = words.lower()
         return any(lower_words in text.lower() for text in iterate_texts([row.task, body]))
@@ -206,7 +208,7 @@ class RunLibrary:
                     continue
                 self._learn(path, stamp, folder)
 
-    def _learn(self, path: Path, stamp: tuple[int, int], folder: _Folder | None) -> None:
+    def _learn(self, path: Path, stamp: tuple[int, int], folder: _LiveRunFolder | None) -> None:
         """Read the ``run.json`` of a run.
 
         If the file is damaged, the report has a warning, and the other runs are still shown.
@@ -225,11 +227,11 @@ class RunLibrary:
         self._damage_by_path.pop(path, None)
         self._change_count += 1
         if folder is None:
-            self._folders.append(_Folder(path, manifest, stamp))
+            self._folders.append(_LiveRunFolder(path, manifest, stamp))
         else:
             folder.manifest, folder.stamp = manifest, stamp
 
-    def _read(self, run_number: int, folder: _Folder, limit: int) -> int:
+    def _read(self, run_number: int, folder: _LiveRunFolder, limit: int) -> int:
         """Read the new episodes of a run, at most `limit`, and return their number."""
         path = folder.path / EPISODES
         try:
@@ -265,7 +267,7 @@ class RunLibrary:
                 count += 1
         return count
 
-    def _add(self, run_number: int, folder: _Folder, episode: Episode) -> None:
+    def _add(self, run_number: int, folder: _LiveRunFolder, episode: Episode) -> None:
         outcome = Outcome.from_episode(episode)
         folder.outcomes.pop(episode_key(episode), None)
         folder.outcomes[episode_key(episode)] = outcome

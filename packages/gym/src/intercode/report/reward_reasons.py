@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from intercode.episode import ENDED, Episode, Score
 
 
-class Reason(NamedTuple):
+class RewardReason(NamedTuple):
     """A reason: a sentence, and a text of any number of lines that the sentence introduces."""
 
     sentence: str
@@ -21,7 +21,7 @@ class Reason(NamedTuple):
 
 
 _MAX_QUOTED_ENTRIES = 20
-"""The maximum number of entries that rewards record of a list. A recorded list of this length may
+"""The maximum number of a list's entries that a reward records. A recorded list of this length may
 therefore be incomplete."""
 _LISTS = {
     "missing": "not changed, though gold changes them",
@@ -52,7 +52,7 @@ _PARTS = {
 """Name of a score's part → sentence about it, for rewards that record no detail."""
 
 
-def explain_reward(episode: Episode) -> list[Reason]:
+def explain_reward(episode: Episode) -> list[RewardReason]:
     """Return the reasons for an episode's reward below 1.0.
 
     The list is empty if the episode has no reward, or if the reward is 1.0.
@@ -61,10 +61,10 @@ def explain_reward(episode: Episode) -> list[Reason]:
     if score is None or episode.success:
         return []
     if episode.status == "skipped":
-        return [Reason("the agent gave up: the reward is 0")]
+        return [RewardReason("the agent gave up: the reward is 0")]
     detail = dict(score.detail)
     reasons = [
-        Reason(text.format(detail[name])) for name, text in _TEXTS.items() if detail.get(name)
+        RewardReason(text.format(detail[name])) for name, text in _TEXTS.items() if detail.get(name)
     ]
     reasons += [
         *_tests(detail, score),
@@ -78,52 +78,52 @@ def explain_reward(episode: Episode) -> list[Reason]:
         *_remaining_reasons(detail),
     ]
     if not reasons:
-        reasons = [Reason(text) for name, text in _PARTS.items() if name in score.parts]
-    return reasons or [Reason("the reward gives no reason")]
+        reasons = [RewardReason(text) for name, text in _PARTS.items() if name in score.parts]
+    return reasons or [RewardReason("the reward gives no reason")]
 
 
-def _tests(detail: dict[str, Any], score: Score) -> Iterator[Reason]:
+def _tests(detail: dict[str, Any], score: Score) -> Iterator[RewardReason]:
     """Yield the reason of a Python task: the numbers and errors of the tests that fail."""
     if isinstance(failed_tests := detail.get("failed"), Mapping):
         del detail["failed"]
         share = score.parts.get("tests", 0.0)
         test_count = round(len(failed_tests) / (1 - share)) if share < 1 else len(failed_tests)
         texts = [f"test {name}: {text}" for name, text in failed_tests.items()]
-        yield Reason(
+        yield RewardReason(
             f"{len(failed_tests)} of {test_count} tests fail, counted from 0:", "\n".join(texts)
         )
 
 
-def _flag(detail: dict[str, Any], score: Score, episode: Episode) -> Iterator[Reason]:
+def _flag(detail: dict[str, Any], score: Score, episode: Episode) -> Iterator[RewardReason]:
     if "flag" not in score.parts:
         return
     answer = episode.answer
-    yield Reason("no flag was submitted" if answer is None else f"{answer!r} is not the flag")
+    yield RewardReason("no flag was submitted" if answer is None else f"{answer!r} is not the flag")
     solved_subtasks, share = detail.pop("subtasks", None) or [], score.parts.get("subtasks")
     if share is not None:
         total_text = f" of {round(len(solved_subtasks) / share)}" if share else ""
         names = f": {', '.join(map(str, solved_subtasks))}" if solved_subtasks else ""
-        yield Reason(f"subtasks solved: {len(solved_subtasks)}{total_text}{names}")
+        yield RewardReason(f"subtasks solved: {len(solved_subtasks)}{total_text}{names}")
 
 
-def _verification(detail: dict[str, Any], score: Score) -> Iterator[Reason]:
+def _verification(detail: dict[str, Any], score: Score) -> Iterator[RewardReason]:
     """Yield the result and the output of a task's verification, or of a repository's tests."""
     code, has_timeout = detail.pop("exit_code", None), detail.pop("timed_out", False)
     if "gold_output" in detail or not {"verification", "fail_to_pass"} & score.parts.keys():
         return
     for name, clause in (("fail_to_pass", "are to be fixed"), ("pass_to_pass", "passed before")):
         if name in score.parts:
-            yield Reason(f"of the tests that {clause}, {100 * score.parts[name]:.0f} % pass")
+            yield RewardReason(f"of the tests that {clause}, {100 * score.parts[name]:.0f} % pass")
     output = str(detail.pop("output", "") or "")
     if has_timeout:
-        yield Reason("the verification exceeded its time limit; its output:", output)
+        yield RewardReason("the verification exceeded its time limit; its output:", output)
     elif code is not None:
-        yield Reason(f"the verification ended with exit code {code}; its output:", output)
+        yield RewardReason(f"the verification ended with exit code {code}; its output:", output)
     elif output:
-        yield Reason("the tests printed:", output)
+        yield RewardReason("the tests printed:", output)
 
 
-def _outputs(detail: dict[str, Any], score: Score) -> Iterator[Reason]:
+def _outputs(detail: dict[str, Any], score: Score) -> Iterator[RewardReason]:
     """Yield the outputs of the agent and of gold, for a reward that compared outputs."""
     if "gold_output" not in detail:
         return
@@ -131,13 +131,15 @@ def _outputs(detail: dict[str, Any], score: Score) -> Iterator[Reason]:
     if "output" not in score.parts:  # the reward did not compare outputs
         return
     if last_output is None:
-        yield Reason("there is no action with an output to compare")
+        yield RewardReason("there is no action with an output to compare")
     else:
-        yield Reason("the last output is" + (":" if last_output else " empty"), str(last_output))
-    yield Reason("gold's output is" + (":" if gold_output else " empty"), gold_output)
+        yield RewardReason(
+            "the last output is" + (":" if last_output else " empty"), str(last_output)
+        )
+    yield RewardReason("gold's output is" + (":" if gold_output else " empty"), gold_output)
 
 
-def _rows(detail: dict[str, Any]) -> Iterator[Reason]:
+def _rows(detail: dict[str, Any]) -> Iterator[RewardReason]:
     """Yield rows of an SQL answer and of gold.
 
     If all rows are recorded, only the rows that differ are quoted. Otherwise the recorded rows of
@@ -145,7 +147,7 @@ def _rows(detail: dict[str, Any]) -> Iterator[Reason]:
     """
     gold_rows, answer_rows = detail.pop("gold_rows", None), detail.pop("answer_rows", None)
     if answer := detail.pop("answer", None):
-        yield Reason("the answer that was scored:", str(answer))
+        yield RewardReason("the answer that was scored:", str(answer))
     if not isinstance(gold_rows, list):
         return
     gold_texts = [json.dumps(row, ensure_ascii=False) for row in gold_rows]
@@ -164,7 +166,7 @@ def _rows(detail: dict[str, Any]) -> Iterator[Reason]:
         yield from _quote_entries("rows of the answer", answer_texts)
 
 
-def _judge(detail: dict[str, Any]) -> Iterator[Reason]:
+def _judge(detail: dict[str, Any]) -> Iterator[RewardReason]:
     judgement = detail.pop("judge", None)
     if not isinstance(judgement, Mapping):
         return
@@ -172,17 +174,19 @@ def _judge(detail: dict[str, Any]) -> Iterator[Reason]:
     for gold_judgement in judgement.get("golds", ()):
         votes = gold_judgement.get("votes", [])
         if "not_asked" in gold_judgement:
-            yield Reason(f"the judge {model} was not called: {gold_judgement['not_asked']}")
+            yield RewardReason(f"the judge {model} was not called: {gold_judgement['not_asked']}")
         elif "control" in gold_judgement and not gold_judgement.get("same"):
-            yield Reason(f"the judge {model} accepted a decoy as equal, so its votes do not count")
+            yield RewardReason(
+                f"the judge {model} accepted a decoy as equal, so its votes do not count"
+            )
         else:
             agreement_count = votes.count(["same", "same"])
-            yield Reason(
+            yield RewardReason(
                 f"the judge {model}: {agreement_count} of {len(votes)} votes say 'the same answer'"
             )
 
 
-def _remaining_reasons(detail: Mapping[str, Any]) -> Iterator[Reason]:
+def _remaining_reasons(detail: Mapping[str, Any]) -> Iterator[RewardReason]:
     """Yield the reasons for all other entries of a score's detail: lists, and custom entries."""
     for name, value in detail.items():
         if value in ([], {}) or name in _TEXTS:
@@ -190,13 +194,13 @@ def _remaining_reasons(detail: Mapping[str, Any]) -> Iterator[Reason]:
         if isinstance(value, list) and name in _LISTS:
             yield from _quote_entries(_LISTS[name], [str(entry) for entry in value])
         else:
-            yield Reason(f"{name}:", value if isinstance(value, str) else _json(value))
+            yield RewardReason(f"{name}:", value if isinstance(value, str) else _json(value))
 
 
-def _quote_entries(sentence: str, entries: Sequence[str]) -> Iterator[Reason]:
+def _quote_entries(sentence: str, entries: Sequence[str]) -> Iterator[RewardReason]:
     if entries:
         suffix = " or more" if len(entries) == _MAX_QUOTED_ENTRIES else ""
-        yield Reason(f"{sentence} ({len(entries)}{suffix}):", "\n".join(entries))
+        yield RewardReason(f"{sentence} ({len(entries)}{suffix}):", "\n".join(entries))
 
 
 def _json(value: object) -> str:

@@ -1,9 +1,9 @@
 """Recorded runs as data for reports: single runs, comparisons of two runs, and work of judges.
 
 A judge is a language model that may decide that an episode is solved. The success rate of a run
-with a judge is not comparable with a rate without a judge. Such a rate therefore has another name
-in all outputs: texts have ``success (judged by MODEL)``, and JSON has keys with the prefix
-``judged_``.
+with a judge is not comparable with a rate without a judge. Such a rate is therefore marked. Texts
+about one run name the rate ``success (judged by MODEL)``, and JSON has keys with the prefix
+``judged_``. In outputs about several runs, the run's label names the judge.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 from intercode.episode import Episode
 from intercode.evaluate.comparison import (
     ALPHA,
-    McNemar,
+    McNemarTest,
     bootstrap,
     detectable_mean,
     detectable_rate_difference,
@@ -29,17 +29,17 @@ from intercode.evaluate.comparison import (
     mean_tasks,
     paired_tasks,
 )
-from intercode.evaluate.statistics import FEW_CLUSTERS, Estimate
+from intercode.evaluate.statistics import FEW_CLUSTERS, IntervalEstimate
 from intercode.evaluate.summary import Statistics, summarize, total
 from intercode.records import Outcome, read_latest, read_manifest
-from intercode.redaction import Redactor
+from intercode.redaction import SecretRedactor
 from intercode_sandbox.units import format_count
 
 _JUDGED = ("success", "clustered", "mean_reward", "reward")
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RecordedRun:
     """A recorded run: its ``run.json``, and the summaries of its episodes."""
 
     folder: Path
@@ -48,7 +48,7 @@ class Run:
     label: str
     """The agent's name, with additions that distinguish the run from other runs in a report."""
     name: str = ""
-    """The folder's name, or its full path if another run's folder has the same name."""
+    """The folder's name, or the folder's path if another run's folder has the same name."""
 
     @property
     def env(self) -> str:
@@ -71,7 +71,8 @@ class Run:
     def unfinished_note(self) -> str:
         """A line with the number of finished episodes, and the command that resumes the run.
 
-        The line is empty if the run is complete.
+        The line is empty if the run is complete. The command is absent if no command can resume the
+        run.
         """
         coverage = self.coverage
         if not coverage.missing:
@@ -79,7 +80,8 @@ class Run:
         finished_count = coverage.planned - coverage.missing
         line = f"unfinished: {finished_count} of {format_count(coverage.planned, 'episode')}"
         sessions = self.manifest.get("sessions") or [{}]
-        # A Python program made a run without recorded options; no command resumes such a run.
+        # If the record has no options, the run was started from Python code. No command can resume
+        # such a run.
         if "options" not in sessions[-1]:
             return line
         return f"{line}; if it is not running: intercode resume {shlex.quote(str(self.folder))}"
@@ -95,7 +97,7 @@ class Run:
         return find_judge(self.manifest, self.outcomes)
 
     @property
-    def coverage(self) -> Coverage:
+    def coverage(self) -> DatasetCoverage:
         """The share of the dataset that the run covers."""
         return compute_coverage(self.manifest, self.outcomes)
 
@@ -108,7 +110,7 @@ def benchmark(manifest: Mapping[str, Any]) -> str:
 
 def read_runs(
     folders: Sequence[Path], on_episode: Callable[[int, Episode], None] = lambda run, episode: None
-) -> list[Run]:
+) -> list[RecordedRun]:
     """Read runs. Only summaries of episodes stay in memory.
 
     Args:
@@ -119,7 +121,7 @@ def read_runs(
     Raises:
         RecordError: A run cannot be read.
     """
-    redactor = Redactor()  # an older version of InterCode may have recorded secrets
+    redactor = SecretRedactor()  # an older version of InterCode may have recorded secrets
     manifests = [redactor.facts(read_manifest(folder)) for folder in folders]
     runs = []
     for run_number, (folder, manifest) in enumerate(zip(folders, manifests, strict=True)):
@@ -134,9 +136,9 @@ def read_runs(
     return distinguish_runs(runs)
 
 
-def make_run(folder: Path, manifest: dict[str, Any], outcomes: list[Outcome]) -> Run:
+def make_run(folder: Path, manifest: dict[str, Any], outcomes: list[Outcome]) -> RecordedRun:
     """Return a run with a label, which other runs may have, too: see `distinguish_runs`."""
-    return Run(folder, manifest, outcomes, _agent(manifest, find_judge(manifest, outcomes)))
+    return RecordedRun(folder, manifest, outcomes, _agent(manifest, find_judge(manifest, outcomes)))
 
 
 def _agent(manifest: dict[str, Any], judge: str | None) -> str:
@@ -146,12 +148,12 @@ def _agent(manifest: dict[str, Any], judge: str | None) -> str:
     return add_judge(f"{name} ({model}){skills}" if model else f"{name}{skills}", judge)
 
 
-def distinguish_runs(runs: Sequence[Run]) -> list[Run]:
-    """Return runs with distinct labels and names.
+def distinguish_runs(runs: Sequence[RecordedRun]) -> list[RecordedRun]:
+    """Return runs with distinct names, and with labels that are distinct within an environment.
 
     If several runs have the same label in the same environment, their folders are added to the
-    labels. The name of a run is set to the name of its folder, or to the full path if the folder's
-    name is not unique.
+    labels. The name of a run is set to the name of its folder, or to the folder's path if that name
+    is not unique.
     """
     labels = Counter((run.label, run.env_label) for run in runs)
     names = Counter(run.folder.name for run in runs)
@@ -167,13 +169,13 @@ def distinguish_runs(runs: Sequence[Run]) -> list[Run]:
     ]
 
 
-def baselines(runs: Sequence[Run]) -> list[tuple[Run, list[Run]]]:
+def baselines(runs: Sequence[RecordedRun]) -> list[tuple[RecordedRun, list[RecordedRun]]]:
     """Return each baseline, with the runs that are compared with it.
 
     A run is a baseline if it has no task in common with an earlier baseline of the same
     environment. Otherwise the run is compared with that earlier baseline.
     """
-    groups: list[tuple[Run, set[str], list[Run]]] = []
+    groups: list[tuple[RecordedRun, set[str], list[RecordedRun]]] = []
     for run in runs:
         tasks = {outcome.task_id for outcome in run.outcomes}
         for baseline, baseline_tasks, later_runs in groups:
@@ -199,12 +201,12 @@ class PairedConsumption:
     """The mean amount per task in the first run."""
     second: float
     """The mean amount per task in the second run."""
-    difference: Estimate
+    difference: IntervalEstimate
     """The mean of the second run minus the mean of the first, with the paired t interval."""
 
 
 @dataclass(frozen=True, slots=True)
-class PairedComparison:
+class PairedRunComparison:
     """The comparison of two runs on the tasks that both runs have.
 
     If a task has several attempts, the mean of their successes counts.
@@ -216,13 +218,13 @@ class PairedComparison:
     """The success rate of the first run on these tasks."""
     second: float
     """The success rate of the second run on these tasks."""
-    difference: Estimate
+    difference: IntervalEstimate
     """The rate of the second run minus the rate of the first, with the paired t interval."""
-    drawn: Estimate | None
+    drawn: IntervalEstimate | None
     """The difference with an interval that treats images or databases as clusters. The
     interval is a bootstrap interval, or a t interval if the clusters are few. None: the tasks have
     a single image or database."""
-    test: McNemar | None
+    test: McNemarTest | None
     """The result of McNemar's test; None if a task has several attempts."""
     differing: float
     """The share of the tasks on which the runs differ. If a task has several attempts, the
@@ -261,14 +263,14 @@ class PairedComparison:
 
 def compare(
     first_outcomes: Sequence[Outcome], second_outcomes: Sequence[Outcome], comparisons: int = 1
-) -> PairedComparison | None:
-    """Compare two runs; None if they have no task in common.
+) -> PairedRunComparison | None:
+    """Compare two runs; None if no task has a score in both runs.
 
     Args:
         first_outcomes: The first run's outcomes.
         second_outcomes: The second run's outcomes.
-        comparisons: The number of comparisons in the report. The significance level is divided by
-            this number (Bonferroni's correction).
+        comparisons: The number of runs that are compared with the first run. For `detectable` and
+            `needed`, the significance level is divided by this number (Bonferroni's correction).
     """
     first_by_task, second_by_task = _by_task(first_outcomes), _by_task(second_outcomes)
     common_tasks = [task for task in first_by_task if task in second_by_task]
@@ -315,7 +317,7 @@ def compare(
         needed_tasks = (
             mean_tasks(observed_difference.value, spread, alpha=alpha) if is_seen else None
         )
-    return PairedComparison(
+    return PairedRunComparison(
         tasks=len(common_tasks),
         first=math.fsum(first_rates) / len(common_tasks),
         second=math.fsum(second_rates) / len(common_tasks),
@@ -348,7 +350,7 @@ def compare(
 
 def _clustered_difference(
     first_rates: Sequence[float], second_rates: Sequence[float], clusters: Sequence[str]
-) -> Estimate | None:
+) -> IntervalEstimate | None:
     """Return the difference of the rates, with an interval over images or databases as clusters.
 
     If the clusters are few, the interval is a t interval, because the bootstrap interval would be
@@ -411,12 +413,12 @@ def _by_task(outcomes: Sequence[Outcome]) -> dict[str, list[Outcome]]:
 
 
 def _rate(outcomes: Sequence[Outcome]) -> float:
-    """Return the success rate over attempts at a task. The forks of an attempt count as one."""
+    """Return the success rate over attempts at a task. An attempt's forks count as one attempt."""
     return summarize(outcomes).success_rate or 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class Coverage:
+class DatasetCoverage:
     """The share of a dataset that a run covers."""
 
     tasks: int
@@ -431,13 +433,13 @@ class Coverage:
     missing: int
     """The number of requested episodes without a record."""
     excluded: int
-    """The number of tasks that were excluded by name."""
+    """The number of tasks that the run excluded, each for a recorded reason."""
     coverage: float | None
     """The scored episodes as a share of the episodes that all tasks of the dataset would give.
     None: the number of tasks in the dataset is not known."""
 
 
-def compute_coverage(manifest: Mapping[str, Any], outcomes: Sequence[Outcome]) -> Coverage:
+def compute_coverage(manifest: Mapping[str, Any], outcomes: Sequence[Outcome]) -> DatasetCoverage:
     """Compute the share of the dataset that a run covers.
 
     Args:
@@ -454,7 +456,7 @@ def compute_coverage(manifest: Mapping[str, Any], outcomes: Sequence[Outcome]) -
     ]
     error_count = sum(outcome.failed for outcome in outcomes)
     planned_count = max([*episode_counts, len(outcomes)])
-    return Coverage(
+    return DatasetCoverage(
         tasks=tasks,
         epochs=epochs,
         planned=planned_count,
@@ -491,12 +493,11 @@ class JudgeCounts:
     success_by_execution: float | None
     """The success rate without successes by the judge's verdict; None: no episode has a score."""
     tokens_in: int | None
-    """The judge's input tokens in all episodes, also in those with errors; None: not recorded."""
+    """The judge's input tokens in all episodes, including errors; None: not recorded."""
     tokens_out: int | None
-    """The judge's output tokens in all episodes; None: not recorded."""
+    """The judge's output tokens in all episodes, including errors; None: not recorded."""
     cost: float | None
-    """The judge's cost in US dollars in all episodes, also in those with errors; None: not
-    recorded."""
+    """The judge's cost in US dollars in all episodes, including errors; None: not recorded."""
 
 
 def find_judge(manifest: Mapping[str, Any], outcomes: Iterable[Outcome] = ()) -> str | None:

@@ -21,11 +21,11 @@ from io import BufferedIOBase
 from typing import Any
 from urllib.parse import parse_qs
 
-from intercode.connection_admission import Admission
+from intercode.connection_admission import ConnectionQueue
 from intercode.errors import RecordError
-from intercode.report.episodes import columns
-from intercode.report.live_runs import RunLibrary
-from intercode.report.page import page, policy
+from intercode.report.live_runs import ViewerRuns
+from intercode.report.viewer_episodes import columns
+from intercode.report.viewer_page import page, policy
 from intercode.request_guard import RequestGuard
 
 LOOPBACK = "127.0.0.1"
@@ -41,7 +41,7 @@ _MAX_PAGES = 32
 _MAX_HEAD_BYTES = 32 * 1024
 
 
-class Viewer:
+class RunViewerServer:
     """A server of runs for browsers on this machine.
 
     Args:
@@ -55,16 +55,16 @@ class Viewer:
     """
 
     def __init__(
-        self, library: RunLibrary, port: int = 0, admission: Admission | None = None
+        self, library: ViewerRuns, port: int = 0, admission: ConnectionQueue | None = None
     ) -> None:
         self.library = library
-        self.admission = admission or Admission()
+        self.admission = admission or ConnectionQueue()
         self.token = secrets.token_urlsafe(24)
         self.guard = RequestGuard()
         self.page = page("runs", None, {}).encode()
         self.close_event = threading.Event()
         self.pages = threading.BoundedSemaphore(_MAX_PAGES)
-        self._server = _Server((LOOPBACK, port), _Handler)
+        self._server = _ViewerHttpServer((LOOPBACK, port), _ViewerRequestHandler)
         self._server.viewer = self
         self.url = f"http://{LOOPBACK}:{self._server.server_port}/{self.token}/"
 
@@ -73,7 +73,10 @@ class Viewer:
         self._server.serve_forever(poll_interval=0.2)
 
     def close(self) -> None:
-        """Make `serve` return, and close the server. The method is idempotent."""
+        """Make `serve` return, and close the server. The method is idempotent.
+
+        `serve` must have been called before; otherwise this method never returns.
+        """
         self.close_event.set()
         self._server.shutdown()
         self._server.server_close()
@@ -110,23 +113,26 @@ class Viewer:
                 self.close_event.wait(_PAUSE)
 
 
-class _Server(ThreadingHTTPServer):
+class _ViewerHttpServer(ThreadingHTTPServer):
     daemon_threads = True
-    viewer: Viewer
+    viewer: RunViewerServer
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Print the traceback of an error in a connection, unless the browser has disconnected."""
+        """Print the traceback of an error in a connection.
+
+        Failures of the connection itself and malformed requests are not reported.
+        """
         if not isinstance(sys.exc_info()[1], OSError | HTTPException):
             super().handle_error(request, client_address)
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _ViewerRequestHandler(BaseHTTPRequestHandler):
     """The handler of a browser's connection."""
 
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "intercode", ""
     timeout = 30.0
-    server: _Server
+    server: _ViewerHttpServer
     _admit: Callable[[], None]
 
     def handle(self) -> None:
@@ -136,7 +142,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def handle_one_request(self) -> None:
         """Read a request with a head of limited length, and reply."""
-        connection_file, self.rfile = self.rfile, _Head(self.rfile)  # type: ignore[assignment]
+        connection_file, self.rfile = self.rfile, _RequestHeadReader(self.rfile)  # type: ignore[assignment]
         try:
             super().handle_one_request()
         finally:
@@ -149,7 +155,9 @@ class _Handler(BaseHTTPRequestHandler):
         token, *segments = path.removeprefix("/").split("/")
         is_known = hmac.compare_digest(token.encode(errors="replace"), viewer.token.encode())
         is_page = is_known and segments == [""]
-        refusal = viewer.guard.refusal(_Headers(self), is_token_free=True, allows_links=is_page)
+        refusal = viewer.guard.refusal(
+            _ViewerRequestHeaders(self), is_token_free=True, allows_links=is_page
+        )
         if refusal is not None:
             self._answer(refusal[0], refusal[1].encode(), "text/plain")
             return
@@ -243,7 +251,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Omit the access log, because the addresses in it contain the token."""
 
 
-class _Head:
+class _RequestHeadReader:
     """A reader of the lines in a request's head, with a limit on their total length."""
 
     def __init__(self, file: BufferedIOBase) -> None:
@@ -262,10 +270,10 @@ class _Head:
         return line
 
 
-class _Headers:
-    """An adapter of a request's headers to the interface `intercode.request_guard.Headers`."""
+class _ViewerRequestHeaders:
+    """An adapter of a request's headers to `intercode.request_guard.RequestHeaders`."""
 
-    def __init__(self, request: _Handler) -> None:
+    def __init__(self, request: _ViewerRequestHandler) -> None:
         self._headers = request.headers
 
     def get_all(self, key: str) -> list[str]:

@@ -1,8 +1,8 @@
 """The tables of reports, as plain values.
 
-`intercode.report.text` formats a table as text, and `intercode.report.overview` prepares it for the
-HTML page. The class `Table` comes first in this module, then the tables about one run. The tables
-that compare several runs, side by side and task by task, come last.
+`intercode.report.text` formats a table as text, and `intercode.report.viewer_overview` prepares it
+for the HTML page. The class `ReportTable` comes first in this module, then the tables about one
+run. The tables that compare several runs, side by side and task by task, come last.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from operator import attrgetter
 from typing import Any, Literal
 
 from intercode.evaluate.comparison import ALPHA, POWER, holm
-from intercode.evaluate.statistics import FEW_CLUSTERS, Estimate
+from intercode.evaluate.statistics import FEW_CLUSTERS, IntervalEstimate
 from intercode.evaluate.summary import (
     Statistics,
     by_attempts,
@@ -32,8 +32,8 @@ from intercode.failure_modes import FAILURE_MODES
 from intercode.records import LEVELS, Outcome
 from intercode.report.runs import (
     JudgeCounts,
-    PairedComparison,
-    Run,
+    PairedRunComparison,
+    RecordedRun,
     add_judge,
     count_judgements,
     rate_name,
@@ -80,7 +80,7 @@ _DIGITS = {"number": 1, "precise": 3, "money": 4}
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class ReportTable:
     """A table of a report: columns, and rows of values."""
 
     title: str
@@ -100,7 +100,7 @@ class Table:
 
     @property
     def left_count(self) -> int:
-        """The number of left-aligned columns, which are the first columns of the table."""
+        """The number of left-aligned columns before the first right-aligned column."""
         flush = [kind == "words" for _, kind in self.columns]
         flush[0] |= self.columns[0][1] == "text"
         return [*flush, False].index(False)
@@ -112,7 +112,7 @@ def _table(
     columns: Sequence[_Column],
     note: str = "",
     link: Callable[[Any], Link | Sequence[Link | None] | None] = lambda item: None,
-) -> Table:
+) -> ReportTable:
     """Return a table with a row for each record.
 
     Args:
@@ -125,7 +125,7 @@ def _table(
     records = list(records)
     rows = tuple(tuple(get(record) for _, _, get in columns) for record in records)
     head = tuple((name, kind) for name, kind, _ in columns)
-    return Table(title, head, rows, note, tuple(map(link, records)))
+    return ReportTable(title, head, rows, note, tuple(map(link, records)))
 
 
 def format_value(value: Any, kind: Kind) -> str:
@@ -177,7 +177,7 @@ def group_table(
     note: str = "",
     rate: str = "success",
     link: Callable[[str], Link | None] = lambda name: None,
-) -> Table:
+) -> ReportTable:
     """Return a table with a line for each group of episodes.
 
     Args:
@@ -200,8 +200,8 @@ def group_table(
     return _table(title, statistics_by_name.items(), columns, note, lambda item: link(item[0]))
 
 
-def run_tables(run: Run, tags: int | None = None) -> list[Table]:
-    """Return all tables of one run.
+def run_tables(run: RecordedRun, tags: int | None = None) -> list[ReportTable]:
+    """Return the tables of one run, except those of `error_tables` and `settings_table`.
 
     Args:
         run: The run.
@@ -256,7 +256,7 @@ def run_tables(run: Run, tags: int | None = None) -> list[Table]:
     return tables
 
 
-def _attempts(run: Run) -> list[Table]:
+def _attempts(run: RecordedRun) -> list[ReportTable]:
     columns: list[_Column] = [
         ("k", "count", attrgetter("k")),
         ("tasks", "count", attrgetter("tasks")),
@@ -273,7 +273,7 @@ def _attempts(run: Run) -> list[Table]:
     )
 
 
-def _turns(run: Run) -> Table:
+def _turns(run: RecordedRun) -> ReportTable:
     columns: list[_Column] = [
         ("turns", "count", lambda point: point[0]),
         (rate_name(run.judge), "rate", lambda point: point[1].value),
@@ -284,7 +284,7 @@ def _turns(run: Run) -> Table:
     return _table(title, points, columns, "", lambda item: run_link)
 
 
-def _failure_modes(run: Run, mode_counts: Mapping[str, int]) -> Table:
+def _failure_modes(run: RecordedRun, mode_counts: Mapping[str, int]) -> ReportTable:
     unsolved_count = sum(not outcome.failed and not outcome.success for outcome in run.outcomes)
     columns: list[_Column] = [
         ("", "text", lambda item: item[0]),
@@ -297,7 +297,7 @@ def _failure_modes(run: Run, mode_counts: Mapping[str, int]) -> Table:
     return _table("What went wrong", mode_counts.items(), columns, note, lambda item: run_link)
 
 
-def _spending_table(run: Run) -> Table:
+def _spending_table(run: RecordedRun) -> ReportTable:
     names = ("episodes", "turns", "invalid")
     columns: tuple[tuple[str, Kind], ...] = (
         ("", "text"),
@@ -309,7 +309,7 @@ def _spending_table(run: Run) -> Table:
     totals_by_outcome = spending_by_outcome(run.outcomes)
     rows = tuple((name, *astuple(totals)) for name, totals in totals_by_outcome.items())
     links = tuple({"run": run.name, "state": name} for name in totals_by_outcome)
-    return Table("Consumption by outcome", columns, rows, "All columns are sums.", links)
+    return ReportTable("Consumption by outcome", columns, rows, "All columns are sums.", links)
 
 
 _COVERAGE: Sequence[_Column] = (
@@ -325,7 +325,7 @@ _COVERAGE: Sequence[_Column] = (
 )
 
 
-def _coverage(run: Run, statistics: Statistics) -> Table:
+def _coverage(run: RecordedRun, statistics: Statistics) -> ReportTable:
     coverage = run.coverage
     note = f"{format_count(coverage.tasks, 'task')} in the dataset"
     note += "." if coverage.epochs == 1 else f", {coverage.epochs} attempts at each."
@@ -346,13 +346,13 @@ def _cluster_note(statistics: Statistics) -> str:
     return text
 
 
-def _shown_gold(runs: Iterable[Run]) -> str:
+def _shown_gold(runs: Iterable[RecordedRun]) -> str:
     """Return a line that names the runs whose agents received gold; empty if no agent did."""
     names = dict.fromkeys(run.label for run in runs if run.shown_gold)
     return f"\nShown gold: {', '.join(names)}." if names else ""
 
 
-def judge_tables(counts_by_name: Mapping[str, JudgeCounts | None]) -> list[Table]:
+def judge_tables(counts_by_name: Mapping[str, JudgeCounts | None]) -> list[ReportTable]:
     """Return a table about the work of judges, or no table if no run had a judge.
 
     Args:
@@ -376,7 +376,7 @@ def judge_tables(counts_by_name: Mapping[str, JudgeCounts | None]) -> list[Table
         for name, counts in counts_by_name.items()
         if counts is not None
     )
-    return [Table("The judge", tuple(column_kinds.items()), rows, note)] if rows else []
+    return [ReportTable("The judge", tuple(column_kinds.items()), rows, note)] if rows else []
 
 
 def judge_sentence(counts: JudgeCounts | None) -> str:
@@ -389,7 +389,7 @@ def judge_sentence(counts: JudgeCounts | None) -> str:
     )
 
 
-def side_by_side_tables(runs: Sequence[Run]) -> list[Table]:
+def side_by_side_tables(runs: Sequence[RecordedRun]) -> list[ReportTable]:
     """Return the tables that show several runs side by side."""
     stats = [(run, summarize(run.outcomes)) for run in runs]
     return [
@@ -403,15 +403,15 @@ def side_by_side_tables(runs: Sequence[Run]) -> list[Table]:
     ]
 
 
-_Summaries = Sequence[tuple[Run, Statistics]]
+_Summaries = Sequence[tuple[RecordedRun, Statistics]]
 _RUN: _Column = ("run", "text", lambda item: _name(item[0]))
 
 
-def _run_link(item: tuple[Run, Statistics]) -> Link:
+def _run_link(item: tuple[RecordedRun, Statistics]) -> Link:
     return {"run": item[0].name}
 
 
-def _name(run: Run) -> str:
+def _name(run: RecordedRun) -> str:
     return f"{run.label}: {run.env_label}"
 
 
@@ -420,7 +420,7 @@ def _adapt_column(column: _Column) -> _Column:
     return name, kind, lambda item: get((item[0].coverage, item[1]))
 
 
-def _by_agent_and_environment(stats: _Summaries) -> Table:
+def _by_agent_and_environment(stats: _Summaries) -> ReportTable:
     """Return a table of success rates in the form of the 2023 paper.
 
     Each agent has a row, and each environment a column.
@@ -442,10 +442,10 @@ def _by_agent_and_environment(stats: _Summaries) -> Table:
     )
     note = "95 % intervals in brackets." + _shown_gold(run for run, _ in stats)
     row_links = tuple([None, *map(row.get, env_labels)] for row in links.values())
-    return Table("Success by agent and environment", head, rows, note, row_links)
+    return ReportTable("Success by agent and environment", head, rows, note, row_links)
 
 
-def _levels(runs: Sequence[Run]) -> list[Table]:
+def _levels(runs: Sequence[RecordedRun]) -> list[ReportTable]:
     """Return a table of success rates by difficulty, or no table if no task has a difficulty."""
     level_rows = [(run, row) for run in runs if (row := by_level(run.outcomes))]
     levels = [level for level in LEVELS if any(level in row for _, row in level_rows)]
@@ -457,14 +457,14 @@ def _levels(runs: Sequence[Run]) -> list[Table]:
         [None, *({"run": run.name, "level": level} for level in levels)] for run, _ in level_rows
     )
     head: tuple[tuple[str, Kind], ...] = (("run", "text"), *((level, "text") for level in levels))
-    return [Table("Success by difficulty", head, rows, "", links)] if rows else []
+    return [ReportTable("Success by difficulty", head, rows, "", links)] if rows else []
 
 
 def _share(statistics: Statistics) -> str:
     return f"{format_value(statistics.success_rate, 'rate')} of {statistics.episodes:,}"
 
 
-def _overview(stats: _Summaries) -> Table:
+def _overview(stats: _Summaries) -> ReportTable:
     columns: list[_Column] = [
         _RUN,
         ("episodes", "count", lambda item: item[1].episodes),
@@ -487,7 +487,7 @@ def _overview(stats: _Summaries) -> Table:
     return _table("Runs", stats, columns, note, _run_link)
 
 
-def _bill(stats: _Summaries) -> Table:
+def _bill(stats: _Summaries) -> ReportTable:
     columns: list[_Column] = [
         _RUN,
         ("turns", "count", lambda item: sum(outcome.turns for outcome in item[0].outcomes)),
@@ -501,7 +501,7 @@ def _bill(stats: _Summaries) -> Table:
     return _table("Consumption", stats, columns, note, _run_link)
 
 
-def _failure_mode_tables(runs: Sequence[Run]) -> list[Table]:
+def _failure_mode_tables(runs: Sequence[RecordedRun]) -> list[ReportTable]:
     """Return a table of the failure modes of several runs; no table if no episode has one."""
     counts = [(run, by_failure_mode(run.outcomes)) for run in runs]
     modes = [
@@ -513,7 +513,7 @@ def _failure_mode_tables(runs: Sequence[Run]) -> list[Table]:
     )
     links = tuple({"run": run.name} for run in runs)
     note = "Episodes that were not solved; one can have several failure modes."
-    return [Table("What went wrong", head, rows, note, links)] if modes else []
+    return [ReportTable("What went wrong", head, rows, note, links)] if modes else []
 
 
 def _price(statistics: Statistics) -> float | None:
@@ -524,7 +524,9 @@ def _price(statistics: Statistics) -> float | None:
     )
 
 
-def pair_tables(baseline: Run, pairs: Sequence[tuple[Run, PairedComparison]]) -> list[Table]:
+def pair_tables(
+    baseline: RecordedRun, pairs: Sequence[tuple[RecordedRun, PairedRunComparison]]
+) -> list[ReportTable]:
     """Return the tables that compare runs with a baseline, task by task.
 
     Args:
@@ -565,7 +567,7 @@ def pair_tables(baseline: Run, pairs: Sequence[tuple[Run, PairedComparison]]) ->
         )
     names = [name for name, _, _ in columns]
 
-    def link(item: tuple[Run, PairedComparison]) -> list[Link | None]:
+    def link(item: tuple[RecordedRun, PairedRunComparison]) -> list[Link | None]:
         links_by_column: dict[str, Link] = {
             name: {"run": item[0].name} for name in ("tasks", "this run")
         }
@@ -582,8 +584,8 @@ def pair_tables(baseline: Run, pairs: Sequence[tuple[Run, PairedComparison]]) ->
 
 
 def _consumption_tables(
-    baseline: Run, pairs: Sequence[tuple[Run, PairedComparison]]
-) -> list[Table]:
+    baseline: RecordedRun, pairs: Sequence[tuple[RecordedRun, PairedRunComparison]]
+) -> list[ReportTable]:
     """Return a table that compares turns, tokens and costs of runs with those of a baseline.
 
     A run without known tokens is omitted. If no run remains, there is no table.
@@ -626,10 +628,10 @@ def _consumption_tables(
     )
     note = "Tasks that both runs tried without an error; intervals of the paired t test."
     title = f"Consumption per task: {baseline.env_label}"
-    return [Table(title, columns, tuple(rows), note, tuple(links))] if rows else []
+    return [ReportTable(title, columns, tuple(rows), note, tuple(links))] if rows else []
 
 
-def _known_interval(estimate: Estimate | None) -> tuple[float, float] | None:
+def _known_interval(estimate: IntervalEstimate | None) -> tuple[float, float] | None:
     """Return the ends of an interval; None if the interval is not known.
 
     A single task gives an infinite interval, and equal values give one of width 0: neither says
@@ -639,7 +641,7 @@ def _known_interval(estimate: Estimate | None) -> tuple[float, float] | None:
     return (estimate.low, estimate.high) if is_known and estimate else None
 
 
-def matrix(runs: Sequence[Run]) -> Table:
+def matrix(runs: Sequence[RecordedRun]) -> ReportTable:
     """Return a table of success rates and mean turns that is narrow enough for a terminal.
 
     Each environment has a column, and a last column covers all environments. Each agent has several
@@ -671,10 +673,10 @@ def matrix(runs: Sequence[Run]) -> Table:
             label,
             [statistics_by_env.get(column_label) for column_label in (*env_labels, ALL_GROUP)],
         )
-    return Table("", head, tuple(rows), "Success, and mean turns of an episode.")
+    return ReportTable("", head, tuple(rows), "Success, and mean turns of an episode.")
 
 
-def by_agent(runs: Iterable[Run]) -> dict[str, list[Outcome]]:
+def by_agent(runs: Iterable[RecordedRun]) -> dict[str, list[Outcome]]:
     """Return the episodes of each agent in all environments.
 
     The environment is added to each task id, because two environments may have the same ids.
@@ -700,7 +702,7 @@ def _lines(label: str, cells: Sequence[Statistics | None]) -> Iterator[Row]:
     yield "  errors", *("-" if cell is None else str(cell.errors) for cell in cells)
 
 
-def error_tables(run: Run) -> list[Table]:
+def error_tables(run: RecordedRun) -> list[ReportTable]:
     """Return a table of the errors in a run, by type; no table if all episodes have a result."""
     message_by_type: dict[str, str] = {}
     for outcome in run.outcomes:
@@ -720,13 +722,13 @@ def error_tables(run: Run) -> list[Table]:
     return [_table("Errors", counts, columns, note, link)] if counts else []
 
 
-def settings_table(run: Run) -> Table:
+def settings_table(run: RecordedRun) -> ReportTable:
     """Return a table of the settings, versions and times that a run's record contains."""
     rows = tuple((name, text) for name, text in _facts(run) if text)
-    return Table("Settings", (("", "text"), ("", "words")), rows)
+    return ReportTable("Settings", (("", "text"), ("", "words")), rows)
 
 
-def _facts(run: Run) -> Iterator[tuple[str, str]]:
+def _facts(run: RecordedRun) -> Iterator[tuple[str, str]]:
     manifest = run.manifest
     env, dataset, agent = (manifest.get(name, {}) for name in ("env", "dataset", "agent"))
     yield "folder", str(run.folder)

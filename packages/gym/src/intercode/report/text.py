@@ -13,11 +13,11 @@ from dataclasses import astuple, fields
 from itertools import pairwise
 
 from intercode.errors import UsageError
-from intercode.evaluate.statistics import Estimate
+from intercode.evaluate.statistics import IntervalEstimate
 from intercode.evaluate.summary import Statistics, by_image_or_database, by_level, by_tag, summarize
 from intercode.outcomes import OUTCOMES
-from intercode.report.runs import Run
-from intercode.report.tables import Table
+from intercode.report.runs import RecordedRun
+from intercode.report.tables import ReportTable
 
 MIN_WIDTH = 40
 """The minimum width of a chart in characters."""
@@ -52,7 +52,7 @@ def escape_formula(text: str) -> str:
     return f"'{text}" if _FORMULA.match(text) and not _NUMBER.fullmatch(text) else text
 
 
-def to_markdown(table: Table) -> str:
+def to_markdown(table: ReportTable) -> str:
     """Return a table in GitHub's Markdown, with the table's title as a heading."""
     names = [name for name, _ in table.columns]
     lines = [f"### {escape_markdown(table.title)}", "", _line(names)]
@@ -80,7 +80,7 @@ def escape_markdown(text: str) -> str:
     return re.sub(r"([\\|<>\[\]`*_&])", r"\\\1", escape_unprintable(" ".join(text.split())))
 
 
-def to_csv(runs: Sequence[Run]) -> str:
+def to_csv(runs: Sequence[RecordedRun]) -> str:
     """Return a CSV text with a line for each run, and a line for each group of its episodes.
 
     A line has all statistics. The groups are those of difficulty, image or database, and tag.
@@ -111,7 +111,7 @@ def to_csv(runs: Sequence[Run]) -> str:
 
 
 def chart(
-    series: Mapping[str, Sequence[Estimate]], *, width: int = 78, ascii_only: bool = False
+    series: Mapping[str, Sequence[IntervalEstimate]], *, width: int = 78, ascii_only: bool = False
 ) -> str:
     """Draw curves of the success rate by number of turns, for a terminal.
 
@@ -190,7 +190,7 @@ def _axis(turn_columns: Sequence[int], width: int) -> list[str]:
     return [line, axis_text if len(axis_text) <= width else number_line.rstrip()]
 
 
-def _legend(symbol: str, name: str, points: Sequence[Estimate], width: int) -> str:
+def _legend(symbol: str, name: str, points: Sequence[IntervalEstimate], width: int) -> str:
     estimate = points[-1]
     rate = f"{100 * estimate.value:5.1f} %"
     interval = f"  {100 * estimate.low:.1f} - {100 * estimate.high:.1f} %"

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from intercode.evaluate.comparison import holm
-from intercode.evaluate.manifest_diff import Difference, differences, find_version_drift
-from intercode.evaluate.statistics import Estimate
+from intercode.evaluate.manifest_diff import ManifestDifference, differences, find_version_drift
+from intercode.evaluate.statistics import IntervalEstimate
 from intercode.evaluate.summary import summarize
-from intercode.report.runs import PairedComparison, Run, baselines, compare, rate_name
-from intercode.report.tables import Link, Table, format_value, interval, pair_tables
+from intercode.report.runs import PairedRunComparison, RecordedRun, baselines, compare, rate_name
+from intercode.report.tables import Link, ReportTable, format_value, interval, pair_tables
 from intercode.spec import recorded_options
 from intercode_sandbox.units import format_count, format_names
 
@@ -28,7 +28,7 @@ _MAX_AGENTS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RunVerdict:
     """The verdict on a run or a pair of runs: who is better, by how much, and how certainly."""
 
     headline: str
@@ -44,17 +44,17 @@ class BaselineComparison:
     """The comparison of runs with a baseline.
 
     Args:
-        baseline: The baseline, which is the first run of a report.
+        baseline: The baseline: see `intercode.report.runs.baselines`.
         later_runs: The runs to compare with it.
     """
 
-    def __init__(self, baseline: Run, later_runs: Sequence[Run]) -> None:
+    def __init__(self, baseline: RecordedRun, later_runs: Sequence[RecordedRun]) -> None:
         self.first = baseline
-        self.differences_by_folder: dict[str, list[Difference]] = {
+        self.differences_by_folder: dict[str, list[ManifestDifference]] = {
             str(run.folder): differences(baseline.manifest, run.manifest, _COMPARED_ON_PURPOSE)
             for run in later_runs
         }
-        self.version_differences: dict[str, list[Difference]] = {
+        self.version_differences: dict[str, list[ManifestDifference]] = {
             folder: []
             if self._is_rescoring(run)
             else find_version_drift(self.differences_by_folder[folder])
@@ -62,7 +62,8 @@ class BaselineComparison:
             if (folder := str(run.folder))
         }
         """Folder of a run → versions of rules or datasets that differ from the baseline's. A run
-        with such differences is not compared, unless one of the two runs rescores the other."""
+        with such differences is not compared. If one of the two runs rescores the other, the list
+        is empty."""
         comparable_runs = [
             run for run in later_runs if not self.version_differences[str(run.folder)]
         ]
@@ -72,7 +73,7 @@ class BaselineComparison:
             if (comparison := compare(baseline.outcomes, run.outcomes, len(comparable_runs)))
         ]
 
-    def _is_rescoring(self, run: Run) -> bool:
+    def _is_rescoring(self, run: RecordedRun) -> bool:
         """Return whether a run is the rescored baseline, or the baseline is the rescored run.
 
         Such runs have different grading rules on purpose, so they are compared in spite of them.
@@ -84,11 +85,11 @@ class BaselineComparison:
             for rescored_run, origin_run in run_pairs
         )
 
-    def tables(self) -> list[Table]:
+    def tables(self) -> list[ReportTable]:
         """Return the tables that compare the runs task by task."""
         return pair_tables(self.first, self.pairs)
 
-    def verdicts(self) -> Iterator[Verdict]:
+    def verdicts(self) -> Iterator[RunVerdict]:
         """Yield a verdict on each run that is compared with the baseline.
 
         If several runs are compared, their p values are corrected by Holm's method.
@@ -102,8 +103,8 @@ class BaselineComparison:
             yield _pair_verdict(self.first, run, comparison, p_value, test_count)
 
 
-def compare_with_baselines(runs: Sequence[Run]) -> list[BaselineComparison]:
-    """Compare each run with its baseline: the first run that has tasks in common with it."""
+def compare_with_baselines(runs: Sequence[RecordedRun]) -> list[BaselineComparison]:
+    """Compare each run with its baseline: see `intercode.report.runs.baselines`."""
     return [
         BaselineComparison(baseline, later_runs)
         for baseline, later_runs in baselines(runs)
@@ -111,8 +112,10 @@ def compare_with_baselines(runs: Sequence[Run]) -> list[BaselineComparison]:
     ]
 
 
-def verdicts(runs: Sequence[Run], comparisons: Sequence[BaselineComparison]) -> list[Verdict]:
-    """Return the verdicts of a report: on each pair of runs, then on each run without a pair."""
+def verdicts(
+    runs: Sequence[RecordedRun], comparisons: Sequence[BaselineComparison]
+) -> list[RunVerdict]:
+    """Return the verdicts of a report: on each compared pair of runs, then on each other run."""
     paired_ids = {
         id(run)
         for comparison in comparisons
@@ -125,14 +128,14 @@ def verdicts(runs: Sequence[Run], comparisons: Sequence[BaselineComparison]) -> 
     ]
 
 
-def title(runs: Sequence[Run]) -> str:
+def title(runs: Sequence[RecordedRun]) -> str:
     """Return the title of a report: the environments, and the agents with their models."""
     env_labels = list(dict.fromkeys(run.env_label for run in runs))
     agents = list(dict.fromkeys(run.label for run in runs))
     return f"{', '.join(env_labels)}: {format_names(agents, _MAX_AGENTS)}" if runs else "no runs"
 
 
-def facts(runs: Sequence[Run]) -> dict[str, str]:
+def facts(runs: Sequence[RecordedRun]) -> dict[str, str]:
     """Return facts about all runs together: their times, models and versions of InterCode.
 
     Returns:
@@ -153,7 +156,7 @@ def facts(runs: Sequence[Run]) -> dict[str, str]:
     return {name: text for name, text in report_facts.items() if text}
 
 
-def warnings(runs: Sequence[Run], comparisons: Sequence[BaselineComparison]) -> list[str]:
+def warnings(runs: Sequence[RecordedRun], comparisons: Sequence[BaselineComparison]) -> list[str]:
     """Return warnings about the runs, which limit the conclusions from a report.
 
     A warning may have several lines: the first is a summary, and the others give details.
@@ -233,7 +236,7 @@ def _format_value(value: object) -> str:
     return f"{text[:12]}…" if is_digest else text
 
 
-def _run_verdict(run: Run) -> Verdict:
+def _run_verdict(run: RecordedRun) -> RunVerdict:
     stats = summarize(run.outcomes)
     rate, ends = format_value(stats.success_rate, "rate"), format_value(interval(stats), "interval")
     run_link = {"run": run.name}
@@ -253,7 +256,7 @@ def _run_verdict(run: Run) -> Verdict:
     if run.coverage.missing:
         remarks.append(f"{run.coverage.missing} of {run.coverage.planned} episodes are missing")
     metric = rate_name(run.judge)
-    return Verdict(
+    return RunVerdict(
         f"{run.label} in {run.env_label}: {metric} {rate} of "
         f"{format_count(stats.episodes, 'episode')}",
         "; ".join(remarks),
@@ -267,8 +270,12 @@ _BAD = "failed"
 
 
 def _pair_verdict(
-    baseline: Run, run: Run, comparison: PairedComparison, p_value: float | None, test_count: int
-) -> Verdict:
+    baseline: RecordedRun,
+    run: RecordedRun,
+    comparison: PairedRunComparison,
+    p_value: float | None,
+    test_count: int,
+) -> RunVerdict:
     gain, tasks = comparison.difference.value, format_count(comparison.tasks, "task")
     points = format_value(abs(gain), "size")
     if comparison.is_significant(p_value):
@@ -284,7 +291,7 @@ def _pair_verdict(
     if kind == "worse":  # the sentence has the better run first, so the sign is reversed
         rates, estimate = (
             (comparison.first, comparison.second),
-            Estimate(-gain, -estimate.high, -estimate.low),
+            IntervalEstimate(-gain, -estimate.high, -estimate.low),
         )
     clauses = [
         f"{baseline.env_label}, {tasks}: "
@@ -321,10 +328,10 @@ def _pair_verdict(
         for side, better_task_ids, better_run in comparison_sides
         if better_task_ids
     ]
-    return Verdict(headline, "; ".join(clauses), kind, tuple(links))
+    return RunVerdict(headline, "; ".join(clauses), kind, tuple(links))
 
 
-def _ends(estimate: Estimate) -> str:
+def _ends(estimate: IntervalEstimate) -> str:
     is_known = 0 < estimate.high - estimate.low < math.inf
     return (
         f" (95 % interval {format_value((estimate.low, estimate.high), 'range')})"

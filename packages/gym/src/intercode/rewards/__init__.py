@@ -1,1 +1,1 @@
-"""Rewards, one module each. Grading runs outside the reach of the agent's programs."""
+"""The rewards that score episodes, and the modules that these rewards share."""

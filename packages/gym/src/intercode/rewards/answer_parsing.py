@@ -1,8 +1,8 @@
 """Parsers of outputs: for each type of answer, how gold's output is read and others are compared.
 
-Gold's output alone determines how a task's answer is read, and any other output is read in the same
-way. Decorations by tools, such as the columns of ``ls -l``, are recognised by the output's form
-alone, never by whether the result would then equal gold's. All functions are pure.
+The task's declaration and gold's output determine how other outputs are read. Decorations by tools,
+such as the columns of ``ls -l``, are recognised by the output's form alone, never by whether the
+result would then equal gold's. All functions are pure.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 from os.path import commonpath
 from pathlib import PurePosixPath
 
-from intercode.rewards.aliases import is_within
+from intercode.rewards.file_links import is_within
 from intercode.rewards.quantities import (
     Quantity,
-    Question,
+    QuestionWords,
     is_doubt,
     is_unit,
     parse_choice,
@@ -70,7 +70,7 @@ class ParsedColumn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Form:
+class AnswerForm:
     """The properties of an answer's type that determine how an output is read."""
 
     columns: tuple[ParsedColumn, ...] = ()
@@ -82,7 +82,7 @@ class Form:
     """Whether only the last part of a path counts."""
     total: str = ""
     """The rule for a row with the total: ``""`` (none), ``optional`` or ``needed``."""
-    question: Question = field(default=Question(), init=False)
+    question: QuestionWords = field(default=QuestionWords(), init=False)
     """The words of the task's question, some of which an answer may repeat."""
 
 
@@ -91,7 +91,7 @@ def collapse_blanks(line: str) -> str:
     return " ".join(line.split())
 
 
-def collect(answer: Form, values: Sequence[Hashable]) -> object:
+def collect(answer: AnswerForm, values: Sequence[Hashable]) -> object:
     """Return an answer's items in a comparable form: a list, a multiset, or a set."""
     if answer.ordered:
         return list(values) if answer.repeated else [*dict.fromkeys(values)]
@@ -101,7 +101,7 @@ def collect(answer: Form, values: Sequence[Hashable]) -> object:
 # -- numbers, yes and no ---------------------------------------------------------------------------
 
 
-def read_number(answer: Form, gold: Sequence[str]) -> Reading:
+def read_number(answer: AnswerForm, gold: Sequence[str]) -> Reading:
     """Return a reading that accepts outputs with gold's number.
 
     If gold's output has no number or several, the lines are compared, in any order.
@@ -124,7 +124,7 @@ def read_number(answer: Form, gold: Sequence[str]) -> Reading:
     return agrees
 
 
-def read_choice(answer: Form, gold: Sequence[str]) -> Reading:
+def read_choice(answer: AnswerForm, gold: Sequence[str]) -> Reading:
     """Return a reading that accepts outputs with gold's yes or no, or else with gold's text."""
     choice = parse_choice(gold, answer.question)
     sentence = collapse_blanks(" ".join(gold)).casefold()
@@ -151,7 +151,7 @@ class _AnswerPath:
         return [_AnswerPath(_path(part), self.hash) for part in self.path.split()]
 
 
-def read_paths(answer: Form, gold: Sequence[str]) -> Reading:
+def read_paths(answer: AnswerForm, gold: Sequence[str]) -> Reading:
     """Return a reading that accepts outputs with gold's paths.
 
     A blank separates two paths, unless paths of gold contain blanks. If all paths have checksums,
@@ -177,7 +177,7 @@ def read_paths(answer: Form, gold: Sequence[str]) -> Reading:
     return agrees
 
 
-def _read_listing(answer: Form, lines: Sequence[str]) -> list[_AnswerPath]:
+def _read_listing(answer: AnswerForm, lines: Sequence[str]) -> list[_AnswerPath]:
     """Parse the paths of lines; columns of a tool are removed if all lines have the tool's form."""
     rows = [line for line in lines if not _TOTAL.fullmatch(collapse_blanks(line))]
     if any(map(_BRANCH.match, rows)):
@@ -228,7 +228,7 @@ def _base_name(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-def _are_same_paths(answer: Form, paths: Sequence[str], output_paths: Sequence[str]) -> bool:
+def _are_same_paths(answer: AnswerForm, paths: Sequence[str], output_paths: Sequence[str]) -> bool:
     if answer.names:
         return _are_same_names(answer, paths, output_paths)
     if collect(answer, paths) == collect(answer, output_paths):
@@ -241,7 +241,7 @@ def _are_same_paths(answer: Form, paths: Sequence[str], output_paths: Sequence[s
     )
 
 
-def _are_same_names(answer: Form, paths: Sequence[str], output_paths: Sequence[str]) -> bool:
+def _are_same_names(answer: AnswerForm, paths: Sequence[str], output_paths: Sequence[str]) -> bool:
     """Return whether two lists have the same names, and the folders before equal names agree."""
     if collect(answer, [*map(_base_name, paths)]) != collect(
         answer, [*map(_base_name, output_paths)]
@@ -270,7 +270,7 @@ _Pair = tuple[Sequence[str], Sequence[str]]
 
 
 def _align_paths(
-    answer: Form, paths: Sequence[str], output_paths: Sequence[str]
+    answer: AnswerForm, paths: Sequence[str], output_paths: Sequence[str]
 ) -> Iterator[_Pair]:
     """Yield the pair of lists; if only one is absolute, also pairs in which it is relative."""
     yield paths, output_paths
@@ -292,7 +292,7 @@ def _align_paths(
             yield (relative_paths, rebased_paths) if is_swapped else (rebased_paths, relative_paths)
 
 
-def _base_folders(answer: Form, paths: Sequence[str]) -> Iterator[str]:
+def _base_folders(answer: AnswerForm, paths: Sequence[str]) -> Iterator[str]:
     """Yield the folders to which an answer's relative paths may refer, the deepest folder first.
 
     The first folder is the deepest folder of the question that holds all paths, and its parents
@@ -311,7 +311,7 @@ def _base_folders(answer: Form, paths: Sequence[str]) -> Iterator[str]:
 # -- lines -----------------------------------------------------------------------------------------
 
 
-def read_lines(answer: Form, gold: Sequence[str]) -> Reading:
+def read_lines(answer: AnswerForm, gold: Sequence[str]) -> Reading:
     """Return a reading that accepts outputs with gold's lines.
 
     If each line of gold is one word, words are compared regardless of line breaks.
@@ -343,7 +343,7 @@ def _drop_headings(lines: Sequence[str]) -> list[str]:
     return [row for row in rows if row]
 
 
-def _drop_prefixes(answer: Form, rows: Sequence[str]) -> Sequence[str]:
+def _drop_prefixes(answer: AnswerForm, rows: Sequence[str]) -> Sequence[str]:
     """Return rows without their file names or line numbers, if all rows have such prefixes."""
     for match_prefix in (_FILE_PREFIX.match, _NUMBER_PREFIX.match):
         prefixes = [match for row in rows if (match := match_prefix(row))]
@@ -352,7 +352,7 @@ def _drop_prefixes(answer: Form, rows: Sequence[str]) -> Sequence[str]:
     return rows
 
 
-def _are_line_prefixes(answer: Form, prefixes: Sequence[re.Match[str]]) -> bool:
+def _are_line_prefixes(answer: AnswerForm, prefixes: Sequence[re.Match[str]]) -> bool:
     """Return whether prefixes are line numbers or files of the question, not parts of the answer.
 
     The question must name each file, and the numbers of each file must rise, from at least 1.
@@ -377,7 +377,7 @@ def _are_line_prefixes(answer: Form, prefixes: Sequence[re.Match[str]]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class _AnswerRow:
     """A row of a table: its path, the cells that the task requests, and further cells."""
 
     path: str
@@ -385,7 +385,7 @@ class _Row:
     extra_cells: tuple[Hashable, ...] = ()
 
 
-def read_table(answer: Form, gold: Sequence[str]) -> Reading:
+def read_table(answer: AnswerForm, gold: Sequence[str]) -> Reading:
     """Return a reading that accepts outputs with gold's rows.
 
     An output must have either only the requested cells, or all cells of gold's rows.
@@ -403,13 +403,13 @@ def read_table(answer: Form, gold: Sequence[str]) -> Reading:
     return agrees
 
 
-def _total(answer: Form, lines: Sequence[str]) -> frozenset[Hashable]:
+def _total(answer: AnswerForm, lines: Sequence[str]) -> frozenset[Hashable]:
     """Return the numbers in the rows that hold totals."""
     totals = [line for line in lines if answer.total and _TOTAL.fullmatch(collapse_blanks(line))]
     return frozenset(map(_cell, quantities(totals)))
 
 
-def _rows(answer: Form, lines: Sequence[str]) -> list[_Row] | None:
+def _rows(answer: AnswerForm, lines: Sequence[str]) -> list[_AnswerRow] | None:
     """Parse the rows of a table; None: the table is empty, or a line lacks a requested cell."""
     rows = [
         _row(answer, x)
@@ -419,7 +419,7 @@ def _rows(answer: Form, lines: Sequence[str]) -> list[_Row] | None:
     return None if not rows or None in rows else [row for row in rows if row is not None]
 
 
-def _row(answer: Form, line: str) -> _Row | None:
+def _row(answer: AnswerForm, line: str) -> _AnswerRow | None:
     """Parse a line of a table; None: the line lacks a requested cell.
 
     The first numbers and the first words of the line are the requested cells. The last path is the
@@ -454,7 +454,7 @@ def _row(answer: Form, line: str) -> _Row | None:
         words = []
     cells = [*map(_cell, size_quantities)]
     extra_cells = (*words[column_counts[1] :], *cells[column_counts[0] :])
-    return _Row(path, (*words[: column_counts[1]], *cells[: column_counts[0]]), extra_cells)
+    return _AnswerRow(path, (*words[: column_counts[1]], *cells[: column_counts[0]]), extra_cells)
 
 
 def _words(line: str) -> tuple[list[Quantity], list[str]]:
@@ -473,7 +473,7 @@ def _cell(quantity: Quantity) -> Hashable:
     return quantity.value, quantity.unit
 
 
-def _drop_folder_total(rows: Sequence[_Row]) -> Sequence[_Row]:
+def _drop_folder_total(rows: Sequence[_AnswerRow]) -> Sequence[_AnswerRow]:
     """Return the rows without the folder that holds all others: the total that ``du`` prints."""
     folder = min((row.path for row in rows), key=lambda path: (path != ".", len(path)), default="")
     inner_rows = [row for row in rows if row.path != folder]
@@ -484,7 +484,9 @@ def _drop_folder_total(rows: Sequence[_Row]) -> Sequence[_Row]:
     )
 
 
-def _are_same_rows(answer: Form, rows: Sequence[_Row], output_rows: Sequence[_Row]) -> bool:
+def _are_same_rows(
+    answer: AnswerForm, rows: Sequence[_AnswerRow], output_rows: Sequence[_AnswerRow]
+) -> bool:
     if answer.total == "optional":
         inner_rows, inner_output_rows = _drop_folder_total(rows), _drop_folder_total(output_rows)
         if len(inner_rows) == len(output_rows) and inner_rows:
@@ -498,7 +500,7 @@ def _are_same_rows(answer: Form, rows: Sequence[_Row], output_rows: Sequence[_Ro
     if not any(row.extra_cells for row in output_rows):
         rows = [replace(row, extra_cells=()) for row in rows]
 
-    def collect_rows(paths: Sequence[str], rows: Sequence[_Row]) -> object:
+    def collect_rows(paths: Sequence[str], rows: Sequence[_AnswerRow]) -> object:
         cells = [(path, row.cells, row.extra_cells) for path, row in zip(paths, rows, strict=True)]
         return collect(answer, cells)
 
@@ -515,7 +517,7 @@ def _are_same_rows(answer: Form, rows: Sequence[_Row], output_rows: Sequence[_Ro
     )
 
 
-READINGS: Mapping[str, Callable[[Form, Sequence[str]], Reading]] = {
+READINGS: Mapping[str, Callable[[AnswerForm, Sequence[str]], Reading]] = {
     "number": read_number,
     "yes-no": read_choice,
     "path": read_paths,

@@ -2,14 +2,14 @@
 
 A question has one answer in many forms: ``8``, ``8 files``, ``/srv: 8``; absolute or relative
 paths; a list with or without sizes. A task may declare the type of its answer
-(``metadata.answer``). Gold's output alone then determines how outputs are read (`answer_parsing`),
-and the agent's output is read in that way. The whole output counts: a right answer among wrong ones
-is not an answer.
+(``metadata.answer``). The declaration and gold's output then determine how the agent's output is
+read (`answer_parsing`). The whole output counts: a right answer among wrong ones is not an answer.
 
 ==========  ======================================================================================
 ``state``   the files are the answer, and the output does not count
 ``number``  one number, in its unit; beside it only words of the question and paths
 ``yes-no``  one line with yes, no, true or false; or gold's own sentence
+``path``    as for ``paths``
 ``paths``   files; absolute or relative to one folder; columns printed by tools do not count
 ``lines``   lines, whatever the blanks in them, and numbers or file names before all of them
 ``table``   rows with these columns; beside them only cells that gold's rows have
@@ -17,7 +17,8 @@ is not an answer.
 ==========  ======================================================================================
 
 Paths, lines and rows may have any order, with the same multiplicities, unless the task declares
-otherwise. Messages of tools are never an answer (`error_messages`). All functions are pure.
+otherwise. A message of a tool is not a part of an answer (`error_messages`), unless gold prints
+it, too. All functions are pure.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ from typing import Any
 
 from intercode.episode import Episode
 from intercode.errors import TaskError
-from intercode.rewards.answer_parsing import READINGS, Form, ParsedColumn, collapse_blanks
+from intercode.rewards.answer_parsing import READINGS, AnswerForm, ParsedColumn, collapse_blanks
 from intercode.rewards.digest_archive import KINDS
 from intercode.rewards.error_messages import drop_complaints, is_message
-from intercode.rewards.quantities import Question
+from intercode.rewards.quantities import QuestionWords
 from intercode.task import Task
 
 TYPES = ("state", "number", "yes-no", "path", "paths", "lines", "table", "text")
@@ -49,7 +50,7 @@ _PIPE_CHECKSUM = re.compile(r"([0-9a-f]{32,128})\s+(?:-|/dev/(?:stdin|fd/\d+))")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerType(Form):
+class AnswerType(AnswerForm):
     """The type of an answer, and the properties that count in the comparison."""
 
     VERSION = 1
@@ -73,7 +74,7 @@ class AnswerType(Form):
             return None
         fields = {"type": specification} if isinstance(specification, str) else specification
         try:
-            return cls._read(dict(fields), Question.parse(task.query))
+            return cls._read(dict(fields), QuestionWords.parse(task.query))
         except (TypeError, ValueError, KeyError) as error:
             raise TaskError(
                 f"task {task.task_id!r}: 'metadata.answer': {error}; it must be one of "
@@ -82,7 +83,7 @@ class AnswerType(Form):
             ) from None
 
     @classmethod
-    def _read(cls, fields: dict[str, Any], question: Question) -> AnswerType:
+    def _read(cls, fields: dict[str, Any], question: QuestionWords) -> AnswerType:
         columns = tuple(
             ParsedColumn(entry["name"], entry["type"]) for entry in fields.pop("columns", ())
         )
@@ -139,10 +140,11 @@ def _lines(text: str) -> list[str]:
 
 
 def normalise(text: str) -> str:
-    """Return a text without the characters that a terminal does not show.
+    """Return a text without trailing whitespace, which a terminal does not show.
 
-    Windows line ends become plain ones. Spaces and tabs at the end of a line, and empty lines at
-    the end of the text, are removed. Case, order, and space within a line count.
+    Whitespace at the end of each line is removed, including the carriage return of a Windows line
+    end. Empty lines at the end of the text are removed, too. Case, the order of lines, and
+    whitespace within a line are unchanged.
     """
     lines = [line.rstrip(" \t\r\v\f") for line in text.split("\n")]
     while lines and not lines[-1]:

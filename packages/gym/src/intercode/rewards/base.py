@@ -19,7 +19,7 @@ from intercode_sandbox.base import (
     SandboxBackend,
     Snapshot,
     SupportsFork,
-    SupportsPrivacy,
+    SupportsPrivateExec,
 )
 from intercode_sandbox.network import Network
 
@@ -37,6 +37,7 @@ class Reward(Protocol[WorkspaceT]):
         """Return the score of an episode.
 
         Raises:
+            TaskError: A field of the task that the reward needs is missing or malformed.
             RewardError: Gold or the verification could not be run.
             CausedInsideError: The agent's programs left nothing that could be scored.
             SandboxError: The workspace was lost for another reason.
@@ -54,8 +55,9 @@ def quiesce_sandbox(
 ) -> Iterator[SandboxBackend]:
     """Yield an episode's sandbox, or a copy of the sandbox, in which no process runs.
 
-    The sandbox of an ended episode is stopped and yielded itself. The sandbox of a running episode
-    continues, and a copy of it is yielded.
+    In the sandbox of an ended episode, all processes are killed. The sandbox itself is then
+    yielded, or a copy if `private` requires a copy. The sandbox of a running episode continues, and
+    a copy is yielded.
 
     Args:
         provider: The provider that starts the copy.
@@ -64,12 +66,13 @@ def quiesce_sandbox(
         sandbox: The sandbox of the episode.
         on_quiet: A callback that runs while no program can change a file, before the sandbox is
             copied. A check after the copy would be too late: a program of the agent could by then
-            have undone the state that the copy holds.
+            have undone the state that the copy holds. If a program has changed a file nevertheless,
+            the callback runs again.
         private: Whether to hide the sandbox's programs from each other, if the provider supports
             privacy. A sandbox that was started without privacy is copied.
     """
     limits = replace(sandbox.limits, private=True) if private else sandbox.limits
-    is_fit = limits == sandbox.limits or not isinstance(sandbox, SupportsPrivacy)
+    is_fit = limits == sandbox.limits or not isinstance(sandbox, SupportsPrivateExec)
     if episode.status != "running":
         sandbox.kill()
         on_quiet()
@@ -94,7 +97,7 @@ def quiesce_sandbox(
 def start_copy(
     provider: Provider, network: Network, limits: Limits, snapshot: Snapshot
 ) -> Iterator[SandboxBackend]:
-    """Start a sandbox from a snapshot, and delete the snapshot afterwards.
+    """Start a sandbox from a snapshot; at the end, close the sandbox and delete the snapshot.
 
     Args:
         provider: The provider that starts the copy.

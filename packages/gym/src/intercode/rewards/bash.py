@@ -8,10 +8,10 @@ mode, owner and content. Nothing else was changed. The last executed action prin
   changes cancel out; an agent that undoes or alters them makes a change. A setup must therefore be
   deterministic.
 - *Scratch* is not compared: paths under ``/tmp``, ``/var/tmp`` or ``/dev/shm``, and histories that
-  programs write to a home directory. Three kinds of scratch paths are compared nevertheless. The
-  task's files or setup touch the path; they create a directory above it; or gold touches it and the
-  task's words name it. Other scratch that gold alone leaves is an intermediate file, not an answer,
-  unless gold does nothing else.
+  programs write to a home directory. A scratch path is compared nevertheless if the task's files,
+  the setup or gold touch the path or a directory above it. A temporary path that gold alone touches
+  is compared only if the task's words name the path. Without a name, the path is an intermediate
+  file, not an answer, unless gold does nothing else.
 - If gold changes files and prints nothing, the output is not compared: the files are the answer.
 - If gold neither changes files nor prints, the task asks for an action that prints nothing.
 - If a task declares the type of its answer (``metadata.answer``), outputs are compared by their
@@ -20,8 +20,9 @@ mode, owner and content. Nothing else was changed. The last executed action prin
 - With a judge (`intercode.rewards.judge`), unequal outputs may still count as the same answer.
 
 **Below 1.0**, the value is at most 0.99: the mean of two scores. ``files`` is the F1 score of the
-correctly changed paths, and ``output`` the share of common words. If gold changes no files, any
-changed file halves the value. Doing nothing is worth 0. Of several golds, the best match counts.
+correctly changed paths, and ``output`` the share of common words. If the output is not compared,
+``files`` is the value. If gold changes no files, ``output`` is the value, and any changed file
+halves it. Doing nothing is worth 0. Of several golds, the best match counts.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ from typing import Any
 
 from intercode.episode import Episode, Score
 from intercode.errors import TaskError
-from intercode.rewards.aliases import TEMPORARY_FOLDERS, is_within_any
 from intercode.rewards.answer_types import AnswerType, last_output, normalise, similarity
+from intercode.rewards.file_links import TEMPORARY_FOLDERS, is_within_any
 from intercode.rewards.gold import GoldResult, GoldRunner, archive_digest, differing_paths
 from intercode.rewards.instruction_words import is_named, temporary_names
 from intercode.rewards.judge import Judge
@@ -129,10 +130,10 @@ def compare(
         changes: The differences between the agent's file system and the image, by path.
         output: The output of the last action, normalised; None if no action was executed.
         answer: The type of the answer; None: text.
-        archives: The digests of the archives that the task names, by path.
-        expects: Whether a path may change, whatever gold does to it.
-        scratch: The pattern of paths that are compared only if the task itself uses them.
-        names: Names of scratch paths in the task's words.
+        archives: The digests of the agent's archives that the task names, by path.
+        expects: Returns whether a path may change, whatever gold does to it.
+        scratch: The pattern of paths that are compared only if the task or gold uses them.
+        names: The prefixes of temporary paths that belong to the task (`temporary_names`).
     """
     if not gold.output and all(map(scratch.match, gold.changed_paths)):
         names = gold.changed_paths  # gold changes scratch only: its paths are the answer

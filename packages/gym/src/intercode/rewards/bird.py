@@ -1,10 +1,10 @@
 """BIRD's scores by the definitions of its benchmark: execution accuracy, soft F1 and R-VES.
 
 Source: the evaluation of BIRD's mini-dev (github.com/bird-bench/mini_dev, ``evaluation/``, 2024).
-The scores compare Python values of the driver: without a float tolerance, without an order of rows,
-and with repeated rows counted once. The scores complement the default reward by figures that others
-can compare. They are weaker: a guess that gives the right rows on one database passes them, though
-the default reward would detect it.
+The scores compare Python values of the driver, without a float tolerance, and count repeated rows
+once. The order of rows matters for soft F1 alone. The scores complement the default reward by
+figures that others can compare. They are weaker: a guess that gives the right rows on one database
+passes them, though the default reward may detect the guess.
 
 Two things differ from the original. First, gold and answer run on fresh copies, on the
 environment's own engine: timing includes the engine's round trip but no connection setup. Second,
@@ -20,11 +20,17 @@ from collections.abc import Hashable, Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
-from intercode.databases.base import DatabaseSession, Failure, Row
+from intercode.databases.base import DatabaseSession, Row, StatementFailure
 from intercode.episode import Episode, Score
 from intercode.errors import RewardError
 from intercode.rewards.gold import GoldCache
-from intercode.rewards.sql_run import AnswerResult, Databases, SqlGrader, golds, last_answer
+from intercode.rewards.sql_run import (
+    AgentAnswerResult,
+    SqlGrader,
+    TaskDatabases,
+    golds,
+    last_answer,
+)
 from intercode.task import Task
 
 ITERATIONS = 100
@@ -41,8 +47,9 @@ def execution_accuracy(gold: Sequence[Row], answer: Sequence[Row]) -> float:
 def soft_f1(gold: Sequence[Row], answer: Sequence[Row]) -> float:
     """Return soft F1: the agreement of cells, row by row in the given order without repeated rows.
 
-    A cell of the answer matches if its value is anywhere in gold's row at the same position. Each
-    row counts as one, whatever its number of columns. The order of the columns does not matter.
+    A cell of the answer matches if its value is anywhere in gold's row at the same position. The
+    cells of a row are counted as shares of the number of gold's columns. The order of the columns
+    does not matter. Two empty results agree: 1.0.
     """
     if not gold and not answer:
         return 1.0
@@ -101,7 +108,7 @@ class ExReward:
     VERSION = 1
     """The version of the scores: raise the number when any score can differ."""
 
-    def __init__(self, databases: Databases, cache: GoldCache | None = None) -> None:
+    def __init__(self, databases: TaskDatabases, cache: GoldCache | None = None) -> None:
         self._grader = SqlGrader(databases, cache)
 
     def __call__(self, task: Task, episode: Episode, session: DatabaseSession) -> Score:
@@ -117,7 +124,7 @@ class ExReward:
     def _scores(self, task: Task, episode: Episode) -> Iterator[Score]:
         sql = last_answer(episode)
         source = self._grader.databases.source(task)
-        answer = AnswerResult(None) if sql is None else self._grader.answer(task, sql, source)
+        answer = AgentAnswerResult(None) if sql is None else self._grader.answer(task, sql, source)
         for gold in golds(task):
             gold_rows = self._grader.gold(task, gold, source).result.rows
             if sql is None or answer.result is None or not answer.result.complete:
@@ -133,7 +140,7 @@ class ExReward:
         gold_rows: Sequence[Row],
         answer_rows: Sequence[Row] | None,
     ) -> Score:
-        """Return the score of an answer's rows; `answer_rows` is None if the answer has no rows."""
+        """Return the score of an answer's rows; `answer_rows` is None without a complete result."""
         value = 0.0 if answer_rows is None else execution_accuracy(gold_rows, answer_rows)
         return Score(value, {"ex": value})
 
@@ -171,7 +178,7 @@ class RVesReward(ExReward):
 
     def __init__(
         self,
-        databases: Databases,
+        databases: TaskDatabases,
         cache: GoldCache | None = None,
         *,
         iterations: int = ITERATIONS,
@@ -198,16 +205,16 @@ class RVesReward(ExReward):
 
     def _ratio(self, task: Task, sql: str, gold: str) -> float:
         answer_time = self._seconds(task, sql)
-        if isinstance(answer_time, Failure):
+        if isinstance(answer_time, StatementFailure):
             raise _AnswerFailedError(f"the answer failed when timed: {answer_time.message}")
         gold_time = self._seconds(task, gold)
-        if isinstance(gold_time, Failure):
+        if isinstance(gold_time, StatementFailure):
             raise RewardError(
                 f"task {task.task_id!r}: failed when timed: {gold_time.message}: {gold}"
             )
         return gold_time / answer_time
 
-    def _seconds(self, task: Task, sql: str) -> float | Failure:
+    def _seconds(self, task: Task, sql: str) -> float | StatementFailure:
         databases = self._grader.databases
         with closing(databases.open(task, "grader")) as session:
             start_time = time.perf_counter()

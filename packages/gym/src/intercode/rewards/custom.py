@@ -1,4 +1,4 @@
-"""Custom rewards: user functions ``score(task, episode, place)``.
+"""Custom rewards: user functions ``score(task, episode, workspace)``.
 
 The function returns a `Score` or a number in [0, 1]. An option names the function by its file, such
 as ``reward.py:score``. A fourth parameter, ``default``, receives the environment's default reward,
@@ -35,7 +35,7 @@ class CustomReward(Generic[WorkspaceT]):
             the parameter ``default``.
 
     Raises:
-        UsageError: The function does not accept these arguments.
+        UsageError: The object is not a function, is async, or does not accept a reward's arguments.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ def choose_reward(
             the environment's default.
         default: The factory of the environment's default reward.
         **components: Parts of the environment, such as ``databases`` and ``cache`` of SQL. A
-            registered class receives the parts that its parameters name.
+            class receives the parts that its parameters name.
 
     Raises:
         UsageError: No such reward exists, or the function does not accept a reward's arguments.

@@ -2,13 +2,14 @@
 
 Some rows are deleted, some get values of other rows, and some are duplicated under a new key. An
 empty table gets rows. Columns that a query compares with constants get values that its conditions
-accept. In the copy, the query then finds other rows, or rows where it found none. Primary keys,
-unique columns, NOT NULL and the satisfied foreign keys still hold, and values keep their types.
+accept, or that lie at a bound. In the copy, the query then mostly finds other rows, or rows where
+it found none. Primary keys, unique columns, NOT NULL and the foreign keys that the data satisfied
+still hold, and values keep their types.
 
 A lookup is a comparison that finds a row by a value (`sql_conditions`). If a looked-up value occurs
-once in the data, the value occurs at most once in every copy. A subquery that returned one row
-therefore never returns several. The same bound protects a looked-up value that is missing from a
-column of distinct values, and a row that several comparisons together find.
+once in the data, the value occurs at most once in every copy. A subquery that returned one row by
+such a lookup therefore never returns several. The same bound protects a looked-up value that is
+missing from a column of distinct values, and a row that several comparisons together find.
 
 A gentle mutation also preserves other facts on which an agent that reads the data may rely. Columns
 of unique names, and columns in which a condition of the query finds exactly one row, keep their
@@ -28,15 +29,15 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
-from intercode.databases.convert.schema import Column, ForeignKey, TableSchema, read_schema
-from intercode.rewards.sql_conditions import Lookup, QueryConditions
+from intercode.databases.convert.schema import ColumnSchema, ForeignKey, TableSchema, read_schema
+from intercode.rewards.sql_conditions import QueryConditions, RowLookup
 from intercode.sql_identifiers import quote_identifier
 
 VERSION = 13
 """The version of the mutation. Increase the number with every change that gives other rows."""
 
 _MAX_CHANGED_ROWS = 300
-"""The most rows of a table that are changed or inserted."""
+"""The most rows of a table that are deleted or changed, and the most that are inserted."""
 _MIN_NEW_ROWS = 12
 """The fewest rows that are inserted into a table."""
 _NAMES = ("amber", "birch", "cedar", "delta", "ember")
@@ -114,19 +115,19 @@ class _DatabaseMutator:
         self._names = {
             table.name: self._name_columns(table) if is_gentle else set() for table in tables
         }
-        # The rows suffice for one of a few values to reach the largest count that the query
-        # requires.
+        # With six times the largest count that the query requires, one of a few values may reach
+        # that count.
         self._new_row_count = min(max(_MIN_NEW_ROWS, 6 * query_conditions.count), _MAX_CHANGED_ROWS)
         self._random = random_source
         self._deleted_share = random_source.choice((0.0, 0.1, 0.3))
         self._planted_share = random_source.choice((0.3, 0.5, 0.8))
-        # The share of duplicated rows that get a text that their column does not contain yet.
+        # The share of inserted texts that are replaced by a text that is new to the column.
         self._new_text_share = 0.0 if is_gentle else 0.2
 
     def change(self, table: TableSchema) -> None:
         """Delete, change and insert rows of a table.
 
-        The tables to which the table's foreign keys refer have already changed.
+        The tables to which the table's foreign keys refer have already changed, except in a cycle.
         """
         rows = self._rows(table)
         if not rows:
@@ -155,7 +156,7 @@ class _DatabaseMutator:
                 return
 
     def disturb_lookups(self) -> None:
-        """Make each lookup find another row, a row with other values, or no row."""
+        """Try to make each lookup find another row, a row with other values, or no row."""
         for table, where_clause, values, _ in self._lookups:
             keys = {names[0] for names in (table.primary_key, *table.uniques) if len(names) == 1}
             free_columns = self._stored_columns(table) - keys
@@ -244,7 +245,7 @@ class _DatabaseMutator:
             return [row for (row,) in self._connection.execute(sql, values)]
         return []
 
-    def _is_distinct(self, table: TableSchema, lookup: Lookup) -> bool:
+    def _is_distinct(self, table: TableSchema, lookup: RowLookup) -> bool:
         """Return whether a lookup compares a single column, whose values all differ."""
         if len(lookup.comparisons) > 1:
             return False
@@ -289,7 +290,7 @@ class _DatabaseMutator:
             )
         }
 
-    def _is_taken(self, table: TableSchema, column: Column, value: Any) -> bool:
+    def _is_taken(self, table: TableSchema, column: ColumnSchema, value: Any) -> bool:
         """Return whether a value is in a column already and must stay unique there."""
         must_be_unique = column.name in self._names[table.name] or any(
             lookup is table
@@ -299,14 +300,14 @@ class _DatabaseMutator:
         )
         return must_be_unique and self._count(table, column, value) == 1
 
-    def _count(self, table: TableSchema, column: Column, value: Any) -> int:
+    def _count(self, table: TableSchema, column: ColumnSchema, value: Any) -> int:
         """Count the rows with a value in a column, regardless of case."""
         match_condition = f"{quote_identifier(column.name)} = ? COLLATE NOCASE"
         sql = f"SELECT COUNT(*) FROM {quote_identifier(table.name)} WHERE {match_condition}"
         count: int = self._connection.execute(sql, (value,)).fetchone()[0]
         return count
 
-    def _accepted_values(self, table: TableSchema, column: Column) -> list[Any]:
+    def _accepted_values(self, table: TableSchema, column: ColumnSchema) -> list[Any]:
         """List the values that the conditions of the query accept in a column."""
         return [
             fitted_value
@@ -369,7 +370,7 @@ class _DatabaseMutator:
         parameters = [new_values[name] for name in columns if name in new_values]
         self._run(sql + origin, *parameters, *([] if row is None else [row]))
 
-    def _plant_values(self, table: TableSchema, columns: Sequence[Column]) -> dict[str, Any]:
+    def _plant_values(self, table: TableSchema, columns: Sequence[ColumnSchema]) -> dict[str, Any]:
         """Choose values that the query's conditions accept, for a random part of the columns."""
         planted_values = {}
         for column in columns:
@@ -380,7 +381,7 @@ class _DatabaseMutator:
                 self._adopt(table, column, planted_values[column.name])
         return planted_values
 
-    def _adopt(self, table: TableSchema, column: Column, value: Any) -> None:
+    def _adopt(self, table: TableSchema, column: ColumnSchema, value: Any) -> None:
         """Insert the row that a foreign key refers to, if a planted value is such a key."""
         for key in table.foreign_keys:
             parent = self._tables.get(key.table.lower())
@@ -404,8 +405,8 @@ class _DatabaseMutator:
         key_values = self._random.choice(key_rows) if key_rows else (None,) * len(key.columns)
         return dict(zip(key.columns, key_values, strict=True))
 
-    def _fresh_value(self, table: TableSchema, column: Column) -> Any:
-        """Return a value of the column's kind that the column does not contain yet."""
+    def _fresh_value(self, table: TableSchema, column: ColumnSchema) -> Any:
+        """Return a value of the column's kind, new to the column if possible."""
         name = quote_identifier(column.name)
         sql = f"SELECT MAX({name}), COUNT(*) FROM {quote_identifier(table.name)}"
         max_value, count = self._connection.execute(sql).fetchone()
@@ -417,7 +418,7 @@ class _DatabaseMutator:
             return (day + timedelta(days=1)).isoformat() + (max_value[10:] if max_value else "")
         return max_value + 1 if isinstance(max_value, (int, float)) else self._random_value(column)
 
-    def _random_value(self, column: Column) -> Any:
+    def _random_value(self, column: ColumnSchema) -> Any:
         """Return a random value of the column's kind."""
         digit = self._random.randrange(1, 6)
         kind = column.type.kind
@@ -456,7 +457,7 @@ def _unique_columns(table: TableSchema) -> set[str]:
     return {*table.primary_key, *(name for names in table.uniques for name in names)}
 
 
-def _fit_value(value: Any, column: Column) -> Any:
+def _fit_value(value: Any, column: ColumnSchema) -> Any:
     """Return the value converted to the column's kind; None if no conversion is possible."""
     if column.type.is_text:
         return str(value)
@@ -476,10 +477,10 @@ def _fit_value(value: Any, column: Column) -> Any:
     return None
 
 
-def _lookup_conditions(table: TableSchema, lookup: Lookup) -> Iterator[tuple[str, list[Any]]]:
+def _lookup_conditions(table: TableSchema, lookup: RowLookup) -> Iterator[tuple[str, list[Any]]]:
     """Yield a WHERE clause for a lookup, with its values: exact, and regardless of case.
 
-    No clause is yielded if the table lacks a column of the lookup.
+    No clause is yielded if the lookup does not fit the table: its name, columns and their types.
     """
     columns = {column.name.lower(): column for column in table.columns}
     if lookup.table not in ("", table.name.lower()):

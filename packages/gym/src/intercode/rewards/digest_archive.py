@@ -2,8 +2,8 @@
 
 The program is started as a script with its own limits, because the standard library's readers do
 not withstand hostile archives. A header of 30 MB of digits occupies `tarfile` for hours, in which
-no other thread runs. A name of 8 GiB, packed in 8 MB, takes as much memory. The readers may raise
-any type of exception. Each of these failures ends only this process.
+no other thread runs. A name of 8 GiB, compressed to 8 MB, fills 8 GiB of memory. The readers may
+raise any type of exception. Each of these failures ends only this process.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ KINDS = tuple(READERS)
 
 
 def main() -> None:
-    """Print the digest of the archive; any failure ends the program with a traceback."""
+    """Print the digest of the archive's members; after any failure the exit status is not 0."""
     resource.setrlimit(resource.RLIMIT_CPU, (_SECONDS, _SECONDS))
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

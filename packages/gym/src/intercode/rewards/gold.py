@@ -43,7 +43,7 @@ TROUBLES = {
     "gone": "left no shell",
     "truncated": "printed more than the limit 'output' keeps, which can be raised",
 }
-"""Key of `info` with a true value → reason why the result of gold cannot be compared with."""
+"""Key of `info` with a true value → reason why gold's result cannot serve for a comparison."""
 
 
 class LateError(RewardError):
@@ -80,7 +80,7 @@ def blame_task(task: Task, field_name: str) -> Iterator[None]:
         field_name: The field whose commands run in the block, such as ``gold``.
 
     Raises:
-        RewardError: A sandbox has ended.
+        RewardError: Code in a sandbox has ended the sandbox, or exceeded a limit of it.
     """
     try:
         yield
@@ -133,7 +133,13 @@ class GoldCache:
         return _shared_caches.setdefault(owner, cls()) if option else cls(0)
 
     def get(self, key: str, compute: Callable[[], T]) -> T:
-        """Return the result for `key`; the first caller computes the result, and others wait."""
+        """Return the result for `key`; the first caller computes the result, and others wait.
+
+        An error of `compute` also reaches the waiting callers.
+
+        Raises:
+            LateError: Gold was late now, or twice within the last ten minutes.
+        """
         new_future: Future[Any] = Future()
         self._refuse_late(key)
         try:
@@ -280,7 +286,7 @@ def archive_digest(sandbox: SandboxBackend, path: str, kind: str) -> str:
     Args:
         sandbox: The sandbox that holds the archive.
         path: The archive's absolute path.
-        kind: One of `archive.KINDS`.
+        kind: One of `digest_archive.KINDS`.
 
     Raises:
         SandboxError: The sandbox failed.

@@ -1,7 +1,7 @@
 """Recognition of names, links, pipes, modes and targets in a task's words and verification.
 
-Regular expressions search the text, and nothing in the text is executed. A phrase that they miss
-has no effect if the agent has left nothing unusual.
+Regular expressions search the text, and nothing in the text is executed. A phrase that the
+expressions miss has no effect if the agent has left nothing unusual.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection
 from posixpath import basename, dirname, join, normpath
 
-from intercode.rewards.aliases import TEMPORARY_FOLDERS, Link, is_within, is_within_any
+from intercode.rewards.file_links import TEMPORARY_FOLDERS, SymbolicLink, is_within, is_within_any
 from intercode.task import Task
 from intercode_sandbox.base import SandboxBackend
 
@@ -46,7 +46,8 @@ _FOLDERS = re.compile(rf"\b(?:cd|pushd)\s+{_NAME}")
 def temporary_names(task: Task, sandbox: SandboxBackend) -> set[str]:
     """Return the prefixes of temporary paths that belong to the task or its image.
 
-    These paths are the working directory, the home folder, and the names of `names_in_text`.
+    The prefixes are those of `names_in_text`, and the working directory and the home folder if
+    these lie in a temporary folder.
     """
     homes = (sandbox.cwd, sandbox.env.get("HOME", ""))
     return {
@@ -56,9 +57,9 @@ def temporary_names(task: Task, sandbox: SandboxBackend) -> set[str]:
 
 
 def names_in_text(task: Task) -> set[str]:
-    """Return the prefixes of temporary paths in the task's query, files and setup.
+    """Return the prefixes of temporary paths in the task's query, files, setup and `may_change`.
 
-    A query that asks for a temporary file without its name stands for all temporary folders.
+    A query that mentions a temporary file or folder stands for all temporary folders.
     """
     if _TEMPORARY_FILE_REQUEST.search(task.query):
         return {*TEMPORARY_FOLDERS}
@@ -72,11 +73,11 @@ def is_named(path: str, names: Collection[str]) -> bool:
     return any(path.startswith(name) or is_within(name, path) for name in names)
 
 
-def is_link_requested(task: Task, link: Link) -> bool:
+def is_link_requested(task: Task, link: SymbolicLink) -> bool:
     """Return whether the task asks for a link.
 
-    Either the verification tests whether the path is a link, or the query mentions links and the
-    name of the link or of its folder.
+    Either the verification tests links in general, or a link of this name. Or the query mentions
+    links and the name of the link or of its folder.
     """
     verification, name = task.verification or "", basename(link.path)
     if _ANY_LINKS.search(verification):

@@ -144,7 +144,7 @@ class Judge:
         Raises:
             ModelError: The model gave no answer, and the agent's output is not the cause.
         """
-        from intercode.models.transcript import RecordingModel
+        from intercode.models.recording_model import RecordingModel
 
         transcript = RecordingModel(self.model)
         gold_comparisons: list[dict[str, Any]] = []
@@ -207,7 +207,10 @@ class Judge:
 
 
 def decoy(text: str) -> str:
-    """Return a text of the same shape with every letter and digit exchanged at random."""
+    """Return a text of the same shape with every letter and digit exchanged at random.
+
+    A text without letters and digits becomes a random word.
+    """
 
     def exchange_character(character: str) -> str:
         if not character.isalnum():
@@ -267,6 +270,9 @@ def verdict(reply: str, word: str) -> JudgeVerdict:
     Args:
         reply: The reply, with exactly one JSON object of the random word and the verdict.
         word: The random word of the call.
+
+    Returns:
+        ``malformed`` if the reply has no such object, or several.
     """
     matches = re.findall(rf'\{{\s*"id":\s*"{word}",\s*"same":\s*(true|false)\s*\}}', reply)
     if len(matches) != 1:

@@ -22,13 +22,13 @@ from intercode.episode import Episode, Score
 from intercode.rewards.base import quiesce_sandbox
 from intercode.rewards.gold import blame_task
 from intercode.rewards.python_plan import (
-    PythonPlan,
+    PythonGradingPlan,
     make_plan,
     session_source,
     stdio_cases,
     submission,
 )
-from intercode.rewards.python_run import Bench, TestResult, TestRun, run_cases
+from intercode.rewards.python_run import GradingSandbox, SubmissionTestRun, TestResult, run_cases
 from intercode.task import Task
 from intercode_sandbox.base import Provider, SandboxBackend
 from intercode_sandbox.network import Network
@@ -42,7 +42,7 @@ class PythonReward:
         start: Starts a sandbox with the task's files and setup applied.
         image: Returns the image of a task's sandboxes.
         network: The submission's network access.
-        python: The image's Python that runs the submission; None: the Python of InterCode.
+        python: The image's Python that runs submission and tests; None: the Python of InterCode.
     """
 
     VERSION = 1
@@ -61,14 +61,15 @@ class PythonReward:
         self._image = image
         self._network = network
         self._python = python
-        self._plan: Callable[[Task], PythonPlan] = lru_cache(maxsize=1)(make_plan)
-        self._idle_bench: tuple[str, Bench] | None = None
+        self._plan: Callable[[Task], PythonGradingPlan] = lru_cache(maxsize=1)(make_plan)
+        self._idle_bench: tuple[str, GradingSandbox] | None = None
 
     def __call__(self, task: Task, episode: Episode, sandbox: SandboxBackend) -> Score:
         """Return the score of an episode.
 
         Raises:
-            TaskError: The task has no tests, or the tests are not Python.
+            TaskError: The task has no tests, its code is not Python, or its cases are malformed.
+            RewardError: The tests have ended their own sandbox.
             SandboxError: A sandbox died.
         """
         return _make_score(self._results(task, episode, sandbox))
@@ -85,7 +86,9 @@ class PythonReward:
         with (
             quiesce_sandbox(self._provider, self._network, episode, sandbox) as subject,
             closing(
-                TestRun(subject, self._python, sources, plan.message(episode.answer), timeout)
+                SubmissionTestRun(
+                    subject, self._python, sources, plan.message(episode.answer), timeout
+                )
             ) as trial,
             self._bench(task) as bench,
         ):
@@ -98,14 +101,14 @@ class PythonReward:
             idle_bench[1].close()
 
     @contextmanager
-    def _bench(self, task: Task) -> Iterator[Bench]:
+    def _bench(self, task: Task) -> Iterator[GradingSandbox]:
         """Yield a sandbox for the tests, retained or new, in which no submission has run.
 
         A sandbox is retained for the next grading if it depends on the image alone.
         """
         image = "" if task.files or task.setup else self._image(task)
         with blame_task(task, "its tests"):
-            bench = self._take(image) or Bench(self._start(task))
+            bench = self._take(image) or GradingSandbox(self._start(task))
         try:
             yield bench
             if image:
@@ -114,7 +117,7 @@ class PythonReward:
             if self._idle_bench is None:
                 bench.close()
 
-    def _take(self, image: str) -> Bench | None:
+    def _take(self, image: str) -> GradingSandbox | None:
         """Return the retained sandbox if it has this image and is unchanged; close any other."""
         idle_bench, self._idle_bench = self._idle_bench, None
         if idle_bench is None:

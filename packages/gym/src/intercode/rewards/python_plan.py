@@ -2,8 +2,9 @@
 
 A test may use builtins, its own imports, imports of the task's code, and names of the submission.
 The submission supplies only the names of the last kind. No name of the submission replaces a
-builtin or a module of the standard library, unless gold itself defines the name. A submission's own
-`isclose` or `sorted` therefore cannot affect a test.
+builtin, a module of the standard library or an import of gold. Exceptions are names that gold
+defines, and the task's ``entry_point``. A submission's own ``sorted`` therefore cannot affect a
+test.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from intercode.task import Task
 
 
 @dataclass(frozen=True, slots=True)
-class PythonPlan:
+class PythonGradingPlan:
     """The facts that the tests' process needs (`intercode.interpreters.inside.grader`)."""
 
     tests: tuple[Mapping[str, Any], ...]
@@ -44,7 +45,7 @@ class PythonPlan:
     setup: str
     """The source that runs before the tests."""
     entry: str | None
-    """The submission's name that all tests call, if exactly one such name exists."""
+    """The task's ``entry_point``, or the only name of the submission that all tests call."""
     harmless: bool
     """Whether the tests leave their process unchanged, so other tests may run in it afterwards."""
 
@@ -66,17 +67,17 @@ def has_tests(task: Task) -> bool:
     return bool(task.tests or task.metadata.get("cases") or task.metadata.get("stdio"))
 
 
-def make_plan(task: Task) -> PythonPlan:
+def make_plan(task: Task) -> PythonGradingPlan:
     """Return the plan of a task's tests.
 
     Raises:
-        TaskError: The task has no tests, or the tests are not Python.
+        TaskError: The task has no tests, its code is not Python, or its cases are malformed.
     """
     facts = task.metadata
     setup = facts.get("test_setup_code") or ""
-    gold_source = _Source(task, [facts.get("setup_code") or "", *task.gold[:1]])
-    setup_source = _Source(task, [setup])
-    tests = [_Source(task, [test]) for test in task.tests]
+    gold_source = _SourceNames(task, [facts.get("setup_code") or "", *task.gold[:1]])
+    setup_source = _SourceNames(task, [setup])
+    tests = [_SourceNames(task, [test]) for test in task.tests]
     cases = _test_cases(task)
     free_names = [name for name in setup_source.used_names if name not in setup_source.bound_names]
     for test in tests:
@@ -93,15 +94,15 @@ def make_plan(task: Task) -> PythonPlan:
     names = [name for name in free_names if _is_submitted(name, entry_point, gold_source)]
     import_lines = tuple(text for name, text in imports.items() if text and name not in names)
     modules = tuple(_task_module_names(task, [setup_source, *tests]))
-    checkers = _Source(task, [case["checker"] for case in cases if "checker" in case])
-    run = (setup_source, *tests, checkers, _Source(task, import_lines))
+    checkers = _SourceNames(task, [case["checker"] for case in cases if "checker" in case])
+    run = (setup_source, *tests, checkers, _SourceNames(task, import_lines))
     if not has_tests(task):
         raise TaskError(
             f"task {task.task_id!r} has neither 'tests' nor 'cases', so it cannot be scored"
         )
     if cases and entry is None:
         raise TaskError(f"task {task.task_id!r}: 'cases' need an 'entry_point', a function's name")
-    return PythonPlan(
+    return PythonGradingPlan(
         tests=(*({"source": test} for test in task.tests), *({**c, "entry": entry} for c in cases)),
         names=tuple(names),
         imports=import_lines,
@@ -115,7 +116,7 @@ def make_plan(task: Task) -> PythonPlan:
     )
 
 
-class _Source:
+class _SourceNames:
     """The names that pieces of source define and use."""
 
     def __init__(self, task: Task, pieces: Iterable[str]) -> None:
@@ -187,7 +188,7 @@ class _Source:
                 child.id for child in name_nodes if isinstance(child.ctx, ast.Store)
             }
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
-            # Such an assignment defines a class: Point = namedtuple("Point", "x y")
+            # Such an assignment may define a class: Point = namedtuple("Point", "x y")
             self.classes += [child.id for child in node.targets if isinstance(child, ast.Name)]
 
 
@@ -202,7 +203,7 @@ def _method_names(statement: ast.stmt) -> list[str]:
     return [target.id for target in targets if isinstance(target, ast.Name)]
 
 
-def _is_submitted(name: str, entry: str | None, gold_source: _Source) -> bool:
+def _is_submitted(name: str, entry: str | None, gold_source: _SourceNames) -> bool:
     if name == entry or name in gold_source.defined_names:
         return True
     return (
@@ -217,7 +218,7 @@ def _library_import(name: str) -> str:
 
 
 def _find_entry(
-    tests: Iterable[_Source], gold_source: _Source, free_names: list[str]
+    tests: Iterable[_SourceNames], gold_source: _SourceNames, free_names: list[str]
 ) -> str | None:
     """Return the name of the submission that every test calls; among several, the only function."""
     common = [
@@ -230,7 +231,7 @@ def _find_entry(
     return functions[0] if len(functions) == 1 else None
 
 
-def _task_module_names(task: Task, sources: Iterable[_Source]) -> Iterator[str]:
+def _task_module_names(task: Task, sources: Iterable[_SourceNames]) -> Iterator[str]:
     """Yield the modules that these sources import and that are among the task's files."""
     task_modules = {name for path in task.files for name in _module_names(PurePosixPath(path))}
     for name in dict.fromkeys(name for source in sources for name in source.modules):
@@ -300,7 +301,7 @@ def definitions(source: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Submission:
+class PythonSubmission:
     """A submitted program."""
 
     earlier_sources: Sequence[str]
@@ -327,7 +328,7 @@ def stdio_cases(task: Task) -> list[Mapping[str, str]]:
     return cases
 
 
-def submission(episode: Episode, setup: str | None) -> Submission | None:
+def submission(episode: Episode, setup: str | None) -> PythonSubmission | None:
     """Return the program that an episode has submitted; None: no program was submitted.
 
     The program is the last action, or with ``submit NAME`` a call of that function.
@@ -341,7 +342,7 @@ def submission(episode: Episode, setup: str | None) -> Submission | None:
     if episode.answer is not None:
         if not episode.answer.isidentifier():
             return None
-        return Submission([*setup_sources, *session_source(episode)], f"{episode.answer}()")
+        return PythonSubmission([*setup_sources, *session_source(episode)], f"{episode.answer}()")
     last_index = executed_indices[-1]
     earlier_sources = session_source(replace(episode, turns=episode.turns[:last_index]))
-    return Submission([*setup_sources, *earlier_sources], episode.turns[last_index].action)
+    return PythonSubmission([*setup_sources, *earlier_sources], episode.turns[last_index].action)

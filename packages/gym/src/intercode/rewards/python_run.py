@@ -22,8 +22,14 @@ from intercode.interpreters.inside.grader import OPEN, TEST
 from intercode.interpreters.inside.object_proxy import ANSWER, ASK
 from intercode.interpreters.inside.program import EXIT_CAUSE, RUN
 from intercode.interpreters.inside.submission import LOAD
-from intercode.interpreters.python_start import GRADER, PROGRAM, SUBMISSION, PythonProcess, start
-from intercode.rewards.python_plan import Submission
+from intercode.interpreters.python_start import (
+    GRADER,
+    PROGRAM,
+    SUBMISSION,
+    PythonWorkerProcess,
+    start,
+)
+from intercode.rewards.python_plan import PythonSubmission
 from intercode_sandbox.base import SandboxBackend
 
 T = TypeVar("T")
@@ -61,7 +67,7 @@ def _run_in_turn(
     return results
 
 
-class _Failure(Exception):  # noqa: N818 - not an error of ours
+class _SubmissionFailure(Exception):  # noqa: N818 - not an error of ours
     """A failure of the submission after which its processes cannot continue."""
 
 
@@ -83,19 +89,19 @@ def _blame_tests(module: str) -> Iterator[None]:
         raise RewardError(f"the tests killed their own sandbox: {error}") from error
 
 
-class Bench:
+class GradingSandbox:
     """A sandbox for tests in which no submission has run, with an optional retained process.
 
     Args:
-        sandbox: The sandbox, unchanged since its start from the image.
+        sandbox: The sandbox, unchanged since its start.
     """
 
     def __init__(self, sandbox: SandboxBackend) -> None:
         self.sandbox = sandbox
-        self._process: PythonProcess | None = None
+        self._process: PythonWorkerProcess | None = None
         self._gradings = 0
 
-    def take(self) -> PythonProcess | None:
+    def take(self) -> PythonWorkerProcess | None:
         """Return the retained process for the next tests; None if no such process runs."""
         process, self._process = self._process, None
         if process is not None and process.process.poll() is not None:
@@ -103,7 +109,7 @@ class Bench:
             return None
         return process
 
-    def keep(self, process: PythonProcess | None, harmless: bool) -> None:
+    def keep(self, process: PythonWorkerProcess | None, harmless: bool) -> None:
         """Retain the process of completed tests if they were harmless; otherwise end the process.
 
         In a retained process the submission's messages have only created values, and the next tests
@@ -136,7 +142,7 @@ class Bench:
         self.sandbox.close()
 
 
-class TestRun:
+class SubmissionTestRun:
     """A run of tests against a submission. The constructor starts the submission's process.
 
     Args:
@@ -160,7 +166,7 @@ class TestRun:
         self._sources = sources
         self._plan = json.dumps(plan).encode()
         self._timeout = timeout
-        self._processes: dict[str, PythonProcess] = {}
+        self._processes: dict[str, PythonWorkerProcess] = {}
         self._is_open = False
         # The start fails if the sandbox lacks Python. Each test then repeats the start, and fails
         # with the error of the start.
@@ -171,7 +177,9 @@ class TestRun:
         """End the processes, and all other processes in the submission's sandbox."""
         self._end(SUBMISSION)
 
-    def run(self, bench: Bench, tests: Sequence[Any], harmless: bool = False) -> list[TestResult]:
+    def run(
+        self, bench: GradingSandbox, tests: Sequence[Any], harmless: bool = False
+    ) -> list[TestResult]:
         """Run the tests sequentially; after `MAX_LATE_TESTS` late ones, the remaining tests fail.
 
         Args:
@@ -198,7 +206,7 @@ class TestRun:
             if not self._is_open:
                 self._open()
             message = self._ask_grader(TEST, test_number, json.dumps(test).encode())
-        except _Failure as failure:
+        except _SubmissionFailure as failure:
             self._end(SUBMISSION, GRADER)
             # A submission that loads slowly and then ends counts as late, so fewer tests wait for
             # it.
@@ -212,16 +220,16 @@ class TestRun:
         for source_number, source in enumerate(self._sources):
             self._load(source_number, source)
         if message := self._ask_grader(OPEN, 0, self._plan):
-            raise _Failure(message)
+            raise _SubmissionFailure(message)
         self._is_open = True
 
-    def _start(self, module: str, sandbox: SandboxBackend) -> PythonProcess:
+    def _start(self, module: str, sandbox: SandboxBackend) -> PythonWorkerProcess:
         try:
             with _blame_tests(module):
                 return start(sandbox, module, self._python)
         except ImageError as error:
             if module == SUBMISSION:  # the image has Python: the agent has removed it
-                raise _Failure(str(error)) from None
+                raise _SubmissionFailure(str(error)) from None
             raise
 
     def _end(self, *modules: str) -> None:
@@ -268,18 +276,20 @@ class TestRun:
         """Return the seconds until the deadline, above 0.
 
         Raises:
-            _Failure: The deadline has passed.
+            _SubmissionFailure: The deadline has passed.
         """
         remaining_seconds = deadline - time.monotonic()
         if remaining_seconds <= 0:
             raise self._late_failure()
         return remaining_seconds
 
-    def _late_failure(self) -> _Failure:
-        return _Failure(f"not done within {self._timeout:g} s")
+    def _late_failure(self) -> _SubmissionFailure:
+        return _SubmissionFailure(f"not done within {self._timeout:g} s")
 
-    def _end_sandbox(self, process: PythonProcess) -> _Failure:
-        """Kill the processes of a sandbox whose channel has closed; return the failure of the test.
+    def _end_sandbox(self, process: PythonWorkerProcess) -> _SubmissionFailure:
+        """Kill the processes of a sandbox whose process does not answer; return the test's failure.
+
+        The process has closed its channel, or has not accepted a message in time.
 
         Raises:
             SandboxError: The process ended because InterCode's own Python crashed.
@@ -289,11 +299,11 @@ class TestRun:
             # A process may run on after it has closed its channel.
             self._sandboxes[module].kill()
         process.check_end(self._sandboxes[SUBMISSION])
-        return _Failure(_ENDED_REASON)
+        return _SubmissionFailure(_ENDED_REASON)
 
     def _frames(
-        self, processes: Sequence[PythonProcess], deadline: float
-    ) -> Iterator[tuple[PythonProcess, int, int, bytes]]:
+        self, processes: Sequence[PythonWorkerProcess], deadline: float
+    ) -> Iterator[tuple[PythonWorkerProcess, int, int, bytes]]:
         """Wait for messages, and yield those that have arrived, each with its sender.
 
         The iterator may be empty: a process may have sent only a part of a message.
@@ -309,7 +319,7 @@ class TestRun:
                 try:
                     frames = process.receive()
                 except ValueError as error:
-                    raise _Failure(str(error)) from None
+                    raise _SubmissionFailure(str(error)) from None
                 if frames is None:
                     raise self._end_sandbox(process)
                 for kind, request_number, frame_payload in frames:
@@ -334,7 +344,7 @@ _FORGED_REASON = "it sent what no program sends"
 def run_cases(
     sandbox: SandboxBackend,
     python: str | None,
-    submission: Submission | None,
+    submission: PythonSubmission | None,
     cases: Sequence[Mapping[str, str]],
     timeout: float,
 ) -> list[TestResult]:
@@ -364,7 +374,7 @@ def run_cases(
 def _run_case(
     sandbox: SandboxBackend,
     python: str | None,
-    submission: Submission,
+    submission: PythonSubmission,
     case: Mapping[str, str],
     timeout: float,
 ) -> TestResult:
@@ -408,7 +418,7 @@ def _run_case(
 
 
 def _process_events(
-    sandbox: SandboxBackend, process: PythonProcess, deadline: float
+    sandbox: SandboxBackend, process: PythonWorkerProcess, deadline: float
 ) -> Iterator[tuple[bytes, str]]:
     """Yield pairs of output and message from the process of a case, until it ends or is late.
 
@@ -450,7 +460,7 @@ def _read_output(fd: int) -> tuple[bytes, str] | None:
     return (chunk, "") if chunk else None
 
 
-def _read_message(process: PythonProcess) -> tuple[bytes, str] | None:
+def _read_message(process: PythonWorkerProcess) -> tuple[bytes, str] | None:
     """Return the process's message about why the program ended; None: the channel has closed."""
     try:
         frames = process.receive()

@@ -1,10 +1,10 @@
 """Parsing of numbers, and of yes or no, in the words of an output.
 
-An output gives one number if it contains exactly one, and all other words name the counted thing.
-Permitted words are words of the question, paths, and the few of `_FRAME`. The parser therefore
-needs no list of hedges. The outputs "certainly not 5", "5 or so", "five or 5" and an error message
-with a 5 all contain words that are not permitted. Words of the question that negate or compare are
-not permitted either. All functions are pure.
+An output gives one number if it contains exactly one, and all other words are permitted. Permitted
+are units, one path, words of the question, and the few of `_FRAME`. Hedges that no list contains
+are therefore rejected, too. The outputs "certainly not 5", "5 or so", "five or 5" and an error
+message with a 5 all contain words that are not permitted. Words of the question that negate or
+compare are not permitted either (`_DOUBT_WORDS`). All functions are pure.
 """
 
 from __future__ import annotations
@@ -113,9 +113,8 @@ class Quantity:
     def equals(self, quantity: Quantity) -> bool:
         """Return whether two numbers agree within the precision of the less precise number.
 
-        The tolerance is half a unit of the last decimal of the number with fewer decimals.
-
-        A number without decimals is exact.
+        If the numbers of decimals differ, the tolerance is half a unit of the last decimal of the
+        less precise number. A number without decimals is exact. Units are not compared.
         """
         decimal_counts = [
             len(operand_quantity.digits.partition(".")[2]) for operand_quantity in (self, quantity)
@@ -126,7 +125,7 @@ class Quantity:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class QuestionWords:
     """The words of a task's question that an answer may repeat."""
 
     words: frozenset[str] = frozenset()
@@ -137,7 +136,7 @@ class Question:
     """The folders that the question names, each as an absolute path; ``a/b`` counts as ``/a/b``."""
 
     @classmethod
-    def parse(cls, text: str) -> Question:
+    def parse(cls, text: str) -> QuestionWords:
         """Parse the text of a question."""
         question_tokens = [*tokens(text)]
         words = {word.casefold() for word in question_tokens if any(map(str.isalpha, word))}
@@ -202,8 +201,8 @@ def _parse_unit(word: str) -> str:
     return _UNITS.get(word.casefold(), "") if len(word) > 1 or word == "%" else ""
 
 
-def parse_quantity(lines: Sequence[str], question: Question) -> Quantity | None:
-    """Return the single number that an output gives; None if no number or several are given."""
+def parse_quantity(lines: Sequence[str], question: QuestionWords) -> Quantity | None:
+    """Return the only number of a short output whose other words are permitted; None otherwise."""
     if len(lines) > _LINES or sum(map(len, lines)) > _CHARACTERS:
         return None
     words = [token for line in lines for token in tokens(line)]
@@ -223,7 +222,7 @@ def parse_quantity(lines: Sequence[str], question: Question) -> Quantity | None:
     return Quantity(quantity.digits, "".join(units)) if len(units) < 2 else None
 
 
-def parse_choice(lines: Sequence[str], question: Question) -> bool | None:
+def parse_choice(lines: Sequence[str], question: QuestionWords) -> bool | None:
     """Return the choice of a line that begins or ends with yes or no (True: yes); None: neither.
 
     A bare 0 or 1 is neither: the digit has opposite meanings as a truth value and as an exit code.

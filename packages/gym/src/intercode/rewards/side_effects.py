@@ -1,8 +1,8 @@
 """Recognition of harmless tests, which leave their process unchanged, by their source alone.
 
 A harmless test computes with values, calls the submission, and binds names that are discarded. Such
-a test names only functions and attributes of data types. An attribute of a frame, a function or a
-module would lead to state that the next tests in the process use.
+a test uses only some builtins, ``math``, and the public attributes of data types. An attribute of a
+frame, a function or a module would lead to state that the next tests in the process use.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _EXPRESSIONS = (
 
 
 def is_harmless(node: ast.AST) -> bool:
-    """Return whether a node of a test can have no lasting effect; its children are not examined."""
+    """Return whether a node of a test is free of lasting effects; children are not examined."""
     if isinstance(node, ast.Name):
         builtin = hasattr(builtins, node.id) and node.id not in _NAMES
         return not builtin and _is_allowed_name(node.id)

@@ -6,17 +6,18 @@ and returned a result set. Answer and gold run again, each on a fresh copy of th
 (`intercode.rewards.sql_compare`). The rows must have the same order if gold's outermost query
 orders them (`intercode.rewards.sql_gold`).
 
-In two cases the results must also be equal on mutated copies of the database. Either gold's result
-could be guessed, or the answer has columns of one type in another order than gold. A task may allow
-another column order (``metadata.permute_columns``, set in Spider's tasks). One order must then hold
-on the database and on all copies.
+In three cases the results must also be equal on mutated copies of the database. Gold's result could
+be guessed; columns of one type are in another order than gold's; or the answer has a further column
+(`intercode.rewards.sql_explain`). A task may allow another column order
+(``metadata.permute_columns``, set in Spider's tasks). One order must then hold on the database and
+on all copies.
 
 **Gold asks for a change** otherwise. The tables that the agent left are compared with gold's. If
 the episode still runs, reading the tables commits an open transaction.
 
-**Below 1.0**, the value is at most 0.99: the overlap of the rows or of the changes. If gold can be
-guessed, the overlap on a copy counts. Of several golds, the best match counts. Gold that fails is
-an error, never a score.
+**Below 1.0**, the value is at most 0.99: the overlap of the rows or of the changes. For an answer
+that is wrong on a copy alone, the overlap on that copy counts. Of several golds, the best match
+counts. Gold that fails is an error, never a score.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ from dataclasses import replace
 from typing import Any
 
 from intercode.databases.base import DatabaseSession, Row, StatementResult, Value
-from intercode.databases.source import Source
+from intercode.databases.source import DatabaseSource
 from intercode.episode import Episode, Score
 from intercode.rewards.gold import GoldCache
 from intercode.rewards.sql_compare import (
-    Comparison,
     Order,
+    ResultComparison,
     TiedRows,
     compare,
     is_ambiguous_order,
@@ -40,16 +41,16 @@ from intercode.rewards.sql_compare import (
 )
 from intercode.rewards.sql_explain import find_uses, is_used_by_gold
 from intercode.rewards.sql_mutated_copies import copies, is_guessable
-from intercode.rewards.sql_programs import program_differences
 from intercode.rewards.sql_run import (
-    AnswerResult,
-    Databases,
+    AgentAnswerResult,
     GoldAnswer,
     SqlGrader,
+    TaskDatabases,
     golds,
     last_answer,
 )
-from intercode.rewards.sql_states import compare_states
+from intercode.rewards.sql_state_compare import compare_states
+from intercode.rewards.sql_views_triggers import program_differences
 from intercode.task import Task
 
 MAX_INEXACT_VALUE = 0.99
@@ -76,7 +77,7 @@ class SqlReward:
 
     def __init__(
         self,
-        databases: Databases,
+        databases: TaskDatabases,
         cache: GoldCache | None = None,
         *,
         permute_columns: bool | None = None,
@@ -131,7 +132,9 @@ class SqlReward:
         source = self._grader.databases.source(task)
         if sql is None:
             gold_answer = self._grader.gold(task, gold, source)
-            return _score(Comparison(False, 0.0, "no action gave a result set"), gold_answer.result)
+            return _score(
+                ResultComparison(False, 0.0, "no action gave a result set"), gold_answer.result
+            )
         gold_answer, answer, comparison = self._compare(task, gold, sql, source)
         score = _score(comparison, gold_answer.result, sql, answer)
         if not comparison.equal:
@@ -154,7 +157,13 @@ class SqlReward:
         )
 
     def _confirm_answer(
-        self, task: Task, gold: str, sql: str, source: Source, score: Score, comparison: Comparison
+        self,
+        task: Task,
+        gold: str,
+        sql: str,
+        source: DatabaseSource,
+        score: Score,
+        comparison: ResultComparison,
     ) -> Score:
         """Score an answer on mutated copies: its result may equal gold's by chance."""
         mutated_copies = copies(self._grader, task, gold, source)
@@ -164,17 +173,17 @@ class SqlReward:
             )
             if not copy_comparison.equal:
                 reason = f"on a mutated copy of the database: {copy_comparison.reason}"
-                copy_comparison = Comparison(False, copy_comparison.overlap, reason)
+                copy_comparison = ResultComparison(False, copy_comparison.overlap, reason)
                 return _score(copy_comparison, gold_answer.result, sql, answer)
             comparison = copy_comparison
         if not mutated_copies:
             gold_result = self._grader.gold(task, gold, source).result
             if _is_ambiguous(comparison, gold_result):
                 reason = "the columns are in another order, and no mutated copy tells them apart"
-                return _score(Comparison(False, comparison.overlap, reason), gold_result, sql)
+                return _score(ResultComparison(False, comparison.overlap, reason), gold_result, sql)
             if "explained" in score.detail:
                 reason = "a further column, and no mutated copy tells it from gold's"
-                return _score(Comparison(False, comparison.overlap, reason), gold_result, sql)
+                return _score(ResultComparison(False, comparison.overlap, reason), gold_result, sql)
             note = "gold can be guessed: no mutated copy was found that gives something else"
             score = _add_detail(score, note=note)
         if "explained" in score.detail:
@@ -182,7 +191,7 @@ class SqlReward:
             if not self._has_effect(task, gold, sql, extra_column, (source, *mutated_copies)):
                 reason = "a further column, by which nothing is ordered, grouped or filtered"
                 gold_result = self._grader.gold(task, gold, source).result
-                return _score(Comparison(False, comparison.overlap, reason), gold_result, sql)
+                return _score(ResultComparison(False, comparison.overlap, reason), gold_result, sql)
         return (
             score
             if _is_in_own_order(comparison)
@@ -194,9 +203,9 @@ class SqlReward:
         task: Task,
         gold: str,
         sql: str,
-        source: Source,
+        source: DatabaseSource,
         orders: Sequence[Order] | None = None,
-    ) -> tuple[GoldAnswer, AnswerResult, Comparison]:
+    ) -> tuple[GoldAnswer, AgentAnswerResult, ResultComparison]:
         """Run gold and an answer in a database, and compare their results.
 
         Args:
@@ -212,8 +221,8 @@ class SqlReward:
         answer = self._grader.answer(task, sql, source)
         comparison = self._compare_results(task, gold_answer, sql, answer, orders)
         if answer.result and not comparison.equal and self._grader.facts(task, gold).leaves_choice:
-            # The engine may choose other rows in each run. Gold therefore gets a second run, like
-            # the answer, before the answer counts as wrong.
+            # The engine may choose other rows in each run. Gold therefore runs a second time before
+            # the answer counts as wrong.
             repeated_answer = self._grader.gold(task, gold, source, is_repeat=True)
             repeated_comparison = self._compare_results(task, repeated_answer, sql, answer, orders)
             if repeated_comparison.equal:
@@ -233,9 +242,11 @@ class SqlReward:
         return tuple(dict.fromkeys(column_use.column for column_use in find_uses(query, dialect)))
 
     def _has_effect(
-        self, task: Task, gold: str, sql: str, column: int, sources: Sequence[Source]
+        self, task: Task, gold: str, sql: str, column: int, sources: Sequence[DatabaseSource]
     ) -> bool:
         """Return whether a further column of an answer really orders, groups or filters the result.
+
+        If gold uses the column's expression in this way, too, the effect is not tested.
 
         Args:
             task: The task.
@@ -251,7 +262,7 @@ class SqlReward:
             if use.column == column
         )
 
-    def _differs(self, task: Task, sql: str, other_sql: str, source: Source) -> bool:
+    def _differs(self, task: Task, sql: str, other_sql: str, source: DatabaseSource) -> bool:
         first_result, second_result = (
             self._grader.answer(task, text, source).result for text in (sql, other_sql)
         )
@@ -266,17 +277,19 @@ class SqlReward:
         task: Task,
         gold: GoldAnswer,
         sql: str,
-        answer: AnswerResult,
+        answer: AgentAnswerResult,
         orders: Sequence[Order] | None,
-    ) -> Comparison:
+    ) -> ResultComparison:
         result = answer.result
         if result is None:
-            return Comparison(False, 0.0, f"on a fresh copy of the database: {answer.trouble}")
+            return ResultComparison(
+                False, 0.0, f"on a fresh copy of the database: {answer.trouble}"
+            )
 
         has_extra_column = len(result.columns) == len(gold.result.columns) + 1
         extra_columns = self._explaining_columns(task, sql) if has_extra_column else ()
 
-        def compare_with(gold: GoldAnswer) -> Comparison:
+        def compare_with(gold: GoldAnswer) -> ResultComparison:
             return compare(
                 gold.result,
                 result,
@@ -309,17 +322,19 @@ def _add_tied_rows(gold: GoldAnswer, groups: Sequence[TiedRows]) -> GoldAnswer:
     )
 
 
-def _is_in_own_order(comparison: Comparison) -> bool:
+def _is_in_own_order(comparison: ResultComparison) -> bool:
     return is_in_own_order(comparison.orders[0])
 
 
-def _is_explained(comparison: Comparison, gold: StatementResult, answer: AnswerResult) -> bool:
+def _is_explained(
+    comparison: ResultComparison, gold: StatementResult, answer: AgentAnswerResult
+) -> bool:
     """Return whether an answer is right and has a column in addition to gold's."""
     result = answer.result
     return comparison.equal and result is not None and len(result.columns) > len(gold.columns)
 
 
-def _is_ambiguous(comparison: Comparison, gold: StatementResult) -> bool:
+def _is_ambiguous(comparison: ResultComparison, gold: StatementResult) -> bool:
     """Return whether columns of one type may have been exchanged, which only copies can reveal."""
     return not _is_in_own_order(comparison) and any(
         is_ambiguous_order(order, gold) for order in comparison.orders
@@ -331,10 +346,10 @@ def _add_detail(score: Score, **detail: Any) -> Score:
 
 
 def _score(
-    comparison: Comparison,
+    comparison: ResultComparison,
     gold: StatementResult,
     sql: str | None = None,
-    answer: AnswerResult | None = None,
+    answer: AgentAnswerResult | None = None,
 ) -> Score:
     value = 1.0 if comparison.equal else min(comparison.overlap, MAX_INEXACT_VALUE)
     part_scores = {"execution_accuracy": float(comparison.equal), "overlap": comparison.overlap}

@@ -1,8 +1,8 @@
 """Comparison of two SQL results, and their overlap.
 
 A result is a multiset of whole rows or, if gold's outermost query orders, a sequence. Column names
-do not matter. The number and the order of columns matter, unless another order is allowed. Values
-are compared by type:
+do not matter. The number and the order of columns matter, unless the caller allows another order or
+a further column. Values are compared by type:
 
 - Numbers by value, whatever their type: ``3 = 3.0 = Decimal('3') = TRUE``. A tolerance applies to
   columns in which a fraction occurs, in gold or in the answer. Two numbers that differ by at most
@@ -61,7 +61,7 @@ class TiedRows:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class ResultComparison:
     """The outcome of a comparison of two results."""
 
     equal: bool
@@ -88,14 +88,14 @@ def compare(
     permute_columns: bool = False,
     candidate_orders: Sequence[Order] | None = None,
     extra_columns: Sequence[int] = (),
-) -> Comparison:
+) -> ResultComparison:
     """Compare an answer with gold. A result that was cut at a limit equals no other result.
 
     Args:
         gold: The result of gold.
         answer: The result of the answer.
         ordered: Whether the order of the rows counts.
-        groups: Gold's rows in groups that tie, if the order counts; None: no two rows tie.
+        groups: Gold's rows in groups that tie, if the order counts; None: every row's place counts.
         permute_columns: Whether the columns may have another order.
         candidate_orders: The orders to try; None: the orders that the values allow.
         extra_columns: Positions of the answer's columns, one of which may be added to gold's.
@@ -106,9 +106,11 @@ def compare(
     elif extra_columns and len(gold.columns) == len(answer.columns) - 1:
         bases = [own_order[:index] + own_order[index + 1 :] for index in extra_columns]
     else:
-        return Comparison(False, 0.0, f"{_column_count_text(answer)}, not {len(gold.columns)}")
+        return ResultComparison(
+            False, 0.0, f"{_column_count_text(answer)}, not {len(gold.columns)}"
+        )
     groups = groups if ordered else None
-    best: Comparison | None = None
+    best: ResultComparison | None = None
     equal_orders: list[Order] = []
     for order in dict.fromkeys(
         _candidate_orders(gold, answer, bases, permute_columns, candidate_orders)
@@ -139,7 +141,7 @@ def _candidate_orders(
         answer: The result of the answer.
         bases: The answer's own order, without one further column if the answer has one.
         permute_columns: Whether the columns may have another order.
-        candidate_orders: The only orders to try; None: no restriction.
+        candidate_orders: The only orders to try if `permute_columns` holds; None: no restriction.
     """
     yield from (
         base
@@ -184,7 +186,7 @@ def _comparable_type(value: Value) -> type:
 
 
 def keys(*tables: Sequence[Row]) -> list[list[Hashable]]:
-    """Return each row as a key; two rows have equal keys if they are equal within the tolerance."""
+    """Return the keys of each table's rows; rows that are equal within the tolerance share one."""
     rows = list(chain.from_iterable(tables))
     columns = [comparable_values(column) for column in zip(*rows, strict=True)]
     key_rows = iter(zip(*columns, strict=True))
@@ -255,7 +257,7 @@ def _hashable(value: Value) -> Hashable:
 
 def _compare(
     gold: StatementResult, answer: StatementResult, ordered: bool, groups: Sequence[TiedRows] | None
-) -> Comparison:
+) -> ResultComparison:
     group_rows = [row for group in groups or () for row in group.rows]
     gold_keys, answer_keys, group_keys = keys(gold.rows, answer.rows, group_rows)
     missing_rows, extra_rows = Counter(gold_keys), Counter(answer_keys)
@@ -276,8 +278,8 @@ def _compare(
     else:
         is_equal = is_complete and not missing_rows and not extra_rows
     if is_equal:
-        return Comparison(True, 1.0)
-    return Comparison(
+        return ResultComparison(True, 1.0)
+    return ResultComparison(
         False,
         overlap,
         _reason(missing_rows.total(), extra_rows.total() + dropped_count, is_complete),

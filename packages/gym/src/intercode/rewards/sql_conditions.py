@@ -1,9 +1,9 @@
 """Conditions of a query: the constants with which it compares columns, and its lookups of rows.
 
-A *condition* gives values that are inserted into a mutated copy of the database (`sql_mutate`), so
-the query finds other rows in the copy. A *lookup* consists of one comparison of a column with a
-constant, or of several on one table that AND joins. If a lookup finds a single row in the data, an
-agent that reads the data may rely on that row.
+A *condition* gives values that are inserted into a mutated copy of the database
+(`database_mutator`), so the query finds other rows in the copy. A *lookup* consists of one
+comparison of a column with a constant, or of several on one table that AND joins. If a lookup finds
+a single row in the data, an agent that reads the data may rely on that row.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Literal
 from sqlglot import exp
 
 _SAME_TEXT = (exp.Lower, exp.Upper, exp.Trim, exp.Paren, exp.Cast)
-"""Functions for which ``f(column) = constant`` finds the same row as ``column = constant``."""
+"""Functions that leave a value recognisable: only case, blanks or the type may change."""
 _MAX_COMPARISONS = 4
 """The most comparisons of one AND that are combined; four comparisons give 15 lookups."""
 
@@ -26,8 +26,8 @@ Constant = int | float | str
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
-    """Values of one column that a condition of the query accepts."""
+class ColumnCondition:
+    """Values of one column that a condition of the query accepts, or that lie at its bound."""
 
     table: str
     """The table's name in lower case; empty if the query does not show it."""
@@ -47,7 +47,7 @@ class ConstantComparison:
 
 
 @dataclass(frozen=True, slots=True)
-class Lookup:
+class RowLookup:
     """Comparisons by which a query may find one row of a table; the row satisfies all of them."""
 
     table: str
@@ -59,11 +59,11 @@ class Lookup:
 class QueryConditions:
     """The conditions and lookups of a query."""
 
-    conditions: tuple[Condition, ...] = ()
+    conditions: tuple[ColumnCondition, ...] = ()
     """The conditions that compare a column with constants, without repetitions."""
     count: int = 0
     """The largest number with which the query compares a count of rows; 0 if none."""
-    lookups: tuple[Lookup, ...] = ()
+    lookups: tuple[RowLookup, ...] = ()
     """The lookups of single comparisons and of their combinations, without repetitions."""
 
 
@@ -82,12 +82,12 @@ def collect_conditions(query: exp.Query) -> QueryConditions:
     return QueryConditions(tuple(dict.fromkeys(conditions)), max(counts, default=0), lookups)
 
 
-def _lookups(query: exp.Query) -> Iterator[Lookup]:
+def _lookups(query: exp.Query) -> Iterator[RowLookup]:
     """Yield a lookup for each comparison, and for each combination within one AND on one table."""
     joined_comparisons: dict[tuple[int, str], list[ConstantComparison]] = {}
     for node in query.find_all(exp.EQ, exp.In, exp.Like, exp.ILike):
         for table, comparison in _comparisons(node):
-            yield Lookup(table, (comparison,))
+            yield RowLookup(table, (comparison,))
             if not isinstance(node, exp.In) or len(node.expressions) == 1:
                 group = joined_comparisons.setdefault((id(_conjunction(node)), table), [])
                 if comparison not in group:
@@ -95,7 +95,7 @@ def _lookups(query: exp.Query) -> Iterator[Lookup]:
     for (_, table), comparisons in joined_comparisons.items():
         for size in range(2, _MAX_COMPARISONS + 1):
             for combination in combinations(comparisons[:_MAX_COMPARISONS], size):
-                yield Lookup(table, combination)
+                yield RowLookup(table, combination)
 
 
 def _comparisons(node: Any) -> Iterator[tuple[str, ConstantComparison]]:
@@ -129,7 +129,7 @@ def _conjunction(node: Any) -> Any:
     return clause.parent_select if isinstance(clause, (exp.Where, exp.Join)) else node
 
 
-def _parse_conditions(node: Any) -> Iterator[Condition]:
+def _parse_conditions(node: Any) -> Iterator[ColumnCondition]:
     kind, left_operand = type(node), node.this
     right_operands = [node.args[key] for key in ("expression", "low", "high") if node.args.get(key)]
     right_operands += node.expressions
@@ -145,7 +145,9 @@ def _parse_conditions(node: Any) -> Iterator[Condition]:
         return
     values = [accepted_value for value in constants for accepted_value in _VALUES[kind](value)]
     if values:
-        yield Condition(_table_name(column), column.name.lower(), tuple(dict.fromkeys(values)))
+        yield ColumnCondition(
+            _table_name(column), column.name.lower(), tuple(dict.fromkeys(values))
+        )
 
 
 def _only_column(node: Any) -> exp.Column | None:

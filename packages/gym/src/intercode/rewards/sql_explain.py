@@ -4,7 +4,8 @@ The question "Which city has the most people" may be answered by a name with its
 explaining column is an expression of the outermost SELECT, written in full. The same expression is
 also a key of the ORDER BY or GROUP BY, or is compared in the WHERE or HAVING. A star names no
 expression, and a constant explains nothing. A key or a condition without an effect explains nothing
-either. To find that out, the answer also runs without the key or condition.
+either. Variants of the answer test the effect: they reverse the order, remove a key of the GROUP
+BY, or make the condition true or false.
 """
 
 from __future__ import annotations

@@ -36,8 +36,8 @@ _QUOTED_TYPES = frozenset({TokenType.STRING, TokenType.IDENTIFIER, TokenType.NAT
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
-    """Properties that the text of a gold shows."""
+class GoldQueryFacts:
+    """Properties that the text of a gold or of an answer shows."""
 
     changes: bool
     """Whether gold is graded by the tables that it leaves, not by an answer.
@@ -51,16 +51,16 @@ class Facts:
     leaves_choice: bool
     """Whether the engine may choose between rows, so two runs may give different results.
 
-    An inner LIMIT may take any of several tied rows. A column that is not a key of the GROUP BY may
-    come from any row of a group.
+    A LIMIT in an inner query, or without ORDER BY, may take any of several rows. A column that is
+    not a key of the GROUP BY may come from any row of a group.
     """
     reads_table: bool
     """Whether gold reads a table, or may read a table: its text does not exclude that."""
 
 
 @lru_cache(maxsize=4096)
-def read_facts(sql: str, dialect: str) -> Facts:
-    """Return the facts of a gold.
+def read_facts(sql: str, dialect: str) -> GoldQueryFacts:
+    """Return the facts of a gold or of an answer.
 
     Args:
         sql: One statement or several.
@@ -74,7 +74,7 @@ def read_facts(sql: str, dialect: str) -> Facts:
         if _is_query(last_statement)
         else None
     )
-    return Facts(
+    return GoldQueryFacts(
         changes=any(map(_is_change, statements)),
         ordered=_orders_by_tokens(last_statement) if query is None else _has_order(query),
         query=query,
@@ -215,15 +215,15 @@ def _orders_by_tokens(statement: Sequence[Token]) -> bool:
 # a LIMIT cuts through tied rows. Gold therefore runs once more, with the keys of its ORDER BY as
 # further columns and without its LIMIT. Rows with equal keys form a group.
 #
-# In four cases the keys cannot be used, and the order of gold's rows counts exactly. A DISTINCT or
-# a set operation orders by a column that it does not select. The ORDER BY has a collation. The
+# If the keys cannot be used, the order of gold's rows counts exactly. The usual reasons: A DISTINCT
+# or a set operation orders by a column that it does not select. The ORDER BY has a collation. The
 # LIMIT is not a number. The rows without the LIMIT are more than a result may have.
 #
 # Texts that differ only in case count as one key, because they tie in many collations.
 
 
 @dataclass(frozen=True, slots=True)
-class KeyedQuery:
+class OrderKeyQuery:
     """A query with additional columns: the keys by which another query orders its rows."""
 
     sql: str
@@ -237,7 +237,7 @@ class KeyedQuery:
     """The most rows that the other query returns (its LIMIT); None: no limit."""
 
 
-def add_order_keys(query: exp.Query, dialect: str) -> KeyedQuery | None:
+def add_order_keys(query: exp.Query, dialect: str) -> OrderKeyQuery | None:
     """Return the query with the keys of its ORDER BY as further columns and without its LIMIT.
 
     The result is None if the keys cannot be added, or if the LIMIT is not a number.
@@ -264,12 +264,12 @@ def add_order_keys(query: exp.Query, dialect: str) -> KeyedQuery | None:
         if isinstance(query, exp.Select):
             query = query.select(*(key.copy() for key in added_keys), append=True)
         sql = query.sql(dialect=DIALECTS.get(dialect, dialect))
-    except (_UnclearError, SqlglotError):
+    except (_UnclearQueryError, SqlglotError):
         return None
-    return KeyedQuery(sql, len(added_keys), tuple(keys), skipped_rows, max_rows)
+    return OrderKeyQuery(sql, len(added_keys), tuple(keys), skipped_rows, max_rows)
 
 
-def group_rows(keyed_query: KeyedQuery, rows: Sequence[Row]) -> list[TiedRows]:
+def group_rows(keyed_query: OrderKeyQuery, rows: Sequence[Row]) -> list[TiedRows]:
     """Return gold's rows in groups that tie, from the rows of the query with its order keys."""
     columns = [_fold_case([row[index] for row in rows]) for index in keyed_query.keys]
     end = len(rows) if keyed_query.take is None else keyed_query.skip + keyed_query.take
@@ -283,7 +283,7 @@ def group_rows(keyed_query: KeyedQuery, rows: Sequence[Row]) -> list[TiedRows]:
     return row_groups
 
 
-class _UnclearError(Exception):
+class _UnclearQueryError(Exception):
     """An error: a part of the query has an unknown effect on the order or number of its rows."""
 
 
@@ -291,13 +291,13 @@ def _remove_limit(query: exp.Query) -> tuple[int, int | None]:
     """Remove LIMIT and OFFSET from a query; return the skipped rows, and the most returned."""
     limit, offset = query.args.get("limit"), query.args.get("offset")
     if limit is not None and not isinstance(limit, exp.Limit):
-        raise _UnclearError  # such as FETCH FIRST … WITH TIES, or PERCENT
+        raise _UnclearQueryError  # such as FETCH FIRST … WITH TIES, or PERCENT
     row_counts = [
         None if clause is None else clause.args.get("expression") for clause in (limit, offset)
     ]
     for clause, row_count in zip((limit, offset), row_counts, strict=True):
         if clause is not None and not (isinstance(row_count, exp.Literal) and row_count.is_int):
-            raise _UnclearError
+            raise _UnclearQueryError
     query.set("limit", None)
     query.set("offset", None)
     max_rows, skipped_rows = (
@@ -309,7 +309,7 @@ def _remove_limit(query: exp.Query) -> tuple[int, int | None]:
 def _order_keys(query: exp.Query) -> list[exp.Expression]:
     keys = [order_item.this for order_item in query.args["order"].expressions]
     if any(key.find(exp.Collate) is not None for key in keys):
-        raise _UnclearError
+        raise _UnclearQueryError
     return keys
 
 

@@ -3,13 +3,13 @@
 Some results of gold can be guessed: no rows, one row of NULL, 0, 1 and empty text, or a single
 small number. Many wrong answers give the same result, among them an empty select or a constant. A
 guessable gold therefore runs again on mutated copies of the database on which its result differs. A
-right answer gives gold's result on the copy, too, but a guess does not. If gold's results on the
-copies are only 0, 1 or nothing (an existence question), one copy with the original's result is
-added. An answer that only distinguishes copies from the original fails on that copy.
+right answer gives gold's result on the copy, too, but a guess does not. If too few copies give more
+than 0, 1 or nothing (an existence question), one copy with the original's result is added. An
+answer that only distinguishes copies from the original fails on that copy.
 
 Gentle mutations are tried before rough ones (`intercode.rewards.database_mutator`). Rough mutations
-change names that were unique in the data, on which an answer may have relied. No mutation
-duplicates a value that gold looks up.
+change names that were unique in the data, on which an answer may have relied. No mutation for
+gold's query duplicates a unique value that gold looks up.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import astuple
 from decimal import Decimal
 from itertools import product
 
 from intercode.databases.base import StatementResult, Value
 from intercode.databases.convert.build import as_sqlite, get_cached_file
-from intercode.databases.source import Source
+from intercode.databases.source import DatabaseSource
 from intercode.errors import RewardError, TaskError
 from intercode.rewards.database_mutator import VERSION, mutate
 from intercode.rewards.sql_compare import compare
@@ -59,7 +60,9 @@ def _is_small(value: Value) -> bool:
     return abs(number) < _GUESSABLE_LIMIT and number.is_integer()
 
 
-def copies(grader: SqlGrader, task: Task, gold: str, source: Source) -> tuple[Source, ...]:
+def copies(
+    grader: SqlGrader, task: Task, gold: str, source: DatabaseSource
+) -> tuple[DatabaseSource, ...]:
     """Return mutated copies of a database on which gold's result differs; possibly none.
 
     Copies on which gold's result is not empty come first. If too few exist, copies with no rows, 0
@@ -74,11 +77,13 @@ def copies(grader: SqlGrader, task: Task, gold: str, source: Source) -> tuple[So
     )
 
 
-def _find_copies(grader: SqlGrader, task: Task, gold: str, source: Source) -> tuple[Source, ...]:
+def _find_copies(
+    grader: SqlGrader, task: Task, gold: str, source: DatabaseSource
+) -> tuple[DatabaseSource, ...]:
     query = grader.facts(task, gold).query
     query_conditions = QueryConditions() if query is None else collect_conditions(query)
-    strong_copies: list[Source] = []
-    weak_copies: list[Source] = []
+    strong_copies: list[DatabaseSource] = []
+    weak_copies: list[DatabaseSource] = []
     for copy, is_different, is_nothing in _try_copies(grader, task, gold, source, query_conditions):
         if is_different:
             (weak_copies if is_nothing else strong_copies).append(copy)
@@ -92,8 +97,12 @@ def _find_copies(grader: SqlGrader, task: Task, gold: str, source: Source) -> tu
 
 
 def _try_copies(
-    grader: SqlGrader, task: Task, gold: str, source: Source, query_conditions: QueryConditions
-) -> Iterator[tuple[Source, bool, bool]]:
+    grader: SqlGrader,
+    task: Task,
+    gold: str,
+    source: DatabaseSource,
+    query_conditions: QueryConditions,
+) -> Iterator[tuple[DatabaseSource, bool, bool]]:
     """Yield copies: (copy, whether gold's result differs, whether the result is empty, 0 or 1)."""
     original = grader.gold(task, gold, source)
     for is_gentle, seed in product((True, False), range(TRIES)):
@@ -114,10 +123,12 @@ def _is_different(original_answer: GoldAnswer, copy_answer: GoldAnswer) -> bool:
 
 
 def mutated_copy(
-    source: Source, query_conditions: QueryConditions, seed: int, is_gentle: bool
-) -> Source:
+    source: DatabaseSource, query_conditions: QueryConditions, seed: int, is_gentle: bool
+) -> DatabaseSource:
     """Return the mutated copy for these arguments, from the cache if the copy exists already."""
-    text = f"mutated {VERSION}\0{source.digest}\0{query_conditions!r}\0{seed}\0{is_gentle}"
+    # A tuple of values, since a key with names of classes and fields would change with them.
+    conditions = astuple(query_conditions)
+    text = f"mutated {VERSION}\0{source.digest}\0{conditions!r}\0{seed}\0{is_gentle}"
     digest = hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
     path = get_cached_file(
         digest,
@@ -125,4 +136,4 @@ def mutated_copy(
             as_sqlite(source), new_path, query_conditions, seed, is_gentle=is_gentle
         ),
     )
-    return Source(source.name, path, "sqlite", digest)
+    return DatabaseSource(source.name, path, "sqlite", digest)

@@ -14,19 +14,19 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from intercode.databases.base import (
-    ActionOutcome,
     DatabaseEngine,
     DatabaseSession,
     Role,
+    SqlActionOutcome,
     StatementResult,
     TableState,
 )
-from intercode.databases.source import Source
+from intercode.databases.source import DatabaseSource
 from intercode.episode import Episode
 from intercode.errors import ActionError, OutputLimitError, RewardError, TaskError
 from intercode.rewards.gold import GoldCache, LateError, blame_task, run_with_retry
 from intercode.rewards.sql_compare import TiedRows, compare
-from intercode.rewards.sql_gold import Facts, add_order_keys, group_rows, read_facts
+from intercode.rewards.sql_gold import GoldQueryFacts, add_order_keys, group_rows, read_facts
 from intercode.task import Task
 
 MAX_ROWS = 200_000
@@ -35,18 +35,24 @@ MAX_ROWS = 200_000
 T = TypeVar("T")
 
 
-class Databases(Protocol):
+class TaskDatabases(Protocol):
     """The tasks' databases, and the operations that open them."""
 
     engine: DatabaseEngine
 
-    def source(self, task: Task) -> Source:
+    def source(self, task: Task) -> DatabaseSource:
         """Return the source of the task's database."""
 
     def open(
-        self, task: Task, role: Role = "agent", source: Source | None = None
+        self, task: Task, role: Role = "agent", source: DatabaseSource | None = None
     ) -> DatabaseSession:
-        """Open a session with the task's database, or with `source`, and run the task's setup."""
+        """Open a session with the task's database, and run the task's setup.
+
+        Args:
+            task: The task.
+            role: The user of the session: the agent or the grader.
+            source: Another database to open; None: the task's.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +67,7 @@ class GoldAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class GoldChange:
+class GoldTableChange:
     """The effect of gold, if gold asks for a change: the tables before and after."""
 
     pristine_state: Mapping[str, TableState]
@@ -69,7 +75,7 @@ class GoldChange:
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerResult:
+class AgentAnswerResult:
     """The result of the agent's answer on a fresh copy."""
 
     result: StatementResult | None
@@ -94,7 +100,7 @@ class SqlGrader:
             cached, for instance because its gold depends on the clock.
     """
 
-    def __init__(self, databases: Databases, cache: GoldCache | None = None) -> None:
+    def __init__(self, databases: TaskDatabases, cache: GoldCache | None = None) -> None:
         self.databases = databases
         self._cache = GoldCache(0) if cache is None else cache
 
@@ -102,16 +108,16 @@ class SqlGrader:
         """Return the SQL dialect in which the task's gold is written."""
         return str(task.metadata.get("dialect", self.databases.engine.dialect))
 
-    def facts(self, task: Task, gold: str) -> Facts:
+    def facts(self, task: Task, gold: str) -> GoldQueryFacts:
         """Return the facts that the text of a gold shows, such as whether it orders its rows."""
         return read_facts(gold, self.dialect(task))
 
-    def answer_facts(self, sql: str) -> Facts:
+    def answer_facts(self, sql: str) -> GoldQueryFacts:
         """Return the facts that the text of an agent's answer shows."""
         return read_facts(sql, self.databases.engine.dialect)
 
     def get_cached(
-        self, kind: str, task: Task, source: Source, gold: str, compute: Callable[[], T]
+        self, kind: str, task: Task, source: DatabaseSource, gold: str, compute: Callable[[], T]
     ) -> T:
         """Return the result of `compute`, from the cache if possible.
 
@@ -129,7 +135,9 @@ class SqlGrader:
         key = f"sql {hashlib.blake2b(text, digest_size=16).hexdigest()}"
         return self._cache.get(key, compute)
 
-    def gold(self, task: Task, gold: str, source: Source, *, is_repeat: bool = False) -> GoldAnswer:
+    def gold(
+        self, task: Task, gold: str, source: DatabaseSource, *, is_repeat: bool = False
+    ) -> GoldAnswer:
         """Return the result of a gold that asks for an answer, run in a database.
 
         Args:
@@ -148,18 +156,18 @@ class SqlGrader:
             "answer", task, source, gold, lambda: self._run_gold(task, gold, source)
         )
 
-    def change(self, task: Task, gold: str, source: Source) -> GoldChange:
+    def change(self, task: Task, gold: str, source: DatabaseSource) -> GoldTableChange:
         """Return the effect of a gold that asks for a change, run in a database.
 
         Raises:
-            RewardError: Gold failed.
+            RewardError: Gold failed, or changed nothing.
             DatabaseError: The engine failed.
         """
         return self.get_cached(
             "change", task, source, gold, lambda: self._change(task, gold, source)
         )
 
-    def answer(self, task: Task, sql: str, source: Source) -> AnswerResult:
+    def answer(self, task: Task, sql: str, source: DatabaseSource) -> AgentAnswerResult:
         """Return the result of an agent's answer in a database.
 
         Raises:
@@ -169,19 +177,19 @@ class SqlGrader:
             try:
                 outcome = session.execute(sql, timeout=task.timeout, max_rows=MAX_ROWS)
             except ActionError as error:
-                return AnswerResult(None, str(error))
+                return AgentAnswerResult(None, str(error))
         if outcome.failure is not None:
-            return AnswerResult(None, outcome.failure.message)
+            return AgentAnswerResult(None, outcome.failure.message)
         result = _last_result(outcome)
-        return AnswerResult(result, "" if result else "it gives no result set")
+        return AgentAnswerResult(result, "" if result else "it gives no result set")
 
-    def _run_gold(self, task: Task, gold: str, source: Source) -> GoldAnswer:
+    def _run_gold(self, task: Task, gold: str, source: DatabaseSource) -> GoldAnswer:
         return run_with_retry(
             lambda timeout_factor: self._run_gold_once(task, gold, source, timeout_factor)
         )
 
     def _run_gold_once(
-        self, task: Task, gold: str, source: Source, timeout_factor: int
+        self, task: Task, gold: str, source: DatabaseSource, timeout_factor: int
     ) -> GoldAnswer:
         facts = self.facts(task, gold)
         with self._session(task, source) as session:
@@ -196,7 +204,7 @@ class SqlGrader:
         return GoldAnswer(result, facts.ordered, row_groups)
 
     def _group_gold_rows(
-        self, session: DatabaseSession, task: Task, facts: Facts, gold: StatementResult
+        self, session: DatabaseSession, task: Task, facts: GoldQueryFacts, gold: StatementResult
     ) -> Sequence[TiedRows] | None:
         """Return gold's rows in groups that tie in its order; None if the order keys are unknown.
 
@@ -217,7 +225,7 @@ class SqlGrader:
         # If the groups contradict the order of gold's own result, they are wrong.
         return row_groups if compare(gold, gold, ordered=True, groups=row_groups).equal else None
 
-    def _change(self, task: Task, gold: str, source: Source) -> GoldChange:
+    def _change(self, task: Task, gold: str, source: DatabaseSource) -> GoldTableChange:
         pristine_state = self.get_cached(
             "state", task, source, "", lambda: self._state(task, source)
         )
@@ -233,7 +241,7 @@ class SqlGrader:
         if unchanged_names == pristine_state.keys() == gold_state.keys():
             raise RewardError(f"task {task.task_id!r}: gold changes nothing: {gold}")
         # All golds of this database share one object for each unchanged table.
-        return GoldChange(
+        return GoldTableChange(
             pristine_state,
             {
                 table_name: pristine_state[table_name]
@@ -243,7 +251,7 @@ class SqlGrader:
             },
         )
 
-    def _state(self, task: Task, source: Source) -> Mapping[str, TableState]:
+    def _state(self, task: Task, source: DatabaseSource) -> Mapping[str, TableState]:
         def state(_: int) -> Mapping[str, TableState]:
             with self._session(task, source) as session:
                 return _read_state(session, task)
@@ -252,7 +260,7 @@ class SqlGrader:
 
     @contextmanager
     def open_changed_session(
-        self, task: Task, gold: str, source: Source, timeout_factor: int = 1
+        self, task: Task, gold: str, source: DatabaseSource, timeout_factor: int = 1
     ) -> Iterator[DatabaseSession]:
         """Open a session with a database in which a gold has made its change.
 
@@ -271,7 +279,7 @@ class SqlGrader:
             yield session
 
     @contextmanager
-    def _session(self, task: Task, source: Source) -> Iterator[DatabaseSession]:
+    def _session(self, task: Task, source: DatabaseSource) -> Iterator[DatabaseSession]:
         """Open a session in which gold runs; an end of the sandbox is attributed to gold."""
         with (
             blame_task(task, "gold"),
@@ -291,7 +299,9 @@ def golds(task: Task) -> tuple[str, ...]:
     return task.gold
 
 
-def _execute(session: DatabaseSession, task: Task, gold: str, timeout_factor: int) -> ActionOutcome:
+def _execute(
+    session: DatabaseSession, task: Task, gold: str, timeout_factor: int
+) -> SqlActionOutcome:
     seconds = timeout_factor * session.limits.seconds(task.timeout)
     outcome = session.execute(gold, timeout=seconds, max_rows=MAX_ROWS)
     if outcome.timed_out:
@@ -308,5 +318,5 @@ def _read_state(session: DatabaseSession, task: Task) -> Mapping[str, TableState
         raise LateError(f"task {task.task_id!r}: its change cannot be graded: {error}") from error
 
 
-def _last_result(outcome: ActionOutcome) -> StatementResult | None:
+def _last_result(outcome: SqlActionOutcome) -> StatementResult | None:
     return next((result for result in reversed(outcome.results) if result.columns), None)

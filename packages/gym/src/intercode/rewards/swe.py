@@ -9,8 +9,8 @@ agent's; then:
    (`swe_plan`). Changes outside the repository are not copied either.
 3. The named tests run, and report (`swe_run`). Each test that is a command has a separate sandbox,
    so no command can change the tests of the next.
-4. Tests of FAIL_TO_PASS that have passed run again, mixed with twins: changed copies of tests,
-   which must fail (`mutated_tests`).
+4. Tests of FAIL_TO_PASS that have passed, and that have twins, run again, mixed with their twins:
+   changed copies of tests, which must fail (`mutated_tests`).
 
 **1.0**: every test of FAIL_TO_PASS and of PASS_TO_PASS has passed. Otherwise the score is a
 product: `MAX_UNSOLVED_VALUE`, the passed share of FAIL_TO_PASS, and the passed share of
@@ -41,13 +41,13 @@ from intercode.errors import (
     SandboxTimeoutError,
     TaskError,
 )
-from intercode.rewards.aliases import resolve_links
+from intercode.rewards.agent_leftovers import variables
+from intercode.rewards.file_links import resolve_links
 from intercode.rewards.gold import GoldCache
-from intercode.rewards.leftovers import variables
 from intercode.rewards.mutated_tests import MutatedTests, detect_tampering, find_twins
 from intercode.rewards.swe_names import collect_names, is_cut, resolve_names
-from intercode.rewards.swe_plan import APPLY, SwePlan, make_plan
-from intercode.rewards.swe_run import SweRun, check_runner, run
+from intercode.rewards.swe_plan import APPLY, SweGradingPlan, make_plan
+from intercode.rewards.swe_run import SweTestOutcome, check_runner, run
 from intercode.task import Task
 from intercode_sandbox.base import Change, Completed, SandboxBackend
 from intercode_sandbox.script_arguments import SHELL
@@ -74,7 +74,7 @@ class SweReward:
     def __init__(
         self,
         start: Callable[[Task], SandboxBackend],
-        plan: Callable[[Task], SwePlan] = make_plan,
+        plan: Callable[[Task], SweGradingPlan] = make_plan,
         identify: Callable[[Task], str] = lambda task: task.task_id,
         cache: GoldCache | None = None,
     ) -> None:
@@ -129,29 +129,29 @@ class SweReward:
         )
 
     def _run(
-        self, task: Task, plan: SwePlan, agent_sandbox: SandboxBackend
-    ) -> tuple[SweRun, WorkTransfer]:
+        self, task: Task, plan: SweGradingPlan, agent_sandbox: SandboxBackend
+    ) -> tuple[SweTestOutcome, AgentWorkTransfer]:
         """Run the tests; return their outcomes, and the transfer of the agent's changes."""
         plans = [plan]
         if plan.runner == "command":
             plans = [replace(plan, fail_to_pass=(entry,), pass_to_pass=()) for entry in plan.tests]
-        runs: list[SweRun] = []
+        runs: list[SweTestOutcome] = []
         for entry in plans:
             fresh_sandbox, transfer = self._start_with_work(task, plan, agent_sandbox)
             with closing(fresh_sandbox):
                 if transfer.is_too_large:
-                    return SweRun(frozenset()), transfer
+                    return SweTestOutcome(frozenset()), transfer
                 runs.append(run(fresh_sandbox, entry))
         if len(runs) == 1:
             return runs[0], transfer
         passed_tests = frozenset[str]().union(*(entry.passed_tests for entry in runs))
-        return SweRun(
+        return SweTestOutcome(
             passed_tests, output="\n".join(entry.output for entry in runs if entry.output)
         ), transfer
 
     def _start_with_work(
-        self, task: Task, plan: SwePlan, agent_sandbox: SandboxBackend
-    ) -> tuple[SandboxBackend, WorkTransfer]:
+        self, task: Task, plan: SweGradingPlan, agent_sandbox: SandboxBackend
+    ) -> tuple[SandboxBackend, AgentWorkTransfer]:
         """Start a sandbox with the tests and the agent's work; also return what was transferred."""
         fresh_sandbox = self._start_with_tests(task, plan)
         try:
@@ -160,7 +160,7 @@ class SweReward:
             fresh_sandbox.close()
             raise
 
-    def _resolve_names(self, task: Task, plan: SwePlan) -> SwePlan:
+    def _resolve_names(self, task: Task, plan: SweGradingPlan) -> SweGradingPlan:
         """Return the plan with full names of tests, as pytest lists them in a sandbox with gold."""
 
         def compute_names() -> list[str]:
@@ -179,7 +179,9 @@ class SweReward:
         facts = json.dumps([self._identify(task), task.gold[:1], dict(task.metadata)], default=str)
         return hashlib.blake2b(f"{kind} {facts}".encode(), digest_size=16).hexdigest()
 
-    def _start_with_tests(self, task: Task, plan: SwePlan, *extra_patches: str) -> SandboxBackend:
+    def _start_with_tests(
+        self, task: Task, plan: SweGradingPlan, *extra_patches: str
+    ) -> SandboxBackend:
         """Start a sandbox of the task; apply the test patch, and then further patches."""
         fresh_sandbox = self._start(task)
         try:
@@ -191,7 +193,7 @@ class SweReward:
             raise
         return fresh_sandbox
 
-    def _twins(self, task: Task, plan: SwePlan) -> MutatedTests:
+    def _twins(self, task: Task, plan: SweGradingPlan) -> MutatedTests:
         """Return the twins of the task; none if the task has no gold or its tests are commands."""
         if plan.runner == "command" or not task.gold:
             return MutatedTests()
@@ -214,7 +216,9 @@ def _zero_score(reason: str, tampered_tests: frozenset[str] = frozenset()) -> Sc
     return Score(0.0, {"fail_to_pass": 0.0, "pass_to_pass": 0.0}, detail)
 
 
-def _apply_patch(sandbox: SandboxBackend, task: Task, plan: SwePlan, field: str, text: str) -> None:
+def _apply_patch(
+    sandbox: SandboxBackend, task: Task, plan: SweGradingPlan, field: str, text: str
+) -> None:
     if not text.strip():
         return
     patch = encode(text.rstrip("\n") + "\n")
@@ -232,8 +236,8 @@ def _passed_share(names: tuple[str, ...], passed_tests: frozenset[str]) -> float
 
 # The agent's work is copied into a sandbox in which the agent has never been. Only paths in the
 # repository that count (`SwePlan.takes`) are copied: files, links, and their modes. InterCode reads
-# and writes them without programs of the sandboxes, which the agent could have replaced. The only
-# exception is ``readlink``, which runs once in the agent's sandbox and can only misreport links.
+# them without programs of the agent's sandbox, which the agent could have replaced. The only
+# exceptions are ``xargs`` and ``readlink``, which can only misreport the targets of links.
 
 MAX_FILES = 20_000
 MAX_FILE_BYTES = 64 * MIB
@@ -248,7 +252,7 @@ done
 
 
 @dataclass(slots=True)
-class WorkTransfer:
+class AgentWorkTransfer:
     """The outcome of the transfer of an agent's work to a fresh sandbox."""
 
     omitted_paths: list[str] = field(default_factory=list)
@@ -258,7 +262,7 @@ class WorkTransfer:
     digest: str = ""
     """A digest of the changes that count."""
     suspect_paths: list[str] = field(default_factory=list)
-    """Changed modules that name functions of test runners, which few honest fixes need."""
+    """Changed modules that name test runners or functions for tracing; few honest fixes do."""
 
     def record_omission(self, path: str) -> None:
         """Record a path that was not copied."""
@@ -267,8 +271,8 @@ class WorkTransfer:
 
 
 def transfer_work(
-    agent_sandbox: SandboxBackend, fresh_sandbox: SandboxBackend, plan: SwePlan
-) -> WorkTransfer:
+    agent_sandbox: SandboxBackend, fresh_sandbox: SandboxBackend, plan: SweGradingPlan
+) -> AgentWorkTransfer:
     """Apply the agent's changes of the repository to the repository of a fresh sandbox.
 
     Args:
@@ -279,7 +283,7 @@ def transfer_work(
     Raises:
         SandboxError: A sandbox failed.
     """
-    transfer = WorkTransfer()
+    transfer = AgentWorkTransfer()
     changes = list(_countable_changes(agent_sandbox.changes(), plan, transfer))
     facts = repr([(change.path, change.kind, change.mode, change.digest) for change in changes])
     transfer.digest = hashlib.blake2b(facts.encode("utf-8", "surrogateescape")).hexdigest()
@@ -291,8 +295,8 @@ def transfer_work(
     other_changes = [
         change for change in changes if change.type != "dir" or change.kind == "deleted"
     ]
-    # Paths whose type has changed are removed first. Only empty folders are removed, because a
-    # folder may hold paths that do not count and must stay.
+    # Paths with new content are removed first, because their type may have changed. Only empty
+    # folders are removed, because a folder may hold paths that do not count and must stay.
     _run_command(
         fresh_sandbox,
         ["rm", "-f", "--"],
@@ -330,7 +334,7 @@ def transfer_work(
 
 
 def _countable_changes(
-    changes: Iterable[Change], plan: SwePlan, transfer: WorkTransfer
+    changes: Iterable[Change], plan: SweGradingPlan, transfer: AgentWorkTransfer
 ) -> Iterable[Change]:
     prefix = f"{plan.directory}/"
     for change in changes:
@@ -345,7 +349,7 @@ def _carry_file(
     agent_sandbox: SandboxBackend,
     fresh_sandbox: SandboxBackend,
     change: Change,
-    transfer: WorkTransfer,
+    transfer: AgentWorkTransfer,
 ) -> None:
     try:
         content = agent_sandbox.read_file(change.path, MAX_FILE_BYTES)
@@ -366,7 +370,7 @@ def _carry_links(
     agent_sandbox: SandboxBackend,
     fresh_sandbox: SandboxBackend,
     paths: Sequence[str],
-    transfer: WorkTransfer,
+    transfer: AgentWorkTransfer,
 ) -> None:
     """Create links, except links into volatile folders, where a test could read its own files."""
     if not paths:
@@ -378,7 +382,7 @@ def _carry_links(
         )
         targets = readlink_result.stdout.split(b"\0")[:-1] if readlink_result.ok else []
     except OSError as error:
-        # The agent has removed ``readlink``. No link is created then.
+        # The agent may have removed ``xargs``. No link is created then.
         if isinstance(error, InterCodeError):
             raise
     pairs = b""

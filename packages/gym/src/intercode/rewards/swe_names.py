@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from intercode.errors import TaskError
-from intercode.rewards.swe_plan import SwePlan
+from intercode.rewards.swe_plan import SweGradingPlan
 from intercode.task import Task
 from intercode_sandbox.base import SandboxBackend
 from intercode_sandbox.units import MIB
@@ -40,7 +40,7 @@ def is_cut(name: str) -> bool:
     return "[" in name and not name.endswith("]")
 
 
-def collect_names(sandbox: SandboxBackend, plan: SwePlan) -> list[str]:
+def collect_names(sandbox: SandboxBackend, plan: SweGradingPlan) -> list[str]:
     """Return the names of all tests in the plan's files; [] if pytest cannot list them."""
     files = dict.fromkeys(name.partition("::")[0] for name in plan.tests)
     seconds = sandbox.limits.seconds(plan.timeout)
@@ -59,12 +59,12 @@ def collect_names(sandbox: SandboxBackend, plan: SwePlan) -> list[str]:
     return [str(name) for name in names]
 
 
-def _is_there(sandbox: SandboxBackend, plan: SwePlan, file: str) -> bool:
+def _is_there(sandbox: SandboxBackend, plan: SweGradingPlan, file: str) -> bool:
     path = Path(plan.directory, file)
     return sandbox.exec(["test", "-e", str(path)], cwd="/").ok
 
 
-def resolve_names(task: Task, plan: SwePlan, names: Sequence[str]) -> SwePlan:
+def resolve_names(task: Task, plan: SweGradingPlan, names: Sequence[str]) -> SweGradingPlan:
     """Return the plan with cut names of tests replaced by the complete names.
 
     Args:

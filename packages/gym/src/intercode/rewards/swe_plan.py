@@ -1,4 +1,4 @@
-"""The grading plan of a SWE task: its validated tests, and the files that agents cannot change."""
+"""The grading plan of a SWE task: its validated tests, and the paths whose changes count."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ IGNORED_NAMES = (
 
 
 @dataclass(frozen=True, slots=True)
-class SwePlan:
+class SweGradingPlan:
     """The validated parameters for grading a task."""
 
     directory: str
@@ -98,7 +98,7 @@ class SwePlan:
         return not any(_matches_any(path_part, TEST_FILES) for path_part in path_parts)
 
 
-def make_plan(task: Task) -> SwePlan:
+def make_plan(task: Task) -> SweGradingPlan:
     """Return the plan of a task.
 
     Raises:
@@ -133,7 +133,7 @@ def make_plan(task: Task) -> SwePlan:
         raise TaskError(f"task {task.task_id!r}: 'gold' must be a unified diff")
     test_modules = (_test_module(name, runner) for name in (*fail_to_pass, *pass_to_pass))
     modules = frozenset(module for module in test_modules if module is not None)
-    return SwePlan(
+    return SweGradingPlan(
         directory,
         runner,
         fail_to_pass,

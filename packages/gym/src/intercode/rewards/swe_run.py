@@ -1,8 +1,8 @@
 """Runs of a task's named tests in a sandbox, with minimal trust in the tests' reports.
 
-`run` executes the plan's tests and returns a `SweRun`. Tests that must fail (`FailingTests`) run
-together with them and reveal manipulated test frameworks. `read_report` parses the untrusted
-report.
+`run` executes the plan's tests and returns a `SweTestOutcome`. Tests that must fail
+(`FailingTestModule`) run together with them and reveal manipulated test frameworks. `read_report`
+parses the untrusted report.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from xml.parsers import expat
 from intercode.episode import decode
 from intercode.errors import InterCodeError, TaskError
 from intercode.rewards import swe_runner
-from intercode.rewards.swe_plan import SwePlan
+from intercode.rewards.swe_plan import SweGradingPlan
 from intercode.task import Task
-from intercode_sandbox.base import SandboxBackend, SupportsPrivacy
+from intercode_sandbox.base import SandboxBackend, SupportsPrivateExec
 from intercode_sandbox.script_arguments import script
 
 _GRACE = 5.0
@@ -30,7 +30,7 @@ _OUTPUT = 4000
 
 
 @dataclass(frozen=True, slots=True)
-class SweRun:
+class SweTestOutcome:
     """The outcome of the tests."""
 
     passed_tests: frozenset[str]
@@ -43,12 +43,14 @@ class SweRun:
 
 
 def run(
-    sandbox: SandboxBackend, plan: SwePlan, files: Mapping[PurePosixPath, bytes] | None = None
-) -> SweRun:
-    """Run the plan's tests in a sandbox that holds the agent's work and the tests.
+    sandbox: SandboxBackend,
+    plan: SweGradingPlan,
+    files: Mapping[PurePosixPath, bytes] | None = None,
+) -> SweTestOutcome:
+    """Run the plan's tests in a sandbox that holds the work to test and the tests.
 
-    If a file cannot be written, because the agent's work fills the disk or is in the file's path,
-    no test passes.
+    If a file cannot be written, because the work fills the disk or is in the file's path, no test
+    passes.
 
     Args:
         sandbox: The sandbox.
@@ -62,10 +64,10 @@ def run(
     except OSError as error:
         if isinstance(error, InterCodeError):
             raise
-        return SweRun(frozenset(), f"the tests cannot be run over this work: {error}")
+        return SweTestOutcome(frozenset(), f"the tests cannot be run over this work: {error}")
 
 
-def _run_tests(sandbox: SandboxBackend, plan: SwePlan) -> SweRun:
+def _run_tests(sandbox: SandboxBackend, plan: SweGradingPlan) -> SweTestOutcome:
     seconds = sandbox.limits.seconds(plan.timeout)
     if plan.runner == "command":
         return _run_commands(sandbox, plan, seconds)
@@ -91,21 +93,25 @@ def _run_tests(sandbox: SandboxBackend, plan: SwePlan) -> SweRun:
     output = _clean_output(marker, decode(result.stderr))
     start = secret.encode()
     if result.timed_out:
-        return SweRun(frozenset(), f"the tests were not done within {seconds:g} s", output)
+        return SweTestOutcome(frozenset(), f"the tests were not done within {seconds:g} s", output)
     if not result.ok or result.truncated or not result.stdout.startswith(start):
-        return SweRun(frozenset(), f"the tests ended without a report ({result.exit_code})", output)
+        return SweTestOutcome(
+            frozenset(), f"the tests ended without a report ({result.exit_code})", output
+        )
     is_complete = result.stdout[len(start) :][:1] == swe_runner.COMPLETE_MARK
     try:
         outcomes = read_report(result.stdout[len(start) + 1 :])
-    except ReportError as error:
-        return SweRun(frozenset(), str(error), output)
+    except TestReportError as error:
+        return SweTestOutcome(frozenset(), str(error), output)
     if failing_tests.detect_tampering(outcomes, is_complete):
-        return SweRun(frozenset(), "tests that cannot pass have passed, or were not run", output)
+        return SweTestOutcome(
+            frozenset(), "tests that cannot pass have passed, or were not run", output
+        )
     has_passed = frozenset(name for name, has_passed in outcomes.items() if has_passed)
-    return SweRun(has_passed, "", output, frozenset(plan.tests) - outcomes.keys())
+    return SweTestOutcome(has_passed, "", output, frozenset(plan.tests) - outcomes.keys())
 
 
-def check_runner(sandbox: SandboxBackend, task: Task, plan: SwePlan) -> None:
+def check_runner(sandbox: SandboxBackend, task: Task, plan: SweGradingPlan) -> None:
     """Validate that the image can run the plan's tests, in a sandbox without an agent's work.
 
     Raises:
@@ -123,7 +129,9 @@ def check_runner(sandbox: SandboxBackend, task: Task, plan: SwePlan) -> None:
         )
 
 
-def _install_failing_tests(sandbox: SandboxBackend, plan: SwePlan, name: str) -> FailingTests:
+def _install_failing_tests(
+    sandbox: SandboxBackend, plan: SweGradingPlan, name: str
+) -> FailingTestModule:
     """Write a module of tests that fail into the repository; return their names.
 
     For pytest, the module lies in the folder of the task's first test, so the same settings apply
@@ -156,11 +164,11 @@ def _install_runner(sandbox: SandboxBackend) -> str:
     return path
 
 
-def _run_commands(sandbox: SandboxBackend, plan: SwePlan, seconds: float) -> SweRun:
+def _run_commands(sandbox: SandboxBackend, plan: SweGradingPlan, seconds: float) -> SweTestOutcome:
     """Run tests that are commands. Only the exit code from the kernel decides about each test."""
     execute = (
         sandbox.exec_private
-        if isinstance(sandbox, SupportsPrivacy) and sandbox.limits.private
+        if isinstance(sandbox, SupportsPrivateExec) and sandbox.limits.private
         else sandbox.exec
     )
     passed_commands, output = set(), ""
@@ -172,7 +180,7 @@ def _run_commands(sandbox: SandboxBackend, plan: SwePlan, seconds: float) -> Swe
             passed_commands.add(command)
         else:
             output += f"$ {command}\n{decode(result.stdout[-_OUTPUT:])}"
-    return SweRun(frozenset(passed_commands), "", output[-_OUTPUT:])
+    return SweTestOutcome(frozenset(passed_commands), "", output[-_OUTPUT:])
 
 
 # -- tests that must fail --------------------------------------------------------------------------
@@ -216,7 +224,7 @@ _PYTEST_STATEMENTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class FailingTests:
+class FailingTestModule:
     """A module of tests that cannot pass, and the names of these tests."""
 
     source: str
@@ -239,7 +247,7 @@ class FailingTests:
         )
 
 
-def make_failing_tests(runner: str, module: str) -> FailingTests:
+def make_failing_tests(runner: str, module: str) -> FailingTestModule:
     """Return the module of failing tests for a runner, with the tests' names.
 
     Args:
@@ -265,7 +273,9 @@ def make_failing_tests(runner: str, module: str) -> FailingTests:
                 functions.append(f"{module}::test_{class_name}_{name}")
                 names[class_name].append(functions[-1])
     source = "\n".join(lines) + "\n"
-    return FailingTests(source, tuple(names["First"]), tuple(names["Last"]), frozenset(functions))
+    return FailingTestModule(
+        source, tuple(names["First"]), tuple(names["Last"]), frozenset(functions)
+    )
 
 
 # -- reports ---------------------------------------------------------------------------------------
@@ -288,7 +298,7 @@ _FAILURE_TAGS = {"failure", "error", "skipped"}
 _XFAIL = "pytest.xfail"
 
 
-class ReportError(InterCodeError, ValueError):
+class TestReportError(InterCodeError, ValueError):
     """An error: bytes are not a valid report."""
 
 
@@ -296,13 +306,14 @@ def read_report(document: bytes) -> dict[str, bool]:
     """Return the tests of a report: name → whether the test has passed.
 
     A test passes if it has exactly one entry, with no failure, error or skip. An expected failure
-    (``xfail``) counts as a pass only if the test was marked before it ran. Code that runs in the
-    test could declare such a failure, too.
+    (``xfail``) counts as a pass only if the report shows that the test was marked (`EXPECTED`).
+    Tested code could call ``pytest.xfail`` without a mark.
 
     Raises:
-        ReportError: The document is not well-formed, or has a document type.
+        TestReportError: The document is not well-formed, has a document type, or is nested too
+            deeply.
     """
-    reader = _ReportReader()
+    reader = _TestReportReader()
     parser = expat.ParserCreate("UTF-8")
     parser.StartElementHandler = reader.start
     parser.EndElementHandler = reader.end
@@ -310,11 +321,11 @@ def read_report(document: bytes) -> dict[str, bool]:
     try:
         parser.Parse(document, True)
     except (expat.ExpatError, ValueError) as error:
-        raise ReportError(f"the tests' report cannot be read: {error}") from None
+        raise TestReportError(f"the tests' report cannot be read: {error}") from None
     return reader.outcomes
 
 
-class _ReportReader:
+class _TestReportReader:
     def __init__(self) -> None:
         self.outcomes: dict[str, bool] = {}
         self._depth = 0

@@ -1,11 +1,11 @@
 """A program that runs named tests in the sandbox, and reports on them in JUnit XML.
 
-The program needs Python from 3.8. `swe_run` starts the program as a script, which cannot import
-InterCode. The plan comes on standard input. The report goes to the original standard output, after
-a secret that only this process knows, and only when all tests have ended. If tested code ends the
-process, prints, or leaves processes behind, no report with the secret results from that. All needed
-modules are imported before the repository becomes importable, so the repository's own module named
-``pytest`` cannot replace the real one.
+The program needs Python 3.8 or later. `swe_run` starts the program as a script, which cannot import
+InterCode. The plan comes on standard input, with a secret of this run. The report goes to the
+original standard output, after the secret, when all tests have ended or the time limit is reached.
+If tested code ends the process, prints, or leaves processes behind, no report with the secret
+results from that. All needed modules are imported before the repository becomes importable, so the
+repository's own module named ``pytest`` cannot replace the real one.
 
 Tests come in groups, which run sequentially.
 """
@@ -33,11 +33,11 @@ TIMEOUTS: list[bool] = []
 """An entry for each expiry of the time limit; empty if the tests ended in time."""
 
 
-class Marker:
+class NamedTestsPlugin:
     """A plugin of pytest that selects the named tests, and adds their names to the report.
 
-    The plugin also reports which tests were marked as failing before they ran. A test that declares
-    its failure only while it runs counts as failed.
+    The plugin also reports which tests have a mark of expected failure. A test without a mark that
+    calls ``pytest.xfail`` counts as failed.
     """
 
     def __init__(self, groups: list[list[str]]) -> None:
@@ -97,7 +97,7 @@ def run_pytest(plan: dict[str, Any]) -> bytes | None:
         arguments += ["-n", "0"]
     sys.path.insert(0, str(Path.cwd()))
     alarm(plan["seconds"])
-    code = pytest.main(arguments, plugins=[Marker(groups)])
+    code = pytest.main(arguments, plugins=[NamedTestsPlugin(groups)])
     signal.setitimer(signal.ITIMER_REAL, 0)
     if int(code) not in (0, 1, 2):
         return None
@@ -106,7 +106,7 @@ def run_pytest(plan: dict[str, Any]) -> bytes | None:
         return file.read()
 
 
-class Outcomes(unittest.TestResult):
+class UnittestOutcomes(unittest.TestResult):
     """A unittest result that records tests by id; an empty text is a pass, any other a failure."""
 
     def __init__(self) -> None:
@@ -148,7 +148,7 @@ class Outcomes(unittest.TestResult):
 
 def run_unittest(plan: dict[str, Any]) -> bytes:
     """Run unittest; return the report in JUnit XML."""
-    outcomes = Outcomes()
+    outcomes = UnittestOutcomes()
     ids_by_name: dict[str, list[str]] = {}
     suite = unittest.TestSuite()
     sys.path.insert(0, str(Path.cwd()))
@@ -174,7 +174,7 @@ def run_unittest(plan: dict[str, Any]) -> bytes:
     return to_xml(verdicts)
 
 
-def load(name: str, outcomes: Outcomes) -> list[Any]:
+def load(name: str, outcomes: UnittestOutcomes) -> list[Any]:
     """Return the tests that a name of the plan stands for.
 
     If the test's module cannot be loaded, the list is empty, and a failure is recorded.
@@ -210,7 +210,7 @@ def flatten_suite(suite: unittest.TestSuite) -> Iterator[Any]:
             yield test
 
 
-def verdict(outcomes: Outcomes, ids: list[str]) -> str:
+def verdict(outcomes: UnittestOutcomes, ids: list[str]) -> str:
     """Return the text of the first failure among tests with these ids; empty if all have passed."""
     failure_texts = (outcomes.failure_texts.get(id_, "not run") for id_ in ids)
     return next((text for text in failure_texts if text), "")
@@ -248,7 +248,7 @@ def main() -> None:
     plan = json.load(sys.stdin)
     report = os.dup(1)
     os.dup2(2, 1)
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # nothing is left at the end
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # os._exit flushes nothing
     del sys.path[0]  # the folder of this file
     runner = {"pytest": run_pytest, "unittest": run_unittest}[plan["runner"]]
     if plan["runner"] == "pytest":

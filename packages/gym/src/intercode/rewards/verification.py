@@ -11,14 +11,15 @@ The reward therefore proceeds in this order:
    is 0, with the paths in its detail. Changes by the task's own setup do not count.
 3. The command runs in a new process, not in the agent's shell. Functions, aliases, variables,
    ``BASH_ENV`` and the working directory of that shell do not reach the command. The command gets
-   few environment variables, and none of the image's variables that could steer it. No start-up
-   file is read. ``PATH`` is fixed, with the image's own directories first. ``/usr/local/bin`` is
-   the only directory in which the agent may add programs, and comes last, so it hides no program of
-   the image. Python's modules are protected in the same way (see the end of this module). The
-   limits are those of a fresh sandbox, because no program can change the limits of process 1. An
-   agent that has filled the disk gets 0.
-4. No program that the command starts can inspect another program (`SupportsPrivacy`). The expected
-   values, in the command's own text or in the arguments of ``grep``, stay hidden.
+   few environment variables. Except for ``PYTHONPATH``, the image's variables that could steer the
+   command are removed. No start-up file is read. ``PATH`` is fixed, with the system's directories
+   first. ``/usr/local/bin`` is the only directory of ``PATH`` in which the agent may add programs,
+   and comes last, so it hides no program of the image. Python's modules are protected in the same
+   way (see the end of this module). The limits are those of a fresh sandbox, because no program can
+   change the limits of process 1. An agent that has filled the disk gets 0.
+4. If the provider supports privacy (`SupportsPrivacy`), no program that the command starts can
+   inspect another program. The expected values, in the command's own text or in the arguments of
+   ``grep``, then stay hidden.
 5. The agent's files in temporary folders are removed, except those that the task names.
 6. The agent may have changed files that may configure a tool, or left links that redirect file
    names (see `leftovers`). The command must then succeed a second time. The second run uses a copy
@@ -44,10 +45,10 @@ from typing import Any
 
 from intercode.episode import Episode, Score, decode
 from intercode.errors import InterCodeError, TaskError
-from intercode.rewards import leftovers
+from intercode.rewards import agent_leftovers
+from intercode.rewards.agent_leftovers import AgentLeftovers
 from intercode.rewards.base import quiesce_sandbox, start_copy
 from intercode.rewards.gold import differing_paths
-from intercode.rewards.leftovers import Leftovers
 from intercode.task import Task
 from intercode_sandbox.base import (
     Change,
@@ -56,7 +57,7 @@ from intercode_sandbox.base import (
     Provider,
     SandboxBackend,
     SupportsFreeSpace,
-    SupportsPrivacy,
+    SupportsPrivateExec,
 )
 from intercode_sandbox.network import Network
 from intercode_sandbox.script_arguments import script
@@ -138,7 +139,7 @@ class CommandReward:
         except OSError as error:
             if isinstance(error, InterCodeError):
                 raise
-            # The agent has replaced the directory in which programs start.
+            # The agent may have replaced the directory in which programs start.
             return _refusal_score(str(error))
 
     def _judge(
@@ -167,8 +168,8 @@ class CommandReward:
             for path in differing_paths(changes, setup_changes)
             if path in changes
         }
-        scratch = leftovers.temporary_paths(task, sandbox, agent_changes)
-        if not leftovers.empty_temporary_folders(sandbox, scratch):
+        scratch = agent_leftovers.temporary_paths(task, sandbox, agent_changes)
+        if not agent_leftovers.empty_temporary_folders(sandbox, scratch):
             return _refusal_score(_TAMPERED_REASON, sorted(scratch))
         if not _has_room(sandbox):
             return _refusal_score(_DISK_FULL_REASON)
@@ -176,7 +177,7 @@ class CommandReward:
             {p: change for p, change in change_map.items() if p not in scratch}
             for change_map in (agent_changes, changes)
         )
-        traces = Leftovers.find(task, sandbox, agent_changes, changes, setup_changes)
+        traces = AgentLeftovers.find(task, sandbox, agent_changes, changes, setup_changes)
         traces.restored_paths.update(
             path for path in changed_paths - scratch if not SYSTEM_PATHS.match(path)
         )
@@ -245,8 +246,10 @@ class CommandReward:
         sandbox.write_file(path, _program_archive())
         python_path = ":".join(filter(None, (path, sandbox.env.get("PYTHONPATH"))))
         program = script(task.verification)
-        argv, env = leftovers.sanitise_command(sandbox, program.argv, {"PYTHONPATH": python_path})
-        run = sandbox.exec_private if isinstance(sandbox, SupportsPrivacy) else sandbox.exec
+        argv, env = agent_leftovers.sanitise_command(
+            sandbox, program.argv, {"PYTHONPATH": python_path}
+        )
+        run = sandbox.exec_private if isinstance(sandbox, SupportsPrivateExec) else sandbox.exec
         seconds = task.verification_timeout or task.timeout
         return run(argv, stdin=program.stdin, env=env, timeout=seconds)
 
@@ -286,7 +289,7 @@ def _free_space(sandbox: SandboxBackend) -> FreeSpace | None:
     """Return a sandbox's free space; None if neither the sandbox nor its ``stat`` reports it."""
     if isinstance(sandbox, SupportsFreeSpace):
         return sandbox.free_space()
-    env = leftovers.variables(sandbox)
+    env = agent_leftovers.variables(sandbox)
     result = sandbox.exec(["stat", "-f", "-c", "%a %S %c %d", "/"], env=env)
     counts = [int(word) for word in result.stdout.split() if word.isdigit()]
     if not result.ok or len(counts) != 4:
@@ -416,7 +419,7 @@ def restore_paths(
     Args:
         copy: A copy of the agent's sandbox.
         original: A sandbox in the task's initial state.
-        paths: The paths at which the two differ.
+        paths: The paths to restore.
         changes: The differences between the copy and the image, by path.
         setup_changes: The differences between the original and the image, by path.
         env: The environment variables of the programs that restore the paths.
@@ -445,7 +448,8 @@ def restore_paths(
     names: dict[str, None] = {}
     for path in original_paths:
         folder = path.rpartition("/")[0]
-        # A path whose folder is missing, such as a removed repository, needs no settings.
+        # A path is skipped if its folder neither exists in the copy nor is restored. For example,
+        # the agent may have removed a whole repository: no tool then reads its settings.
         if f".{folder}" in names or is_there(folder or "/"):
             names[f".{path}"] = None
     if not names:
@@ -468,11 +472,11 @@ def _was_there(
 
 # -- Python's modules ------------------------------------------------------------------------------
 
-# A verification imports the agent's modules, but none in place of another. Python first searches
-# the program's folder or its working directory: an agent's ``json.py`` would replace the standard
-# library's. ``PYTHONSAFEPATH`` excludes that folder, and with it the module that the task asks for.
-# A ``sitecustomize`` therefore moves the folder to the end, even if a version before 3.11, or the
-# program itself, has put the folder first.
+# A verification may import the agent's modules, but none may replace an installed module. Python
+# first searches the program's folder or its working directory: an agent's ``json.py`` would replace
+# the standard library's. ``PYTHONSAFEPATH`` excludes that folder, and with it the module that the
+# task asks for. A ``sitecustomize`` therefore moves the folder to the end, even if a version before
+# 3.11, or the program itself, has put the folder first.
 #
 # The last position is not enough: ``copy`` tries to import ``org``, and ``subprocess`` ``msvcrt``,
 # which do not exist; ``pytest`` loads every registered plug-in. An import statement of a library

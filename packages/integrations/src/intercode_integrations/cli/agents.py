@@ -1,7 +1,7 @@
 """Install, list and remove external command-line agents.
 
 An agent is installed as a layer over the image of a task. The layer is built in a sandbox that
-reaches only the package index; the packages' own install scripts do not run.
+reaches only the package index; install scripts of packages run only if the agent needs them.
 
 Examples:
   intercode agents list
@@ -20,20 +20,22 @@ import msgspec
 
 from intercode.cli.parser import add_action
 from intercode.cli.terminal import print_json, safe, size, table
-from intercode_integrations.external_agents import layers
+from intercode_integrations.external_agents import agent_layers
 from intercode_sandbox.host_files import cache_root
 from intercode_sandbox.images.base import Progress
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``intercode agents`` to a parser."""
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    add_action(actions, "list", "list the agents and their state")
-    install = add_action(actions, "install", "build the layers of agents")
-    install.add_argument("name", nargs="+", help="an agent's name, from 'intercode agents list'")
-    install.add_argument("-q", "--quiet", action="store_true", help="show no progress")
-    remove = add_action(actions, "remove", "remove the layers of agents")
-    remove.add_argument("name", nargs="+", help="an agent's name")
+    subparsers = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    add_action(subparsers, "list", "list the agents and their state")
+    install_parser = add_action(subparsers, "install", "build the layers of agents")
+    install_parser.add_argument(
+        "name", nargs="+", help="an agent's name, from 'intercode agents list'"
+    )
+    install_parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+    remove_parser = add_action(subparsers, "remove", "remove the layers of agents")
+    remove_parser.add_argument("name", nargs="+", help="an agent's name")
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -43,7 +45,9 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _list(args: argparse.Namespace) -> None:
-    entries = [(recipe, layers.installed_layer(recipe)) for recipe in layers.recipes().values()]
+    entries = [
+        (recipe, agent_layers.installed_layer(recipe)) for recipe in agent_layers.recipes().values()
+    ]
     if args.json:
         agents = [
             {**_to_record(recipe), "installed": _to_record(layer) if layer else None}
@@ -67,9 +71,9 @@ def _list(args: argparse.Namespace) -> None:
 
 def _install(args: argparse.Namespace) -> None:
     for name in args.name:
-        layers.find_recipe(name)  # an unknown name fails before any installation starts
+        agent_layers.find_recipe(name)  # an unknown name fails before any installation starts
     progress: Progress = (lambda line: None) if args.quiet else _show
-    built_layers = [layers.install(name, progress) for name in args.name]
+    built_layers = [agent_layers.install(name, progress) for name in args.name]
     if args.json:
         print_json({"installed": [_to_record(layer) for layer in built_layers]})
         return
@@ -79,8 +83,8 @@ def _install(args: argparse.Namespace) -> None:
 
 def _remove(args: argparse.Namespace) -> None:
     for name in args.name:
-        layers.find_recipe(name)
-    removed_layers = [layer for layer in map(layers.remove, args.name) if layer]
+        agent_layers.find_recipe(name)
+    removed_layers = [layer for layer in map(agent_layers.remove, args.name) if layer]
     if args.json:
         print_json({"removed": [_to_record(layer) for layer in removed_layers]})
         return
@@ -90,7 +94,7 @@ def _remove(args: argparse.Namespace) -> None:
         print("nothing was installed")
 
 
-def _to_record(item: layers.LayerRecipe | layers.AgentLayer) -> dict[str, Any]:
+def _to_record(item: agent_layers.AgentLayerRecipe | agent_layers.AgentLayer) -> dict[str, Any]:
     record: dict[str, Any] = msgspec.to_builtins(item)
     return record
 

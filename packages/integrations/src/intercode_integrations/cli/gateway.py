@@ -2,7 +2,7 @@ r"""Serve a model on this machine within limits, with every call recorded, and w
 
 Clients of OpenAI's and Anthropic's APIs reach it at a port of 127.0.0.1 with a token; the key stays
 in this process. The gateway refuses fields outside its allowlist, such as tools that the provider
-runs, URLs that it fetches and responses that it stores; options permit them.
+runs, URLs that it fetches and responses that it stores. Options permit them.
 
 Examples:
   intercode gateway --upstream openai/gpt-5 --port 8080 --record calls.jsonl --max-cost 5
@@ -53,7 +53,7 @@ from intercode.spec import (
 from intercode_sandbox.units import format_count
 
 if TYPE_CHECKING:
-    from intercode.envs.options import Option
+    from intercode.envs.options import OptionDescription
     from intercode_integrations.gateway import GatewayPolicy, GatewaySession, Upstream
 
 LOOPBACK = "127.0.0.1"
@@ -67,10 +67,13 @@ _SHORTEST_TOKEN = 16
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``intercode gateway`` to a parser."""
-    model = list_section_options(ModelSpec)
-    for name, noun in (("max_cost", "cost"), ("max_tokens", "tokens")):
-        text = f"maximum {noun} of all calls together"
-        model = {**model, name: msgspec.structs.replace(model[name], help=text)}
+    model_options = list_section_options(ModelSpec)
+    for option_name, noun in (("max_cost", "cost"), ("max_tokens", "tokens")):
+        help_text = f"maximum {noun} of all calls together"
+        model_options = {
+            **model_options,
+            option_name: msgspec.structs.replace(model_options[option_name], help=help_text),
+        }
     parser.add_argument(
         "command",
         nargs="*",
@@ -83,7 +86,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help=("the model: PROVIDER/NAME, such as openai/gpt-5"),
     )
-    add_options(parser, model, "base_url")
+    add_options(parser, model_options, "base_url")
     parser.add_argument(
         "--port",
         type=port,
@@ -105,11 +108,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--json", action="store_true", help="print the addresses and the spending as JSON lines"
     )
-    _add_limits(parser.add_argument_group("limits"), model)
+    _add_limits(parser.add_argument_group("limits"), model_options)
     _add_permissions(parser.add_argument_group("permissions of clients"))
-    cache = parser.add_argument_group("cache")
-    add_options(cache, model, "cache")
-    cache.add_argument(
+    cache_group = parser.add_argument_group("cache")
+    add_options(cache_group, model_options, "cache")
+    cache_group.add_argument(
         "--cache-sampled",
         action="store_true",
         help=(
@@ -119,9 +122,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_limits(limits: argparse._ArgumentGroup, model: Mapping[str, Option]) -> None:
+def _add_limits(
+    limits: argparse._ArgumentGroup, model_options: Mapping[str, OptionDescription]
+) -> None:
     """Add the options that limit all calls together, each call, and the record."""
-    add_options(limits, model, "max_cost", "max_tokens", "prices", "reply_tokens")
+    add_options(limits, model_options, "max_cost", "max_tokens", "prices", "reply_tokens")
     limits.add_argument("--max-calls", type=positive, metavar="N", help=("maximum number of calls"))
     limits.add_argument(
         "--rate", type=positive, metavar="N", help=("maximum calls a minute; further calls wait")
@@ -195,25 +200,25 @@ def execute(args: argparse.Namespace) -> int:
     Returns:
         The exit code: that of the command, or 0 without a command.
     """
-    from intercode.models.cache import Cache
+    from intercode.models.cache import ReplyCache
     from intercode.models.limits import Budget, RateLimit, Retry
     from intercode.models.local.store import ensure
-    from intercode.models.prices import Prices
-    from intercode.models.remote import CallContext
+    from intercode.models.prices import ModelPrices
+    from intercode.models.remote import ModelCallContext
     from intercode.models.upstream import serve_upstream
     from intercode_integrations.gateway import Gateway
-    from intercode_integrations.gateway.record import CallLedger, CallLog
+    from intercode_integrations.gateway.call_log import CallLedger, CallLog
 
     if args.command and which(args.command[0]) is None:
         raise UsageError(f"{args.command[0]} cannot be started: there is no such program")
     budget = Budget(args.max_cost, args.max_tokens)
-    call_context = CallContext(
+    call_context = ModelCallContext(
         rate_limit=RateLimit(args.rate, args.token_rate),
         budget=budget,
-        cache=Cache(args.cache) if args.cache else None,
+        cache=ReplyCache(args.cache) if args.cache else None,
         retry=Retry() if args.model_timeout is None else Retry(timeout=args.model_timeout),
     )
-    prices = Prices(args.prices)
+    prices = ModelPrices(args.prices)
     with ExitStack() as stack:
         stack.enter_context(_refusals())
         ensure(args.upstream, print_message)
@@ -238,23 +243,27 @@ def execute(args: argparse.Namespace) -> int:
         port = stack.enter_context(_open_port(session, args.port))
         client_variables = _client_variables(upstream, port, token)
         if args.command:
-            code = _run(
+            exit_code = _run(
                 args.command, {**_inherited_variables(upstream), **client_variables}, signal_queue
             )
         else:
             print(_greeting(args, upstream, port, client_variables), file=output(), flush=True)
             signal_queue.get()
-            code = 0
+            exit_code = 0
         with suppress(KeyboardInterrupt):  # a second signal ends the wait
             session.drain(args.drain)
-    total = ledger.spent()
+    total_usage = ledger.spent()
     if args.json or not args.command:
-        print(json.dumps(total) if args.json else _summary_text(total), file=output(), flush=True)
+        print(
+            json.dumps(total_usage) if args.json else _summary_text(total_usage),
+            file=output(),
+            flush=True,
+        )
     else:
-        print_message(_summary_text(total))  # only the command may write to standard output
+        print_message(_summary_text(total_usage))  # standard output is the command's
     if ledger.error is not None:
         raise ledger.error
-    return code
+    return exit_code
 
 
 def _policy(args: argparse.Namespace) -> GatewayPolicy:
@@ -263,7 +272,7 @@ def _policy(args: argparse.Namespace) -> GatewayPolicy:
     models = None
     if args.allow_model:
         pairs = (option.partition("=") for option in args.allow_model)
-        models = {name: model or name for name, _, model in pairs}
+        models = {client_name: model or client_name for client_name, _, model in pairs}
         if not all(models):
             raise UsageError("--allow-model needs a name: NAME, or NAME=MODEL")
     return GatewayPolicy(
@@ -285,14 +294,15 @@ def _token(file: str | None) -> str:
     The new file is readable only by this user. Without a file, the token is new.
 
     Raises:
-        UsageError: The file cannot be read or created, others can read it, or it has no token.
+        UsageError: The file cannot be read or created, other users may access it, or its token is
+            too short or contains blanks.
     """
     new_token = secrets.token_urlsafe(32)
     if file is None:
         return new_token
     try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        with os.fdopen(os.open(file, flags, 0o600), "w", encoding="ascii") as output_file:
+        open_flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        with os.fdopen(os.open(file, open_flags, 0o600), "w", encoding="ascii") as output_file:
             output_file.write(new_token + "\n")
         return new_token
     except FileExistsError:
@@ -322,21 +332,21 @@ def _open_port(session: GatewaySession, port: int) -> Iterator[int]:
     Raises:
         UsageError: The port is not available.
     """
-    from intercode.connection_admission import Admission
+    from intercode.connection_admission import ConnectionQueue
     from intercode_sandbox.forwarding import Forward
 
-    _, limit = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
-    admission = Admission()
+    _, descriptor_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (descriptor_limit, descriptor_limit))
+    admission = ConnectionQueue()
 
     def serve(connection: socket.socket) -> None:
         with admission.pending_entry(connection) as admit:
             session.serve(connection, admit)
 
-    connections = max(1, min(_CONNECTIONS, (limit - _RESERVE) // 2))
+    max_connections = max(1, min(_CONNECTIONS, (descriptor_limit - _RESERVE) // 2))
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
-        forward = Forward(listener, port, serve, connections)
+        forward = Forward(listener, port, serve, max_connections)
     except InterCodeError as error:
         raise UsageError(f"port {port} of {LOOPBACK} is not available: {error.__cause__}") from None
     with closing(forward):
@@ -371,15 +381,17 @@ def _greeting(
     if args.json:
         token_fields = {"token_file": args.token_file} if args.token_file else {}
         env = {
-            k: v for k, v in client_variables.items() if not (token_fields and k.endswith("_KEY"))
+            variable: value
+            for variable, value in client_variables.items()
+            if not (token_fields and variable.endswith("_KEY"))
         }
         return json.dumps({"url": url, "upstream": upstream.name, "env": env, **token_fields})
     lines = [f"{safe(upstream.name)} at {url}, for clients with"]
-    for name in ("OPENAI", "ANTHROPIC"):
-        if (base := client_variables.get(f"{name}_BASE_URL")) is not None:
+    for prefix in ("OPENAI", "ANTHROPIC"):
+        if (base_url := client_variables.get(f"{prefix}_BASE_URL")) is not None:
             key_expression = f'"$(cat {safe(args.token_file)})"' if args.token_file else None
-            key = key_expression or client_variables[f"{name}_API_KEY"]
-            lines.append(f"  export {name}_BASE_URL={base} {name}_API_KEY={key}")
+            api_key = key_expression or client_variables[f"{prefix}_API_KEY"]
+            lines.append(f"  export {prefix}_BASE_URL={base_url} {prefix}_API_KEY={api_key}")
     return "\n".join(lines)
 
 
@@ -393,12 +405,12 @@ def _signals() -> Iterator[SimpleQueue[int]]:
     Python's C code writes them at once.
     """
     signal_queue: SimpleQueue[int] = SimpleQueue()
-    reader, writer = os.pipe2(os.O_CLOEXEC)
-    os.set_blocking(writer, False)
+    reader_fd, writer_fd = os.pipe2(os.O_CLOEXEC)
+    os.set_blocking(writer_fd, False)
 
     def forward_signals() -> None:
-        with os.fdopen(reader, "rb", buffering=0) as signals:
-            while signal_number := signals.read(1):
+        with os.fdopen(reader_fd, "rb", buffering=0) as signal_pipe:
+            while signal_number := signal_pipe.read(1):
                 signal_queue.put(signal_number[0])
 
     def handle(signal_number: int, frame: FrameType | None) -> None:
@@ -410,7 +422,7 @@ def _signals() -> Iterator[SimpleQueue[int]]:
         for signal_number in (signal.SIGINT, signal.SIGTERM)
     }
     threading.Thread(target=forward_signals, daemon=True).start()
-    descriptor = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    previous_fd = signal.set_wakeup_fd(writer_fd, warn_on_full_buffer=False)
     for signal_number in previous_handlers:
         signal.signal(signal_number, handle)
     try:
@@ -418,8 +430,8 @@ def _signals() -> Iterator[SimpleQueue[int]]:
     finally:
         for signal_number, handler in previous_handlers.items():
             signal.signal(signal_number, handler)
-        signal.set_wakeup_fd(descriptor)
-        os.close(writer)
+        signal.set_wakeup_fd(previous_fd)
+        os.close(writer_fd)
 
 
 def _hide_keys(upstream: Upstream) -> None:
@@ -433,11 +445,11 @@ def _inherited_variables(upstream: Upstream) -> dict[str, str]:
     """Return this process's environment without model keys, so a command must use the gateway."""
     from intercode.models.providers import PROVIDERS
 
-    keys = {provider.key for provider in PROVIDERS.values()}
+    key_names = {provider.key for provider in PROVIDERS.values()}
     return {
         name: value
         for name, value in os.environ.items()
-        if name not in keys and not (upstream.key and upstream.key in value)
+        if name not in key_names and not (upstream.key and upstream.key in value)
     }
 
 
@@ -445,7 +457,8 @@ def _run(command: Sequence[str], env: Mapping[str, str], signal_queue: SimpleQue
     """Run a command until its end, and return its exit code.
 
     A first SIGTERM is forwarded to the command. A terminal itself sends Ctrl-C to the command. A
-    second signal kills the command.
+    second signal kills the command. A 0 in the queue, which reports that a call could not be
+    recorded, has the effect of SIGTERM.
     """
     try:
         process = subprocess.Popen(command, env=dict(env))
@@ -458,30 +471,38 @@ def _run(command: Sequence[str], env: Mapping[str, str], signal_queue: SimpleQue
 
     threading.Thread(target=forward_signal, daemon=True).start()
     try:
-        code = process.wait()
+        exit_code = process.wait()
     except KeyboardInterrupt:
         process.kill()
-        code = process.wait()
-    return code if code >= 0 else 128 - code
+        exit_code = process.wait()
+    return exit_code if exit_code >= 0 else 128 - exit_code
 
 
-def _summary_text(total: Mapping[str, Any]) -> str:
+def _summary_text(total_usage: Mapping[str, Any]) -> str:
     """Return a sentence about the total calls, tokens and cost."""
-    notes = [f"{total['cached']} from the cache"] if total["cached"] else []
-    notes += [f"{total['errors']} without a whole answer"] if total["errors"] else []
+    notes = [f"{total_usage['cached']} from the cache"] if total_usage["cached"] else []
+    notes += [f"{total_usage['errors']} without a whole answer"] if total_usage["errors"] else []
     notes_text = f" ({', '.join(notes)})" if notes else ""
-    cost = "at a price that is not known" if total["cost"] is None else dollars(total["cost"])
-    text = (
-        f"{format_count(total['calls'], 'call')}{notes_text}: {total['input_tokens']} input and "
-        f"{total['output_tokens']} output tokens, {cost}"
+    cost_text = (
+        "at a price that is not known"
+        if total_usage["cost"] is None
+        else dollars(total_usage["cost"])
     )
-    if total["presumed_tokens"]:
-        price = f", {dollars(total['presumed_cost'])}" if total["presumed_cost"] else ""
-        text += f"; and at most {total['presumed_tokens']} tokens{price} for answers that were lost"
-    return text
+    summary = (
+        f"{format_count(total_usage['calls'], 'call')}{notes_text}: "
+        f"{total_usage['input_tokens']} input and "
+        f"{total_usage['output_tokens']} output tokens, {cost_text}"
+    )
+    if total_usage["presumed_tokens"]:
+        price_text = (
+            f", {dollars(total_usage['presumed_cost'])}" if total_usage["presumed_cost"] else ""
+        )
+        tokens = total_usage["presumed_tokens"]
+        summary += f"; and at most {tokens} tokens{price_text} for answers that were lost"
+    return summary
 
 
-class _Refusals(logging.Handler):
+class _RefusalLogHandler(logging.Handler):
     """A log handler that prints refusals of the gateway and failures of the provider."""
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -492,10 +513,10 @@ class _Refusals(logging.Handler):
 @contextmanager
 def _refusals() -> Iterator[None]:
     """Print the gateway's refusals and the provider's failures while the block runs."""
-    handler = _Refusals()
+    handler = _RefusalLogHandler()
     loggers = [
-        logging.getLogger(name)
-        for name in ("intercode_integrations.gateway", "intercode.models.remote")
+        logging.getLogger(logger_name)
+        for logger_name in ("intercode_integrations.gateway", "intercode.models.remote")
     ]
     previous_levels = [logger.level for logger in loggers]
     for logger in loggers:

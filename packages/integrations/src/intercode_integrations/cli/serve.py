@@ -56,58 +56,58 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="another host name that clients may use, in addition to this machine's and localhost",
     )
-    secret = parser.add_argument_group("access token of clients")
-    secret.add_argument(
+    token_group = parser.add_argument_group("access token of clients")
+    token_group.add_argument(
         "--token-file", metavar="FILE", help=f"file with the token (default: ${TOKEN})"
     )
-    secret.add_argument(
+    token_group.add_argument(
         "--token",
         metavar="TOKEN",
         help="the token itself; other users of this machine can see it in 'ps'",
     )
-    limits = parser.add_argument_group("sessions")
-    limits.add_argument(
+    session_group = parser.add_argument_group("sessions")
+    session_group.add_argument(
         "--max-sessions",
         type=positive,
         metavar="N",
         default=64,
         help="maximum open sessions (default: 64)",
     )
-    limits.add_argument(
+    session_group.add_argument(
         "--idle",
         type=seconds,
         default=600.0,
         metavar="SECONDS",
         help="end a session without a message for this time (default: 600)",
     )
-    limits.add_argument(
+    session_group.add_argument(
         "--lifetime",
         type=seconds,
         metavar="SECONDS",
         help="maximum duration of a session (default: no limit)",
     )
-    limits.add_argument(
+    session_group.add_argument(
         "--drain",
         type=seconds,
         default=30.0,
         metavar="SECONDS",
         help="at shutdown, time for running episodes to end (default: 30)",
     )
-    limits.add_argument(
+    session_group.add_argument(
         "--patience",
         type=seconds,
         default=30.0,
         metavar="SECONDS",
         help="disconnect a client that does not read its data for this time (default: 30)",
     )
-    limits.add_argument(
+    session_group.add_argument(
         "--max-message",
         type=size,
         default=MIB,
         metavar="SIZE",
         help="maximum size of a client's message (default: 1M)",
     )
-    limits.add_argument(
+    session_group.add_argument(
         "--rate",
         type=positive,
         default=1000,
@@ -121,9 +121,9 @@ def execute(args: argparse.Namespace) -> int:
     if find_spec("websockets") is None:
         raise UsageError("serving needs the package websockets: pip install 'intercode-gym[serve]'")
     from intercode.request_guard import RequestGuard, is_loopback
-    from intercode_integrations.serve.catalog import EnvironmentEntry, index_entries
+    from intercode_integrations.serve.catalog import ServedEnvironment, index_entries
+    from intercode_integrations.serve.server_processes import listen, run
     from intercode_integrations.serve.session import SessionLimits
-    from intercode_integrations.serve.workers import listen, run
 
     token = read_token(args)
     if token is None and not is_loopback(args.host):
@@ -131,7 +131,7 @@ def execute(args: argparse.Namespace) -> int:
             f"--host {args.host}: clients on other machines need a token: openssl rand -hex 32 > "
             "token.txt, then --token-file token.txt"
         )
-    entries = index_entries(EnvironmentEntry(address, args.max_message) for address in args.env)
+    entries = index_entries(ServedEnvironment(address, args.max_message) for address in args.env)
     limits = SessionLimits(
         max_sessions=args.max_sessions,
         idle=args.idle,
@@ -142,11 +142,11 @@ def execute(args: argparse.Namespace) -> int:
         rate=args.rate,
     )
     listeners = listen(args.host, args.port, args.workers)
-    host = f"[{args.host}]" if ":" in args.host else args.host
-    url = f"http://{host}:{listeners[0].getsockname()[1]}"
+    url_host = f"[{args.host}]" if ":" in args.host else args.host
+    url = f"http://{url_host}:{listeners[0].getsockname()[1]}"
 
     def announce() -> None:
-        urls = {name: f"{url}/{quote(name)}" for name in entries}
+        urls = {env_name: f"{url}/{quote(env_name)}" for env_name in entries}
         announcement = (
             json.dumps({"urls": urls}) if args.json else f"serving {', '.join(entries)} at {url}"
         )

@@ -2,13 +2,14 @@
 
 The sandbox has no network. One port of its loopback interface leads to the episode's session at the
 run's gateway. The gateway calls the model, records every call, and accepts only the session's
-token. The episode is submitted when the program ends. If a limit is reached, the program and its
-child processes are killed, and the episode is submitted, too.
+token. The episode is submitted when the program ends. At the time limit, the program and its child
+processes are killed, and the episode is submitted, too. After the refusal of a call over another
+limit, the program first has `GRACE` seconds to end by itself.
 
 If a program fails after its model has answered, the episode is scored as an attempt. The record
-contains the exit code and the end of the output. Two failures are errors of the run instead: the
-program did not call its model or got no answer, or the sandbox failed. A command may also run
-without a model.
+contains the exit code and the end of the output. Failures of the provider or the sandbox, and a
+used-up budget of the run, are errors of the run instead. The same holds for a program that cannot
+be started or does not call its model. A command may also run without a model.
 """
 
 from __future__ import annotations
@@ -31,16 +32,16 @@ from intercode.errors import (
     ModelError,
     UsageError,
 )
-from intercode.models.limits import Budget, Hold
-from intercode.redaction import Redactor
-from intercode_integrations.external_agents.profile import PORT, Profile
-from intercode_integrations.external_agents.turns import rebuild_turns
-from intercode_sandbox.base import OutputBuffer
+from intercode.models.limits import Budget, BudgetReservation
+from intercode.redaction import SecretRedactor
+from intercode_integrations.external_agents.profile import PORT, AgentProfile
+from intercode_integrations.external_agents.rebuilt_turns import rebuild_turns
+from intercode_sandbox.base import HeadTailBuffer
 from intercode_sandbox.forwarding import SupportsForwarding
 
 if TYPE_CHECKING:
     from intercode.agents.base import AgentContext
-    from intercode.agents.guarded_env import GuardedEnv
+    from intercode.agents.guarded_env import AgentEnv
     from intercode.task import Task
     from intercode_integrations.gateway import Call, Gateway, GatewaySession
     from intercode_sandbox import SandboxBackend
@@ -76,7 +77,7 @@ class ExternalAgents:
 
     def __init__(
         self,
-        profile: Profile,
+        profile: AgentProfile,
         gateway: Gateway | None,
         model: str,
         limits: EpisodeLimits = EpisodeLimits(),  # noqa: B008 - frozen
@@ -114,18 +115,18 @@ class ExternalAgents:
 
 
 @dataclass(slots=True)
-class ExitStatus:
+class AgentExitStatus:
     """The end of an agent's program: exit code, limit, duration, failure and output."""
 
     exit_code: int | None = None
     """Exit code as a shell reports it; None: the program was killed."""
     limit: str | None = None
-    """Limit that ended the program: ``seconds``, ``calls``, ``tokens`` or ``cost``; ``sandbox``: a
-    process in the sandbox ended the sandbox; None: no limit."""
+    """Limit that the program reached: ``seconds``, ``calls``, ``tokens`` or ``cost``. ``sandbox``:
+    a process in the sandbox ended the sandbox. None: no limit."""
     seconds: float = 0.0
     failure: Exception | None = None
     """Failure of the sandbox that a process in it caused, or of a connection to the gateway."""
-    output: OutputBuffer = field(default_factory=lambda: OutputBuffer(MAX_OUTPUT_BYTES))
+    output: HeadTailBuffer = field(default_factory=lambda: HeadTailBuffer(MAX_OUTPUT_BYTES))
 
 
 class ExternalAgent:
@@ -133,18 +134,19 @@ class ExternalAgent:
 
     def __init__(self, agents: ExternalAgents) -> None:
         self._agents = agents
-        self._exit_status = ExitStatus()
+        self._exit_status = AgentExitStatus()
         self._budget = EpisodeBudget(agents.limits, agents.calls)
         self._metadata: dict[str, Any] = {}
         self._session: GatewaySession | None = None
 
-    def run(self, env: GuardedEnv) -> None:
+    def run(self, env: AgentEnv) -> None:
         """Run the program in the sandbox, and record its turns.
 
         Raises:
-            ModelError: The model gave no answer to any call.
+            ModelError: The model answered no call, or the provider failed at the last call.
             BudgetError: The run's budget is used up.
             AgentStartError: The program cannot be started, or did not call its model.
+            UsageError: The sandbox cannot forward a port to the gateway.
             SandboxError: The sandbox failed.
         """
         agents = self._agents
@@ -173,10 +175,10 @@ class ExternalAgent:
 
     def _output(self) -> str:
         """Return the kept end of the program's output, without secrets."""
-        output = Redactor().text(decode(self._exit_status.output.getvalue()))
+        output = SecretRedactor().text(decode(self._exit_status.output.getvalue()))
         return output if self._session is None else output.replace(self._session.token, "***")
 
-    def _play(self, sandbox: Any, env: GuardedEnv, session: GatewaySession | None) -> None:
+    def _play(self, sandbox: Any, env: AgentEnv, session: GatewaySession | None) -> None:
         if not isinstance(sandbox, SupportsForwarding):
             raise UsageError(f"agent {self._agents.name} needs a sandbox of --sandbox native")
         start_time = time.monotonic()
@@ -195,77 +197,88 @@ class ExternalAgent:
     def _run_program(
         self,
         sandbox: SandboxBackend,
-        env: GuardedEnv,
+        env: AgentEnv,
         session: GatewaySession | None,
         start_time: float,
     ) -> None:
         """Write the profile's files into the sandbox, and run its command until the end."""
-        agent, run = f"agent {self._agents.name}", self._agents.profile.run
+        agent_label, run_config = f"agent {self._agents.name}", self._agents.profile.run
         fill = self._template_filler(env.observation, session)
-        for path, text in run.files.items():
+        for path, text in run_config.files.items():
             sandbox.write_file(path, fill(text).encode())
-        variables = {name: fill(value) for name, value in run.env.items()}
+        variables = {name: fill(value) for name, value in run_config.env.items()}
         deadline = start_time + (self._agents.limits.seconds or SECONDS)
 
         def execute(argv: list[str]) -> None:
             try:
                 process = sandbox.popen(argv, channels={}, cwd=env.directory, env=variables)
             except (FileNotFoundError, PermissionError) as error:
-                raise AgentStartError(f"{agent} cannot be started: {error}") from None
+                raise AgentStartError(f"{agent_label} cannot be started: {error}") from None
             with closing(process):
                 self._wait(process, deadline)
                 self._exit_status.exit_code = process.poll()
                 if self._exit_status.exit_code is None:
                     # `kill` ends the program and all processes that it has started.
-                    sandbox.kill()  # and all that it began
+                    sandbox.kill()
 
-        if run.before is not None:
-            execute(["/bin/bash", "--norc", "--noprofile", "-c", run.before])
+        if run_config.before is not None:
+            execute(["/bin/bash", "--norc", "--noprofile", "-c", run_config.before])
             if self._exit_status.exit_code != 0:
-                raise AgentStartError(f"{agent}: run.before failed: {self._describe_end(session)}")
-        execute([fill(word) for word in run.command])
+                raise AgentStartError(
+                    f"{agent_label}: run.before failed: {self._describe_end(session)}"
+                )
+        execute([fill(word) for word in run_config.command])
 
     def _refuse_unanswered(self, session: GatewaySession) -> None:
         """Raise an error if the program made no call, or the model did not answer the last call.
 
-        A call that only a limit of the episode refused does not count, nor does a call that the
-        episode's end aborted. If the provider has not failed, any answered call suffices.
+        A call that only a limit of the episode refused does not count. The same holds for a call
+        without any part of an answer that the episode's end or the program aborted. Unless the
+        provider failed or the run's budget is used up, any answered call suffices.
 
         Raises:
             AgentStartError: The program did not call its model.
             ModelError: The model did not answer.
             BudgetError: The run's budget is used up.
         """
-        name, is_limited = self._agents.name, self._budget.reached_limit is not None
-        model_calls = [c for c in session.calls if not c.is_count and not (is_limited and c.unpaid)]
+        agent_name, is_limited = self._agents.name, self._budget.reached_limit is not None
+        model_calls = [
+            model_call
+            for model_call in session.calls
+            if not model_call.is_count and not (is_limited and model_call.unpaid)
+        ]
         if not model_calls and not session.pending_count:
             raise AgentStartError(
-                f"agent {name} did not call its model: {self._describe_end(session)}"
+                f"agent {agent_name} did not call its model: {self._describe_end(session)}"
             )
-        calls = [call for call in model_calls if not call.is_cut]
-        if not calls and self._exit_status.limit is None:
-            raise ModelError(f"agent {name} ended before its model replied")
-        if not calls:
+        uncut_calls = [call for call in model_calls if not call.is_cut]
+        if not uncut_calls and self._exit_status.limit is None:
+            raise ModelError(f"agent {agent_name} ended before its model replied")
+        if not uncut_calls:
             return
-        last_call = calls[-1]
+        last_call = uncut_calls[-1]
         if not last_call.error:
             return
         if session.failure is not None:
             raise session.failure
         if last_call.unpaid:
-            raise BudgetError(f"agent {name} had a call refused: {last_call.error}")
-        if not any(call.is_answered for call in calls):
-            raise ModelError(f"agent {name}: its model replied to no call: {last_call.error}")
+            raise BudgetError(f"agent {agent_name} had a call refused: {last_call.error}")
+        if not any(call.is_answered for call in uncut_calls):
+            raise ModelError(f"agent {agent_name}: its model replied to no call: {last_call.error}")
 
     def _describe_end(self, session: GatewaySession | None) -> str:
         """Return a text about the end of a program that did no work, for an error message."""
         exit_status, output = self._exit_status, self._output().strip()[-_MAX_QUOTED_CHARACTERS:]
-        code = (
+        exit_text = (
             "it was killed"
             if exit_status.exit_code is None
             else f"exit code {exit_status.exit_code}"
         )
-        facts = [code if exit_status.limit is None else f"{code} (ended by: {exit_status.limit})"]
+        facts = [
+            exit_text
+            if exit_status.limit is None
+            else f"{exit_text} (ended by: {exit_status.limit})"
+        ]
         if session is not None and (refusal := session.refusal) is not None:
             facts.append(f"its last request was refused with {refusal.status}: {refusal}")
         if exit_status.failure is not None:
@@ -274,9 +287,9 @@ class ExternalAgent:
         return "; ".join(facts)
 
     def _template_filler(self, query: str, session: GatewaySession | None) -> Callable[[str], str]:
-        name = self._agents.model.partition("/")[2] or self._agents.model
+        model_name = self._agents.model.partition("/")[2] or self._agents.model
         query = "\n\n".join(filter(None, (query, self._agents.skills)))
-        values = {"query": query, "model": name, "token": session.token if session else ""}
+        values = {"query": query, "model": model_name, "token": session.token if session else ""}
         return lambda text: self._agents.profile.fill(text, **values)
 
     def _wait(self, process: Process, deadline: float) -> None:
@@ -285,19 +298,19 @@ class ExternalAgent:
         The grace period of `GRACE` seconds starts when the budget refuses a call.
         """
         exit_status, output_fd, budget = self._exit_status, process.fds[1], self._budget
-        poll = select.poll()
-        for fd in (output_fd, process.exit_fd, budget.fd):
-            poll.register(fd, select.POLLIN)
+        poller = select.poll()
+        for watched_fd in (output_fd, process.exit_fd, budget.fd):
+            poller.register(watched_fd, select.POLLIN)
         os.set_blocking(output_fd, False)
         while process.poll() is None:
             if (remaining_seconds := deadline - time.monotonic()) <= 0:
                 exit_status.limit = budget.reached_limit or "seconds"
                 return
-            ready_fds = [fd for fd, _ in poll.poll(1000 * remaining_seconds)]
+            ready_fds = [watched_fd for watched_fd, _ in poller.poll(1000 * remaining_seconds)]
             if output_fd in ready_fds and not _drain(output_fd, exit_status.output):
-                poll.unregister(output_fd)
+                poller.unregister(output_fd)
             if budget.fd in ready_fds:
-                poll.unregister(budget.fd)
+                poller.unregister(budget.fd)
                 deadline = min(deadline, time.monotonic() + GRACE)
         _drain(output_fd, exit_status.output)
         exit_status.limit = budget.reached_limit
@@ -306,7 +319,7 @@ class ExternalAgent:
 class EpisodeBudget(Budget):
     """The budget of one episode: calls, tokens and dollars.
 
-    The budget permits calls until a limit is reached, and refuses the first call after that.
+    The budget permits calls until a limit is reached, and refuses all later calls.
 
     Args:
         limits: The limits of tokens and cost; the budget ignores the time limit.
@@ -323,7 +336,7 @@ class EpisodeBudget(Budget):
         self._calls, self._max_calls = 0, calls
         self._lock = threading.Lock()
 
-    def reserve(self, tokens: int, cost: float) -> Hold:
+    def reserve(self, tokens: int, cost: float) -> BudgetReservation:
         """Reserve the maximum tokens and cost that a call may use.
 
         Raises:
@@ -332,18 +345,18 @@ class EpisodeBudget(Budget):
         limits, current_spending, presumed_spending = (
             self._limits,
             self.spent,
-            self.reserved_amounts,
+            self.presumed_spending,
         )
         usage = {
             "calls": (self._calls, self._max_calls),
             "tokens": (current_spending.tokens + presumed_spending.tokens, limits.tokens),
             "cost": (current_spending.cost + presumed_spending.cost, limits.cost),
         }
-        for name, (amount, maximum) in usage.items():
+        for limit_name, (amount, maximum) in usage.items():
             if maximum is not None and amount >= maximum:
-                self._refuse(name)
+                self._refuse(limit_name)
                 raise BudgetError(
-                    f"this episode has exceeded its {name}: {amount:g} of {maximum:g}"
+                    f"this episode has exceeded its {limit_name}: {amount:g} of {maximum:g}"
                 )
         return super().reserve(tokens, cost)
 
@@ -365,7 +378,7 @@ class EpisodeBudget(Budget):
                 os.eventfd_write(self.fd, 1)
 
 
-def _drain(fd: int, buffer: OutputBuffer) -> bool:
+def _drain(fd: int, buffer: HeadTailBuffer) -> bool:
     """Read all available bytes into a buffer; return False at the end of the file."""
     while True:
         try:

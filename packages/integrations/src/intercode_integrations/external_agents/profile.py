@@ -64,11 +64,11 @@ _BRACED_NAME = re.compile(r"(?<![$\\{])\{([A-Za-z_]\w*)\}(?!\})")
 _MODEL_PLACEHOLDER = re.compile(r"\{(model|url_v1|url|token)\}")
 
 
-class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _ProfileTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The base of a profile's tables, which refuse unknown fields."""
 
 
-class Install(_Table, frozen=True, kw_only=True):
+class AgentInstallSteps(_ProfileTable, frozen=True, kw_only=True):
     """The contents of the image layer that ``intercode agents install`` builds for the agent."""
 
     source: Literal["npm", "pypi"] = msgspec.field(name="from")
@@ -83,7 +83,7 @@ class Install(_Table, frozen=True, kw_only=True):
     """Packages that PyPI has no wheel of, and that pip may build from source."""
 
 
-class Run(_Table, frozen=True, kw_only=True):
+class AgentStartCommand(_ProfileTable, frozen=True, kw_only=True):
     """The start of the agent's program, in the working directory of the task."""
 
     command: Annotated[tuple[str, ...], Meta(min_length=1)]
@@ -97,7 +97,7 @@ class Run(_Table, frozen=True, kw_only=True):
     `ALL_SKILLS`: the query contains their whole texts, because the agent cannot read files."""
 
 
-class Score(_Table, frozen=True, kw_only=True):
+class ScoreExclusions(_ProfileTable, frozen=True, kw_only=True):
     """The paths that do not count for the score."""
 
     ignore: tuple[str, ...] = ()
@@ -105,7 +105,7 @@ class Score(_Table, frozen=True, kw_only=True):
     task itself uses counts nevertheless."""
 
 
-class ProfileLimits(_Table, frozen=True, kw_only=True):
+class ProfileLimits(_ProfileTable, frozen=True, kw_only=True):
     """The sandbox limits that the agent's program needs, unless the run sets other values."""
 
     memory: str | None = None
@@ -119,16 +119,16 @@ class ProfileLimits(_Table, frozen=True, kw_only=True):
         return {name: value for name, value in values.items() if value is not None}
 
 
-class ExtractionRules(_Table, frozen=True, kw_only=True):
+class TurnExtractionRules(_ProfileTable, frozen=True, kw_only=True):
     """The rules that convert an agent's tool calls and results into actions and observations."""
 
     action: tuple[str, ...] = ("command", "cmd", "script", "code")
     """Tool arguments that contain the action; the first argument of the list that is present
     counts. For a call without any of them, the call itself is the action, as JSON."""
     reply: str | None = None
-    """Pattern for an agent whose model calls no tools. The first group of each match is an action,
-    as text or as a JSON string; several matches form one action. None: the action is the block of
-    code in the reply."""
+    """Pattern for an agent whose model calls no tools. The action consists of the first groups of
+    all matches, each a text or a JSON string. None: the action is the block of code in the
+    reply."""
     output: str | None = None
     """Pattern whose first group is the command's output within a tool's result. Alternatively
     ``$.NAME``: the name of a member, if the result is a JSON object."""
@@ -136,7 +136,7 @@ class ExtractionRules(_Table, frozen=True, kw_only=True):
     """Pattern or member that selects the exit code, in the same form as `output`."""
 
 
-class Profile(_Table, frozen=True, kw_only=True):
+class AgentProfile(_ProfileTable, frozen=True, kw_only=True):
     """The profile of a command-line agent."""
 
     name: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9.-]*$")]
@@ -145,11 +145,11 @@ class Profile(_Table, frozen=True, kw_only=True):
     """Version of the agent that is installed; empty: any version."""
     protocol: Literal["chat", "responses", "messages"] = "chat"
     """Protocol by which the agent calls its model."""
-    install: Install | None = None
-    run: Run
+    install: AgentInstallSteps | None = None
+    run: AgentStartCommand
     limits: ProfileLimits = ProfileLimits()
-    score: Score = Score()
-    record: ExtractionRules = ExtractionRules()
+    score: ScoreExclusions = ScoreExclusions()
+    record: TurnExtractionRules = TurnExtractionRules()
 
     @property
     def home_of_skills(self) -> str | None:
@@ -183,7 +183,7 @@ def names() -> list[str]:
     return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 
-def find_profile(agent: str, *, has_model: bool = True) -> Profile:
+def find_profile(agent: str, *, has_model: bool = True) -> AgentProfile:
     """Return the profile of an agent.
 
     Args:
@@ -205,7 +205,7 @@ def find_profile(agent: str, *, has_model: bool = True) -> Profile:
     return read_profile(FOLDER / f"{agent}.toml")
 
 
-def read_profile(path: Path) -> Profile:
+def read_profile(path: Path) -> AgentProfile:
     """Read a profile from a TOML file, and validate it.
 
     Raises:
@@ -214,26 +214,28 @@ def read_profile(path: Path) -> Profile:
     import tomllib
 
     try:
-        profile = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), Profile)
+        profile = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), AgentProfile)
         Limits.merge(profile.limits.to_dict())
     except (OSError, ValueError) as error:  # the errors of msgspec and tomllib are ValueErrors
         reason = error.strerror if isinstance(error, OSError) else error
         raise UsageError(f"agent {path}: {reason}") from None
-    for name in ("reply", "output", "exit_code"):
-        pattern = getattr(profile.record, name)
+    for field_name in ("reply", "output", "exit_code"):
+        pattern = getattr(profile.record, field_name)
         try:
-            if pattern is None or (pattern.startswith(MEMBER) and name != "reply"):
+            if pattern is None or (pattern.startswith(MEMBER) and field_name != "reply"):
                 continue
-            groups = re.compile(pattern).groups
+            group_count = re.compile(pattern).groups
         except re.error as error:
-            raise UsageError(f"agent {path}: record.{name} is not a pattern: {error}") from None
-        if not groups:
-            raise UsageError(f"agent {path}: record.{name} has no group for the matched text")
+            raise UsageError(
+                f"agent {path}: record.{field_name} is not a pattern: {error}"
+            ) from None
+        if not group_count:
+            raise UsageError(f"agent {path}: record.{field_name} has no group for the matched text")
     _check_placeholders(str(path), profile.run)
     return profile
 
 
-def _check_placeholders(agent: str, run: Run) -> None:
+def _check_placeholders(agent: str, run: AgentStartCommand) -> None:
     """Refuse a misspelt placeholder, or warn of one.
 
     In a text of several words, the braces may be intended, so the function only logs a warning.
@@ -241,15 +243,16 @@ def _check_placeholders(agent: str, run: Run) -> None:
     Raises:
         UsageError: A single word of the command or of a variable has a misspelt placeholder.
     """
-    for text in (*run.command, *run.env.values(), *run.files.values(), run.before or ""):
-        for name in _BRACED_NAME.findall(text):
-            suggestion = nearest_word(name, _PLACEHOLDERS)
-            if name in _PLACEHOLDERS or suggestion is None:
+    for template in (*run.command, *run.env.values(), *run.files.values(), run.before or ""):
+        for placeholder in _BRACED_NAME.findall(template):
+            suggestion = nearest_word(placeholder, _PLACEHOLDERS)
+            if placeholder in _PLACEHOLDERS or suggestion is None:
                 continue
             message = (
-                f"agent {agent}: {{{name}}} is not a place of the command: {{{suggestion}}} is"
+                f"agent {agent}: there is no placeholder {{{placeholder}}} (did you mean "
+                f"{{{suggestion}}}?)"
             )
-            if len(text.split()) == 1 and text not in run.files.values():
+            if len(template.split()) == 1 and template not in run.files.values():
                 raise UsageError(
                     f"{message}; known: {', '.join(map('{{{}}}'.format, _PLACEHOLDERS))}"
                 )
@@ -262,7 +265,7 @@ def _warn(text: str) -> None:
     log.warning(text)
 
 
-def _command_profile(command: str, env: dict[str, str]) -> Profile:
+def _command_profile(command: str, env: dict[str, str]) -> AgentProfile:
     """Return the profile of an agent that is a plain command."""
     try:
         words = shlex.split(command)
@@ -270,6 +273,6 @@ def _command_profile(command: str, env: dict[str, str]) -> Profile:
         raise UsageError(f"agent {COMMAND}{command}: {error}") from None
     if not words:
         raise UsageError(f"agent {COMMAND} needs a command: cli:'my-agent {{query}}'")
-    run = Run(command=tuple(words), env=env)
+    run = AgentStartCommand(command=tuple(words), env=env)
     _check_placeholders(f"{COMMAND}{command}", run)
-    return Profile(name="cli", run=run)
+    return AgentProfile(name="cli", run=run)

@@ -52,41 +52,43 @@ class ExternalAgentProvider(AgentProvider):
         from intercode.agents.language import EpisodeLimits
         from intercode.evaluate.spending import make_budget, retry_policy
         from intercode.models.limits import RateLimit
-        from intercode.models.prices import Prices
-        from intercode.models.remote import CallContext
+        from intercode.models.prices import ModelPrices
+        from intercode.models.remote import ModelCallContext
         from intercode.models.upstream import serve_upstream
         from intercode_integrations.external_agents import episode_runner
-        from intercode_integrations.external_agents.layers import find_layer
+        from intercode_integrations.external_agents.agent_layers import find_layer
         from intercode_integrations.gateway import Gateway
 
-        agent_spec, name = spec.agent, spec.agent.name
+        agent_spec, agent_name = spec.agent, spec.agent.name
         has_model = spec.model.name not in (None, NO_MODEL)
-        profile = find_profile(name, has_model=has_model)
+        profile = find_profile(agent_name, has_model=has_model)
         options = spec.flat()
         if extra_options := [
             option for option in AGENT_OPTIONS if option in options and option not in _OPTIONS
         ]:
             raise UsageError(
-                f"agent {name} controls this itself: omit {AGENT_OPTIONS[extra_options[0]].flag}"
+                f"agent {agent_name} controls this itself: omit "
+                f"{AGENT_OPTIONS[extra_options[0]].flag}"
             )
         if spec.model.name is None or (profile.needs_model and not has_model):
             alternative = "" if profile.needs_model else f", or --model {NO_MODEL}"
-            raise UsageError(f"agent {name} needs --model PROVIDER/NAME{alternative}")
+            raise UsageError(f"agent {agent_name} needs --model PROVIDER/NAME{alternative}")
         if not has_model and (unused_options := sorted(_MODEL_OPTIONS & options.keys())):
             raise UsageError(
-                f"agent {name} without a model takes no {AGENT_OPTIONS[unused_options[0]].flag}"
+                f"agent {agent_name} without a model takes no "
+                f"{AGENT_OPTIONS[unused_options[0]].flag}"
             )
         _check_environment(spec)
         agent_skills = skills.read_all(spec.agent.skill)
-        calls = spec.env.options.get("max_turns", episode_runner.CALLS)
+        max_calls = spec.env.options.get("max_turns", episode_runner.CALLS)
         gateway, stack = None, ExitStack()
         if has_model:
-            prices = Prices(spec.model.prices)
+            prices = ModelPrices(spec.model.prices)
             price = prices.find(spec.model.name)
             if agent_spec.episode_cost is not None and price is None:
                 raise UsageError(f"the price of {spec.model.name} is not known: give --prices FILE")
             retry = retry_policy(spec)
-            call_context = CallContext(
+            call_context = ModelCallContext(
                 rate_limit or RateLimit(), budget or make_budget(spec), price=price, retry=retry
             )
             upstream = stack.enter_context(
@@ -102,16 +104,16 @@ class ExternalAgentProvider(AgentProvider):
         if profile.home_of_skills is None:
             skill_notes = skills.offer(agent_skills, readable=profile.run.skills != ALL_SKILLS)
         agents = episode_runner.ExternalAgents(
-            profile, gateway, spec.model.name, limits, calls, skill_notes
+            profile, gateway, spec.model.name, limits, max_calls, skill_notes
         )
-        env_settings: dict[str, Any] = {"max_turns": calls, "ignore": profile.score.ignore}
+        env_settings: dict[str, Any] = {"max_turns": max_calls, "ignore": profile.score.ignore}
         if needed_limits := profile.limits.to_dict():
             env_settings["limits"] = needed_limits
-        if (layer := find_layer(profile)) is not None:
-            env_settings["layers"] = [str(layer)]
+        if (layer_path := find_layer(profile)) is not None:
+            env_settings["layers"] = [str(layer_path)]
         delay = (lambda: None) if gateway is None else gateway.delay
         return PreparedAgent(
-            agents, name, {}, env_settings, agent_skills, close=stack.close, delay=delay
+            agents, agent_name, {}, env_settings, agent_skills, close=stack.close, delay=delay
         )
 
 
@@ -121,13 +123,15 @@ def _check_environment(spec: RunSpec) -> None:
     Raises:
         UsageError: The environment has no sandbox with a shell, or uses an unsupported option.
     """
-    env, agent = spec.env, spec.agent.name
+    env, agent_name = spec.env, spec.agent.name
     if "ignore" not in list_constructor_options(environment(env.name, env.protocol)):
         raise UsageError(
-            f"agent {agent} needs a sandbox with a shell: environment {env.name!r}, protocol "
+            f"agent {agent_name} needs a sandbox with a shell: environment {env.name!r}, protocol "
             f"{env.protocol!r}, has none; choose bash or swe"
         )
     if (sandbox := env.options.get("sandbox", "native")) != "native":
-        raise UsageError(f"agent {agent} needs --sandbox native to reach its model, not {sandbox}")
+        raise UsageError(
+            f"agent {agent_name} needs --sandbox native to reach its model, not {sandbox}"
+        )
     if env.options.get("network"):
-        raise UsageError(f"agent {agent} has no network except its model: omit --network")
+        raise UsageError(f"agent {agent_name} has no network except its model: omit --network")

@@ -1,9 +1,9 @@
 """Python runtimes in layers: copies of this machine's Pythons, for images with another release.
 
-The source of a copy is a Python that a user has installed, for instance by ``uv python install
-3.12`` or by pyenv. The copy omits the parts that no agent needs: tests, headers and installed
-packages. The copied program searches for its library relative to its own path, so a copy runs in
-any folder.
+The source of a copy is a Python that ``uv python install 3.12`` or pyenv has installed, or else the
+distribution's own. The copy omits the parts that no agent needs: tests, headers and installed
+packages. A copied program searches for its own shared library relative to the program's path, so a
+copy runs in any folder.
 """
 
 from __future__ import annotations
@@ -63,16 +63,16 @@ def find_python(release: str, agent: str) -> PythonInstallation:
     Raises:
         UsageError: This machine has no such Python.
     """
-    for path in _candidates(release):
+    for program_path in _candidates(release):
         try:
-            command = [path, "-I", "-c", _FACTS]
+            command = [program_path, "-I", "-c", _FACTS]
             result = subprocess.run(command, capture_output=True, check=False, timeout=_PATIENCE)
             python = msgspec.json.decode(result.stdout, type=PythonInstallation)
         # A candidate may not be a working Python, such as a broken shim of pyenv.
         except (OSError, subprocess.TimeoutExpired, msgspec.DecodeError):
             continue
-        library = Path(python.prefix, "lib", f"python{release}")
-        is_complete = (library / "os.py").is_file() and (library / "ensurepip").is_dir()
+        library_path = Path(python.prefix, "lib", f"python{release}")
+        is_complete = (library_path / "os.py").is_file() and (library_path / "ensurepip").is_dir()
         if python.release == release and python.kind == "cpython" and is_complete:
             return python
     raise UsageError(
@@ -81,8 +81,8 @@ def find_python(release: str, agent: str) -> PythonInstallation:
 
 
 def _candidates(release: str) -> Iterator[str]:
-    for variable, folder, pattern in _INSTALL_FOLDERS:
-        root = Path(os.environ.get(variable) or folder).expanduser()
+    for variable, default_folder, pattern in _INSTALL_FOLDERS:
+        root = Path(os.environ.get(variable) or default_folder).expanduser()
         yield from map(str, sorted(root.glob(pattern.format(release, release))))
     # A distribution's Python comes last, because it needs files in other folders.
     if program := shutil.which(f"python{release}"):
@@ -99,7 +99,7 @@ def pack_python(python: PythonInstallation, target_folder: str) -> bytes:
     Returns:
         The tarball, uncompressed.
     """
-    prefix, program = Path(python.prefix), f"bin/python{python.release}"
+    prefix, program_path = Path(python.prefix), f"bin/python{python.release}"
     buffer = BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as archive:
 
@@ -114,14 +114,14 @@ def pack_python(python: PythonInstallation, target_folder: str) -> bytes:
                 member.type, member.linkname, member.size = tarfile.REGTYPE, "", len(data)
             archive.addfile(member, BytesIO(data) if data is not None else None)
 
-        add(prefix / program, _relocate_library((prefix / program).read_bytes(), prefix))
-        for library in sorted(prefix.glob(f"lib/libpython{python.release}.so*")):
-            add(library)
-        for folder, folders, files in os.walk(prefix / "lib" / f"python{python.release}"):
-            folders[:] = sorted(set(folders) - _EXCLUDED_FOLDERS)
-            for name in sorted(files):
-                if not name.endswith(".a"):
-                    add(Path(folder, name))
+        add(prefix / program_path, _relocate_library((prefix / program_path).read_bytes(), prefix))
+        for library_path in sorted(prefix.glob(f"lib/libpython{python.release}.so*")):
+            add(library_path)
+        for folder, subfolders, file_names in os.walk(prefix / "lib" / f"python{python.release}"):
+            subfolders[:] = sorted(set(subfolders) - _EXCLUDED_FOLDERS)
+            for file_name in sorted(file_names):
+                if not file_name.endswith(".a"):
+                    add(Path(folder, file_name))
     return buffer.getvalue()
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from intercode.models import anthropic, openai, response_parsing, responses
+from intercode.models import anthropic, openai, openai_responses, response_parsing
 from intercode.models.base import Answer, Message, Role, ToolCall, Usage
 from intercode.models.protocols import Name
 
@@ -20,7 +20,7 @@ EPISODE_ENDED = "the episode ended before the answer"
 _DECODERS: dict[Name, Callable[[dict[str, Any]], Answer]] = {
     "chat": openai.decode_chat,
     "messages": anthropic.decode,
-    "responses": responses.decode,
+    "responses": openai_responses.decode,
 }
 
 
@@ -39,12 +39,14 @@ class Call:
         tool_calls: The tool calls of the answer.
         usage: The charged tokens, as far as the provider reports them.
         cost: US dollars; None if the price or the tokens are unknown.
-        seconds: The duration of the attempt that succeeded, without waiting and earlier attempts.
+        seconds: The duration of the successful attempt, without waiting and earlier attempts. For a
+            call without an answer, and for a token count, the duration of the whole call.
         retries: The number of failed attempts before the answer.
         status: The HTTP status that the client received.
         streamed: Whether the answer was a stream.
         cached: Whether the answer came from InterCode's cache, at a cost of 0.
-        error: The reason why the answer is missing or incomplete; empty if it is complete.
+        error: The reason why the answer is missing, incomplete, or an estimate (of a token count);
+            empty if the answer is complete.
         finish: The reason for which the model ended the answer, in the words of its API.
         token_ids: Tokens of the answer, if the server returns them.
         prompt_token_ids: Tokens of the prompt, if the server returns them.
@@ -96,17 +98,17 @@ class Call:
         return self.status == PAYMENT_REQUIRED_STATUS
 
 
-def decode_answer(name: Name, body: dict[str, Any]) -> Answer:
+def decode_answer(protocol: Name, body: dict[str, Any]) -> Answer:
     """Decode a model's answer from the JSON body of a response.
 
     Args:
-        name: The protocol of the model's API.
+        protocol: The protocol of the model's API.
         body: The body.
 
     Raises:
         AttemptError: The answer has no usable content.
     """
-    return _DECODERS[name](body)
+    return _DECODERS[protocol](body)
 
 
 def incomplete_reason(body: Mapping[str, Any]) -> str:
@@ -150,16 +152,16 @@ def read_token_data(body: Mapping[str, Any]) -> dict[str, Any]:
     return token_data
 
 
-def read_dialogue(name: Name, request_body: Mapping[str, Any]) -> tuple[Message, ...]:
+def read_dialogue(protocol: Name, request_body: Mapping[str, Any]) -> tuple[Message, ...]:
     """Decode the messages in the body of a request, including the system prompt."""
-    if name == "responses":
+    if protocol == "responses":
         return (
             *_system_messages(request_body.get("instructions")),
             *_input_messages(request_body.get("input")),
         )
-    system = _system_messages(request_body.get("system"))
+    system_messages = _system_messages(request_body.get("system"))
     return (
-        *system,
+        *system_messages,
         *(
             message
             for item in request_body.get("messages") or ()
@@ -171,7 +173,11 @@ def read_dialogue(name: Name, request_body: Mapping[str, Any]) -> tuple[Message,
 def tool_names(request_body: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the names of the tools in a request's body; a tool without a name gives its type."""
     tools = (tool.get("function", tool) for tool in request_body.get("tools") or ())
-    return tuple(str(t.get("name") or t.get("type")) for t in tools if isinstance(t, dict))
+    return tuple(
+        str(tool_function.get("name") or tool_function.get("type"))
+        for tool_function in tools
+        if isinstance(tool_function, dict)
+    )
 
 
 def _system_messages(value: Any) -> tuple[Message, ...]:
@@ -206,7 +212,7 @@ def _decode_message(message_data: Mapping[str, Any]) -> Iterator[Message]:
     role, content = _role(message_data.get("role")), message_data.get("content")
     blocks = content if isinstance(content, list) else []
     content_blocks: list[Any] = []
-    calls: list[ToolCall] = []
+    tool_calls: list[ToolCall] = []
     for block in blocks:
         kind = block.get("type")
         if kind == "tool_result":
@@ -215,17 +221,17 @@ def _decode_message(message_data: Mapping[str, Any]) -> Iterator[Message]:
             )
         elif kind == "tool_use":
             arguments = response_parsing.arguments(block.get("input"))
-            calls.append(ToolCall(str(block.get("id")), str(block.get("name")), arguments))
+            tool_calls.append(ToolCall(str(block.get("id")), str(block.get("name")), arguments))
         elif kind not in {"thinking", "redacted_thinking"}:
             content_blocks.append(block)
-    for call in message_data.get("tool_calls") or ():
-        function = call.get("function") or call.get("custom") or {}
+    for tool_call in message_data.get("tool_calls") or ():
+        function = tool_call.get("function") or tool_call.get("custom") or {}
         arguments = response_parsing.arguments(function.get("arguments", function.get("input")))
-        calls.append(ToolCall(str(call.get("id")), str(function.get("name")), arguments))
-    if content_blocks or calls or not blocks:
+        tool_calls.append(ToolCall(str(tool_call.get("id")), str(function.get("name")), arguments))
+    if content_blocks or tool_calls or not blocks:
         text = _content_text(content_blocks if blocks else content)
         call_id = message_data.get("tool_call_id")
-        yield Message(role, text, tuple(calls), call_id if isinstance(call_id, str) else None)
+        yield Message(role, text, tuple(tool_calls), call_id if isinstance(call_id, str) else None)
 
 
 def _input_messages(input_items: Any) -> Iterable[Message]:
@@ -237,7 +243,7 @@ def _input_messages(input_items: Any) -> Iterable[Message]:
         if kind == "message":
             yield Message(_role(item.get("role")), _content_text(item.get("content")))
         elif kind.endswith("_call"):
-            yield Message("assistant", "", (responses.call(item),))
+            yield Message("assistant", "", (openai_responses.call(item),))
         elif kind.endswith("_output"):
             output = item.get("output")
             text = json.dumps(output) if isinstance(output, dict) else _content_text(output)

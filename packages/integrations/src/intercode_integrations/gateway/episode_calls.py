@@ -14,13 +14,14 @@ from intercode_integrations.gateway.calls import Call
 from intercode_integrations.gateway.upstream_connections import UpstreamResponse
 
 MAX_CHARACTERS = 64 * 1024**2
-"""Characters of distinct messages that a session keeps. A repeated message counts only once."""
+"""Characters of distinct messages after which a session refuses calls. A repeated message counts
+only once."""
 MAX_FAILED_CHARACTERS = 1024**2
-"""Characters that an unanswered call's dialogue may have to be kept. Unanswered calls cost nothing,
-so an agent could otherwise fill the memory."""
+"""Maximum characters of an unanswered call's dialogue; a longer dialogue is discarded. Unanswered
+calls cost nothing, so an agent could otherwise fill the memory."""
 
 
-class Dialogues:
+class SessionMessages:
     """The messages of a session's calls, each stored once."""
 
     def __init__(self) -> None:
@@ -40,13 +41,14 @@ class Dialogues:
     def retain(self, call: Call, *, share: bool = True) -> Call:
         """Return a call whose messages are stored once, and share memory with equal messages.
 
-        Of consecutive unanswered calls, only the first keeps its dialogue. The dialogue of the
-        first already contains the result of the agent's last action.
+        Of consecutive unanswered calls, only the first keeps its dialogue, and only one of up to
+        `MAX_FAILED_CHARACTERS`. The dialogue of the first already contains the result of the
+        agent's last action.
 
         Args:
             call: The call.
-            share: Whether the session keeps its calls. False returns the call unchanged: it is only
-                passed to a record, and frees its memory afterwards.
+            share: Whether the session keeps its calls. False returns the call unchanged, because
+                its messages leave the memory as soon as the call is recorded.
         """
         if not share:
             return call
@@ -59,21 +61,23 @@ class Dialogues:
         return replace(call, messages=tuple(map(self._intern_message, call.messages)))
 
     def _intern_message(self, message: Message) -> Message:
-        call_ids = tuple(call.call_id for call in message.tool_calls)
-        key = message.role, message.content, message.call_id, call_ids
-        stored_message = self._messages.get(key)
+        call_ids = tuple(tool_call.call_id for tool_call in message.tool_calls)
+        message_key = message.role, message.content, message.call_id, call_ids
+        stored_message = self._messages.get(message_key)
         if stored_message == message:
             return stored_message
         self._characters += _characters(message)
-        self._messages[key] = message
+        self._messages[message_key] = message
         return message
 
 
 def _characters(message: Message) -> int:
-    return len(message.content) + sum(len(str(call.arguments)) for call in message.tool_calls)
+    return len(message.content) + sum(
+        len(str(tool_call.arguments)) for tool_call in message.tool_calls
+    )
 
 
-class PendingCall(Protocol):
+class PendingGatewayCall(Protocol):
     """A call that has no record yet."""
 
     is_answered: bool
@@ -105,9 +109,9 @@ class EpisodeCalls:
         self._condition = threading.Condition()
         self._started_calls = self._ended_calls = 0
         self._draining = self._closed = False
-        self._dialogues = Dialogues()
+        self._dialogues = SessionMessages()
         self._open: set[UpstreamResponse] = set()
-        self._pending_calls: set[PendingCall] = set()
+        self._pending_calls: set[PendingGatewayCall] = set()
 
     @property
     def calls(self) -> Sequence[Call]:
@@ -136,7 +140,7 @@ class EpisodeCalls:
             self._draining = True
             self._condition.wait_for(lambda: self._ended_calls >= self._started_calls, seconds)
 
-    def note(self, call: Call, forwarded_call: PendingCall | None = None) -> None:
+    def note(self, call: Call, forwarded_call: PendingGatewayCall | None = None) -> None:
         """Record a finished call.
 
         Args:
@@ -164,7 +168,7 @@ class EpisodeCalls:
                 self._condition.notify_all()
 
     def hold(self, answer: UpstreamResponse) -> None:
-        """Register a running response of the server, which `GatewaySession.close` aborts."""
+        """Register a running response, which `GatewaySession.close` aborts; abort it if closed."""
         with self._condition:
             self._open.add(answer)
             if self._closed:

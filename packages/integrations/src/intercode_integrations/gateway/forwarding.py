@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 from intercode.errors import BudgetError, ModelAccessError, ModelError, ModelUnavailableError
 from intercode.models import response_parsing
 from intercode.models.base import Answer, AttemptError, Message, Reply, Request, Settings
-from intercode.models.cache import Cache, digest, is_unseeded_sampling
-from intercode.models.prices import Prices
+from intercode.models.cache import ReplyCache, digest, is_unseeded_sampling
+from intercode.models.prices import ModelPrices
 from intercode.models.protocols import Name
-from intercode.models.remote import CallContext, CallLimiter
+from intercode.models.remote import ModelCallContext, ModelCallLimiter
 from intercode.models.upstream import Upstream
 from intercode.secrets import hide_in
 from intercode_integrations.gateway.calls import (
@@ -30,10 +30,13 @@ from intercode_integrations.gateway.calls import (
 )
 from intercode_integrations.gateway.episode_calls import EpisodeCalls
 from intercode_integrations.gateway.http import ClientConnection, ClientDisconnect
-from intercode_integrations.gateway.policy import GatewayPolicy, Refusal, max_reply_tokens
+from intercode_integrations.gateway.policy import GatewayPolicy, GatewayRefusal, max_reply_tokens
 from intercode_integrations.gateway.secret_filter import SecretFilter
-from intercode_integrations.gateway.streams import StreamAssembly
-from intercode_integrations.gateway.upstream_connections import ConnectionPool, UpstreamResponse
+from intercode_integrations.gateway.streams import StreamedAnswer
+from intercode_integrations.gateway.upstream_connections import (
+    UpstreamConnectionPool,
+    UpstreamResponse,
+)
 
 log = logging.getLogger(__name__)
 
@@ -56,24 +59,29 @@ class UpstreamBackend:
     """
 
     def __init__(
-        self, upstream: Upstream, call_context: CallContext, policy: GatewayPolicy, prices: Prices
+        self,
+        upstream: Upstream,
+        call_context: ModelCallContext,
+        policy: GatewayPolicy,
+        prices: ModelPrices,
     ) -> None:
         self.upstream, self.policy = upstream, policy
-        self.connections = ConnectionPool(upstream)
+        self.connections = UpstreamConnectionPool(upstream)
         self._names = dict(policy.models) if policy.models is not None else {}
-        self._frames: dict[str, CallLimiter] = {}
+        self._frames: dict[str, ModelCallLimiter] = {}
         for model in dict.fromkeys([*self._names.values()] or [upstream.model]):
-            name = f"{upstream.provider}/{model}"
+            full_name = f"{upstream.provider}/{model}"
             model_price = (
                 call_context.price
                 if model == upstream.model and call_context.price
-                else prices.find(name)
+                else prices.find(full_name)
             )
-            self._frames[model] = CallLimiter(
-                name, upstream.url, replace(call_context, price=model_price)
+            self._frames[model] = ModelCallLimiter(
+                full_name, upstream.url, replace(call_context, price=model_price)
             )
         self.is_priced = all(
-            prices.find(f"{upstream.provider}/{m}") or call_context.price for m in self._frames
+            prices.find(f"{upstream.provider}/{model_name}") or call_context.price
+            for model_name in self._frames
         )
         self.cache, self.timeout = call_context.cache, call_context.retry.timeout
 
@@ -86,7 +94,7 @@ class UpstreamBackend:
         if self.policy.models is None:
             return self.upstream.model
         if not isinstance(model_name, str) or model_name not in self._names:
-            raise Refusal(404, f"model: {model_name!r} is none of {', '.join(self._names)}")
+            raise GatewayRefusal(404, f"model: {model_name!r} is none of {', '.join(self._names)}")
         return self._names[model_name]
 
     def delay(self) -> tuple[float, str] | None:
@@ -95,7 +103,7 @@ class UpstreamBackend:
             filter(None, (limiter.delay() for limiter in self._frames.values())), default=None
         )
 
-    def frame(self, model: str) -> CallLimiter:
+    def frame(self, model: str) -> ModelCallLimiter:
         """Return the object that applies rate limit, budget and retries to calls of a model."""
         return self._frames[model]
 
@@ -110,6 +118,16 @@ class ForwardedCall:
     The constructor decodes the dialogue for the record before anything is sent. A request that
     cannot be decoded, and therefore not be recorded, is never forwarded.
 
+    Args:
+        session: The session that records the call.
+        gateway: The upstream server.
+        client: The client's connection.
+        protocol: The protocol of the call.
+        target: The path and the query of the upstream's URL.
+        request_body: The validated body, which the constructor may extend.
+        headers: The headers to forward.
+        size: An upper bound of the request's tokens.
+
     Raises:
         AttributeError, KeyError, TypeError, AttemptError: The request cannot be decoded.
     """
@@ -119,34 +137,34 @@ class ForwardedCall:
         session: EpisodeCalls,
         gateway: UpstreamBackend,
         client: ClientConnection,
-        name: Name,
+        protocol: Name,
         target: str,
         request_body: dict[str, Any],
         headers: dict[str, str],
         size: int,
     ) -> None:
-        self._session, self._gateway, self._client, self._name = session, gateway, client, name
+        self._session, self._gateway, self._client, self._name = session, gateway, client, protocol
         self._target, self._headers, self._size = target, headers, size
         self._streamed = request_body.get("stream") is True
         self._usage_asked = bool((request_body.get("stream_options") or {}).get("include_usage"))
         # A streamed `chat` answer contains its token usage only if the request asks for usage.
-        if name == "chat" and self._streamed:
+        if protocol == "chat" and self._streamed:
             request_body["stream_options"] = {
                 **(request_body.get("stream_options") or {}),
                 "include_usage": True,
             }
         self._request_body = request_body
-        self._limit = max_reply_tokens(name, request_body)
+        self._limit = max_reply_tokens(protocol, request_body)
         self._call = Call(
-            protocol=name,
+            protocol=protocol,
             path=target.partition("?")[0],
             model=request_body["model"],
-            messages=read_dialogue(name, request_body),
+            messages=read_dialogue(protocol, request_body),
             streamed=self._streamed,
             tools=tool_names(request_body),
         )
         self._answer_bytes = b""
-        """The answer's bytes, as sent to the client."""
+        """The answer's bytes, as the client receives them."""
         self._body: dict[str, Any] = {}
         self._failure: tuple[int, bytes] | None = None
         """The last error response of the server: status and body."""
@@ -157,18 +175,27 @@ class ForwardedCall:
         """Whether the answer broke off. The client's connection then ends, as without a gateway."""
 
     def run(self) -> None:
-        """Send the request, forward the answer to the client, and record the call."""
-        frame, start_time = self._gateway.frame(self._request_body["model"]), time.monotonic()
-        reply_cache, key = self._cache_key()
+        """Send the request, forward the answer to the client, and record the call.
+
+        Raises:
+            Refusal: The budget is used up, or the server gave no answer that can be forwarded.
+            ClientDisconnect: The client has left, or the answer broke off.
+            OSError: The call cannot be recorded.
+        """
+        call_limiter, start_time = (
+            self._gateway.frame(self._request_body["model"]),
+            time.monotonic(),
+        )
+        reply_cache, cache_key = self._cache_key()
         try:
-            entry = reply_cache.get(key) if reply_cache else None
-            if entry is not None:
+            cached_reply = reply_cache.get(cache_key) if reply_cache else None
+            if cached_reply is not None:
                 self.is_answered = True
-                reply = replace(entry, cached=True, cost=0.0, seconds=0.0, retries=0)
-                self._replay(entry.text.encode())
+                reply = replace(cached_reply, cached=True, cost=0.0, seconds=0.0, retries=0)
+                self._replay(cached_reply.text.encode())
             else:
                 budget = self._session.budget
-                reply = frame.ask(
+                reply = call_limiter.ask(
                     self._send,
                     self._size,
                     self._limit,
@@ -176,7 +203,7 @@ class ForwardedCall:
                     is_over=lambda: self._session.is_closed,
                 )
                 if reply_cache and not self._error:
-                    reply_cache.put(key, replace(reply, text=self._answer_bytes.decode()))
+                    reply_cache.put(cache_key, replace(reply, text=self._answer_bytes.decode()))
         except (ModelError, ClientDisconnect) as error:
             self._fail(error, time.monotonic() - start_time)
             return
@@ -188,15 +215,15 @@ class ForwardedCall:
         elif self._streamed:
             self._client.end()
 
-    def _cache_key(self) -> tuple[Cache | None, str]:
+    def _cache_key(self) -> tuple[ReplyCache | None, str]:
         cache, request_body = self._gateway.cache, self._request_body
         settings = Settings(request_body.get("temperature"), seed=request_body.get("seed"))
         if cache is None or (
             is_unseeded_sampling(settings) and not self._gateway.policy.cache_sampled
         ):
             return None, ""
-        text = json.dumps([self._target, self._headers, request_body], sort_keys=True)
-        request = Request((Message("user", text),))
+        request_text = json.dumps([self._target, self._headers, request_body], sort_keys=True)
+        request = Request((Message("user", request_text),))
         return cache, digest(self._gateway.upstream.name, self._gateway.upstream.url, request)
 
     def _replay(self, answer_bytes: bytes) -> None:
@@ -204,7 +231,7 @@ class ForwardedCall:
         if not self._streamed:
             self._body = response_parsing.load(answer_bytes)
             return
-        assembly = StreamAssembly(self._name)
+        assembly = StreamedAnswer(self._name)
         assembly.feed(answer_bytes)
         self._body = assembly.body
         self._client.begin(200, [("content-type", _STREAM)])
@@ -225,18 +252,18 @@ class ForwardedCall:
         self._session.hold(answer)
         try:
             if answer.status != 200:
-                error = gateway.upstream.remove_key(answer.read(MAX_ERROR_BYTES))
-                self._failure = answer.status, error
+                error_body = gateway.upstream.remove_key(answer.read(MAX_ERROR_BYTES))
+                self._failure = answer.status, error_body
                 raise response_parsing.status_error(
-                    answer.status, answer.headers, error.decode(errors="replace")
+                    answer.status, answer.headers, error_body.decode(errors="replace")
                 )
             if self._streamed and answer.headers.get("content-type", "").startswith(_STREAM):
                 return self._stream(answer)
             self._answer_bytes = gateway.upstream.remove_key(answer.read(MAX_ANSWER_BYTES))
-            data = response_parsing.load(self._answer_bytes)
-            self._body = hide_in(data, gateway.upstream.key)
+            answer_data = response_parsing.load(self._answer_bytes)
+            self._body = hide_in(answer_data, gateway.upstream.key)
             # JSON escapes can hide the key from `remove_key`, but not from `hide_in`.
-            if self._body != data:
+            if self._body != answer_data:
                 self._answer_bytes = json.dumps(self._body).encode()
             self._error = incomplete_reason(self._body)
             return decode_answer(self._name, self._body)
@@ -256,7 +283,7 @@ class ForwardedCall:
         Raises:
             AttemptError: The stream failed before its first event reached the client.
         """
-        assembly, forwarded_bytes = StreamAssembly(self._name), bytearray()
+        assembly, forwarded_bytes = StreamedAnswer(self._name), bytearray()
         client, has_begun, secret_filter = (
             self._client,
             False,
@@ -266,9 +293,10 @@ class ForwardedCall:
             while data := answer.read_available():
                 events = assembly.feed(data)
                 if not has_begun and assembly.error:
-                    text = json.dumps({"error": assembly.error})
+                    error_text = json.dumps({"error": assembly.error})
                     raise AttemptError(
-                        f"an error in the stream: {text[: response_parsing.MAX_MESSAGE_LENGTH]}"
+                        "an error in the stream: "
+                        f"{error_text[: response_parsing.MAX_MESSAGE_LENGTH]}"
                     )
                 output = secret_filter.filter_events(
                     event for event in events if not self._is_internal_usage(event.data)
@@ -364,7 +392,7 @@ class ForwardedCall:
         if isinstance(error, ClientDisconnect):
             raise error
         if not body:
-            raise Refusal(status, str(error))
+            raise GatewayRefusal(status, str(error))
         log.info("answered with status %d: %s", status, error)
         self._client.answer(status, body, [("x-should-retry", "false")])
 
@@ -377,8 +405,8 @@ def _strip_tracebacks(error: _ErrorT) -> _ErrorT:
 
     The frames of a traceback would keep the request, with its whole dialogue, in memory.
     """
-    link: BaseException | None = error
-    while link is not None:
-        link.__traceback__ = None
-        link = link.__context__
+    chained_error: BaseException | None = error
+    while chained_error is not None:
+        chained_error.__traceback__ = None
+        chained_error = chained_error.__context__
     return error

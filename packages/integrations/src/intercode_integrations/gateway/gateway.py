@@ -29,11 +29,18 @@ from intercode.errors import (
 )
 from intercode.models.base import AttemptError
 from intercode.models.limits import Budget
-from intercode.models.prices import Prices
+from intercode.models.prices import ModelPrices
 from intercode.models.protocols import COUNT, MODELS, TABLES, Name, model_entry, model_page
-from intercode.models.remote import BYTES_PER_TOKEN, CallContext
+from intercode.models.remote import BYTES_PER_TOKEN, ModelCallContext
 from intercode.models.upstream import Upstream
 from intercode.request_guard import RequestGuard
+from intercode_integrations.gateway.byte_quota import (
+    FREE_BODY_BYTES,
+    MAX_TOTAL_BYTES,
+    SharedByteQuota,
+    check_embedded_tokens,
+    check_tokens,
+)
 from intercode_integrations.gateway.calls import (
     PAYMENT_REQUIRED_STATUS,
     Call,
@@ -45,16 +52,9 @@ from intercode_integrations.gateway.forwarding import (
     UpstreamBackend,
 )
 from intercode_integrations.gateway.http import ClientConnection, RequestHead
-from intercode_integrations.gateway.intake import (
-    FREE_BODY_BYTES,
-    MAX_TOTAL_BYTES,
-    Intake,
-    check_embedded_tokens,
-    check_tokens,
-)
 from intercode_integrations.gateway.policy import (
     GatewayPolicy,
-    Refusal,
+    GatewayRefusal,
     admit_body,
     bad_request,
     betas,
@@ -64,7 +64,8 @@ from intercode_integrations.gateway.policy import (
 
 _CLOSE_SECONDS = 5.0
 FREE_COUNTS, COUNTS_PER_CALL = 16, 4
-"""Number of token counts that an episode may request in any case, and number for each call."""
+"""Number of token counts that an episode may request before its first call, and number of further
+counts for each call."""
 _OMITTED_COUNT_FIELDS = {"stream", "max_tokens", "temperature", "top_p", "top_k", "stop_sequences"}
 """Fields of a request for an answer that a request for a token count must not contain."""
 _QUERIES = {"beta", "client_version", "limit", "after_id", "before_id"}
@@ -95,12 +96,14 @@ class Gateway(UpstreamBackend):
         self,
         upstream: Upstream,
         *,
-        call_context: CallContext | None = None,
+        call_context: ModelCallContext | None = None,
         policy: GatewayPolicy = GatewayPolicy(),  # noqa: B008 - frozen
-        prices: Prices | None = None,
+        prices: ModelPrices | None = None,
     ) -> None:
-        super().__init__(upstream, call_context or CallContext(), policy, prices or Prices())
-        self.intake = Intake(MAX_TOTAL_BYTES, policy.max_body)
+        super().__init__(
+            upstream, call_context or ModelCallContext(), policy, prices or ModelPrices()
+        )
+        self.intake = SharedByteQuota(MAX_TOTAL_BYTES, policy.max_body)
         self._sessions: set[GatewaySession] = set()
 
     def __enter__(self) -> Gateway:
@@ -159,7 +162,8 @@ class GatewaySession(EpisodeCalls):
         failure: The last failure of the provider or of the connection to it; None if a later call
             was answered. No agent can cause such a failure, so the episode's result gives no
             evidence about the agent.
-        refusal: The last refusal of a request by the gateway itself.
+        refusal: The last error response whose text is the gateway's own: a refusal, or a report of
+            the provider's failure.
     """
 
     def __init__(
@@ -175,7 +179,7 @@ class GatewaySession(EpisodeCalls):
     ) -> None:
         self.token = token or secrets.token_urlsafe(32)
         super().__init__(budget, record, keep=keep)
-        self.refusal: Refusal | None = None
+        self.refusal: GatewayRefusal | None = None
         self._gateway, self._on_close, self._is_full = gateway, on_close, is_full
         self._guard = RequestGuard(self.token, pages=False)
         self._turns = threading.BoundedSemaphore(gateway.policy.at_once)
@@ -218,7 +222,8 @@ class GatewaySession(EpisodeCalls):
 
         Args:
             connection: The client's socket.
-            on_admission: A function to call after each request with the valid token.
+            on_admission: A function to call when a request has shown the valid token, before the
+                answer.
         """
         with self._condition:
             if not self._closed:
@@ -233,8 +238,8 @@ class GatewaySession(EpisodeCalls):
         """Answer one request; keep a refusal in `refusal`, and raise it again."""
         try:
             self._answer(request, client)
-        except Refusal as refusal:
-            self.refusal = Refusal(refusal.status, str(refusal))
+        except GatewayRefusal as refusal:
+            self.refusal = GatewayRefusal(refusal.status, str(refusal))
             raise
 
     def _answer(self, request: RequestHead, client: ClientConnection) -> None:
@@ -244,63 +249,78 @@ class GatewaySession(EpisodeCalls):
             Refusal: The gateway refuses the request.
         """
         try:
-            target = urlsplit(request.target) if request.target.startswith("/") else None
+            parsed_target = urlsplit(request.target) if request.target.startswith("/") else None
         except ValueError:  # urlsplit takes //[ for the start of an invalid IPv6 host
-            target = None
-        if target is None:
-            raise Refusal(400, "the target of a request is a path")
-        is_free = request.method in {"HEAD", "GET"} and target.path == "/"
-        if denial := self._guard.refusal(_KeyHeaders(request), is_token_free=is_free):
-            raise Refusal(denial[0].value, denial[1])
+            parsed_target = None
+        if parsed_target is None:
+            raise GatewayRefusal(400, "the target of a request is a path")
+        is_free = request.method in {"HEAD", "GET"} and parsed_target.path == "/"
+        if denial := self._guard.refusal(_ApiKeyHeaders(request), is_token_free=is_free):
+            raise GatewayRefusal(denial[0].value, denial[1])
         if self._closed:
-            raise Refusal(401, "this token is no longer served")
+            raise GatewayRefusal(401, "this token is no longer served")
         if not is_free:
             client.on_admission()
-        query = dict(parse_qsl(target.query, keep_blank_values=True))
+        query = dict(parse_qsl(parsed_target.query, keep_blank_values=True))
         if unknown_names := query.keys() - _QUERIES:
             raise bad_request(f"?{'&'.join(sorted(unknown_names))}")
         if is_free:
             client.body()
             client.answer(200, b"" if request.method == "HEAD" else b"{}")
-        elif request.method == "GET" and (target.path == MODELS or _is_model_path(target.path)):
+        elif request.method == "GET" and (
+            parsed_target.path == MODELS or _is_model_path(parsed_target.path)
+        ):
             client.body()
-            client.answer(200, json.dumps(self._models(target.path)).encode())
-        elif request.method == "POST" and target.path in {*_PATHS, COUNT}:
-            self._post(request, client, target.path, "?beta=true" if query.get("beta") else "")
+            client.answer(200, json.dumps(self._models(parsed_target.path)).encode())
+        elif request.method == "POST" and parsed_target.path in {*_PATHS, COUNT}:
+            self._post(
+                request, client, parsed_target.path, "?beta=true" if query.get("beta") else ""
+            )
         else:
-            raise Refusal(404, f"the gateway has no {request.method} {target.path[:200]}")
+            raise GatewayRefusal(
+                404, f"the gateway has no {request.method} {parsed_target.path[:200]}"
+            )
 
     def _models(self, path: str) -> dict[str, Any]:
-        names = self._gateway.model_names()
+        model_names = self._gateway.model_names()
         if path == MODELS:
-            return model_page(names, "intercode")
-        name = unquote(path.removeprefix(MODELS + "/"))
-        if name not in names:
-            raise Refusal(404, f"model: there is no {name[:200]!r}")
-        return model_entry(name, "intercode")
+            return model_page(model_names, "intercode")
+        model_name = unquote(path.removeprefix(MODELS + "/"))
+        if model_name not in model_names:
+            raise GatewayRefusal(404, f"model: there is no {model_name[:200]!r}")
+        return model_entry(model_name, "intercode")
 
     def _post(self, request: RequestHead, client: ClientConnection, path: str, query: str) -> None:
         if {*request.get_all("Content-Encoding")} - {"identity"}:
-            raise Refusal(415, "a body is sent as it is, without Content-Encoding")
-        gateway, name = self._gateway, _PATHS.get(path, "messages")
-        if name not in PROVIDER_PROTOCOLS.get(gateway.upstream.provider, (name,)):
-            raise Refusal(404, f"{gateway.upstream.name} does not speak the protocol of {path}")
+            raise GatewayRefusal(415, "a body is sent as it is, without Content-Encoding")
+        gateway, protocol = self._gateway, _PATHS.get(path, "messages")
+        if protocol not in PROVIDER_PROTOCOLS.get(gateway.upstream.provider, (protocol,)):
+            raise GatewayRefusal(
+                404, f"{gateway.upstream.name} does not speak the protocol of {path}"
+            )
         self._refuse_beyond_limits()
         headers = {"Content-Type": "application/json"}
-        if name == "messages":
+        if protocol == "messages":
             headers["anthropic-version"] = "2023-06-01"
-            if flags := betas(request.get_all("anthropic-beta"), gateway.policy):
-                headers["anthropic-beta"] = flags
+            if beta_header := betas(request.get_all("anthropic-beta"), gateway.policy):
+                headers["anthropic-beta"] = beta_header
         with self._turns, ExitStack() as stack:
             body = self._body(request, client, stack)
             with gateway.intake.parsing_lock if len(body) > FREE_BODY_BYTES else nullcontext():
-                request_body, size = self._read(name, body)
+                request_body, size = self._read(protocol, body)
                 del body
                 forwarded_call = None
                 if path != COUNT:
                     try:
                         forwarded_call = ForwardedCall(
-                            self, gateway, client, name, path + query, request_body, headers, size
+                            self,
+                            gateway,
+                            client,
+                            protocol,
+                            path + query,
+                            request_body,
+                            headers,
+                            size,
                         )
                     except (AttributeError, KeyError, TypeError, AttemptError):
                         raise bad_request("a dialogue that cannot be read") from None
@@ -319,14 +339,14 @@ class GatewaySession(EpisodeCalls):
         policy, intake = self._gateway.policy, self._gateway.intake
         size = policy.max_body if request.length is None else request.length
         if size > policy.max_body:
-            raise Refusal(413, f"the body is longer than {policy.max_body} bytes")
+            raise GatewayRefusal(413, f"the body is longer than {policy.max_body} bytes")
 
         def reserve() -> None:
             stack.enter_context(intake.reserve(self, size, policy.patience))
 
         return client.body(policy.max_body, free_bytes=FREE_BODY_BYTES, reserve=reserve)
 
-    def _read(self, name: Name, body: bytes) -> tuple[dict[str, Any], int]:
+    def _read(self, protocol: Name, body: bytes) -> tuple[dict[str, Any], int]:
         """Parse and validate a body.
 
         Returns:
@@ -340,7 +360,10 @@ class GatewaySession(EpisodeCalls):
         check_embedded_tokens(client_body, remaining_tokens)
         model = self._gateway.model(client_body.get("model"))
         try:
-            request_body = {"model": model, **admit_body(name, client_body, self._gateway.policy)}
+            request_body = {
+                "model": model,
+                **admit_body(protocol, client_body, self._gateway.policy),
+            }
             return request_body, context_size(request_body)
         except RecursionError:
             raise bad_request("the body has too many levels") from None
@@ -355,22 +378,25 @@ class GatewaySession(EpisodeCalls):
         """Refuse a call over a limit. Called before the body is read, and again after it.
 
         Raises:
-            Refusal: The gateway is shutting down, or the session has used all its calls.
+            Refusal: The gateway is shutting down, the session has used all its calls, or the
+                dialogues or the record have reached their maximum size.
         """
         if self._draining:
-            raise Refusal(503, "the gateway ends")
+            raise GatewayRefusal(503, "the gateway ends")
         max_calls = self._gateway.policy.max_calls
         if max_calls is not None and self._started_calls >= max_calls:
-            raise Refusal(
+            raise GatewayRefusal(
                 PAYMENT_REQUIRED_STATUS, f"the {max_calls} calls that may be made have been made"
             )
         if self._dialogues.is_full:
-            raise Refusal(
+            raise GatewayRefusal(
                 PAYMENT_REQUIRED_STATUS,
                 "the dialogues of this episode are as long as can be recorded",
             )
         if self._is_full():
-            raise Refusal(PAYMENT_REQUIRED_STATUS, "the record of calls is as long as it may be")
+            raise GatewayRefusal(
+                PAYMENT_REQUIRED_STATUS, "the record of calls is as long as it may be"
+            )
 
     def _count(
         self,
@@ -387,15 +413,17 @@ class GatewaySession(EpisodeCalls):
         """
         with self._condition:
             if self._counts >= FREE_COUNTS + COUNTS_PER_CALL * self._started_calls:
-                raise Refusal(429, "tokens were counted too often for the calls that were made")
+                raise GatewayRefusal(
+                    429, "tokens were counted too often for the calls that were made"
+                )
             self._counts += 1
         gateway, start_time = self._gateway, time.monotonic()
-        data = json.dumps(
-            {key: request_body[key] for key in request_body.keys() - _OMITTED_COUNT_FIELDS}
+        payload = json.dumps(
+            {field: request_body[field] for field in request_body.keys() - _OMITTED_COUNT_FIELDS}
         ).encode()
 
         def send() -> bytes:
-            answer = gateway.connections.open("POST", target, data, headers, gateway.timeout)
+            answer = gateway.connections.open("POST", target, payload, headers, gateway.timeout)
             self.hold(answer)
             try:
                 body = answer.read(MAX_ERROR_BYTES)
@@ -406,28 +434,28 @@ class GatewaySession(EpisodeCalls):
                 raise AttemptError(f"status {answer.status}")
             return body
 
-        error = ""
+        error_text = ""
         try:
             body = gateway.frame(request_body["model"]).send_unbilled(send)
         except AttemptError as failure:
-            error = f"an estimate: {failure}"
+            error_text = f"an estimate: {failure}"
             body = json.dumps({"input_tokens": size // BYTES_PER_TOKEN}).encode()
         body = gateway.upstream.remove_key(body)
         text, seconds = body.decode(errors="replace"), time.monotonic() - start_time
         call = Call("count", COUNT, request_body["model"], text=text, cost=0.0, seconds=seconds)
-        self.note(replace(call, error=error))
+        self.note(replace(call, error=error_text))
         client.answer(200, body)
 
 
-class _KeyHeaders:
+class _ApiKeyHeaders:
     """The headers of a request, with Anthropic's ``x-api-key`` presented as a bearer token."""
 
     def __init__(self, request: RequestHead) -> None:
         self._request = request
 
     def get_all(self, key: str) -> list[str]:
-        keys = self._request.get_all("x-api-key") if key == "Authorization" else []
-        return [f"Bearer {value}" for value in keys] or self._request.get_all(key)
+        api_keys = self._request.get_all("x-api-key") if key == "Authorization" else []
+        return [f"Bearer {value}" for value in api_keys] or self._request.get_all(key)
 
 
 def _is_model_path(path: str) -> bool:

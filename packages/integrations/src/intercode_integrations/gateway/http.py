@@ -19,7 +19,7 @@ from typing import Any
 import h11
 
 from intercode.models.protocols import ERRORS
-from intercode_integrations.gateway.policy import GatewayPolicy, Refusal
+from intercode_integrations.gateway.policy import GatewayPolicy, GatewayRefusal
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class RequestHead:
 
     @property
     def length(self) -> int | None:
-        """The value of ``Content-Length``, which h11 has validated; None for a chunked body."""
+        """The value of ``Content-Length``, which h11 has validated; None without this header."""
         values = self.get_all("content-length")
         return int(values[0]) if values else None
 
@@ -60,7 +60,7 @@ class ClientConnection:
     Args:
         connection: The socket. The caller closes it.
         policy: The limits of sizes and times.
-        on_admission: The function that `handle` calls after a request with the valid token.
+        on_admission: The function that `handle` calls when a request has shown the valid token.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class ClientConnection:
                 self.status = 0
                 try:
                     handle(request, self)
-                except Refusal as refusal:
+                except GatewayRefusal as refusal:
                     if self.status:
                         return
                     self.refuse(refusal)
@@ -106,20 +106,20 @@ class ClientConnection:
                 self._linger()
 
     def body(
-        self, limit: int = 0, *, free_bytes: int = 0, reserve: Callable[[], None] = lambda: None
+        self, max_bytes: int = 0, *, free_bytes: int = 0, reserve: Callable[[], None] = lambda: None
     ) -> bytes:
         """Read the body of the request.
 
         Args:
-            limit: Maximum bytes of the body.
+            max_bytes: Maximum bytes of the body.
             free_bytes: The bytes that are read before `reserve` is called.
-            reserve: A function that waits until memory for the rest is reserved.
+            reserve: A function that waits until memory for a longer body is reserved.
 
         Raises:
             ClientDisconnect: The client closed the connection, or was too slow.
             Refusal: The body is too long, or consists of too many small parts.
         """
-        content, fragments = bytearray(), 0
+        content, fragment_count = bytearray(), 0
         self._deadline = time.monotonic() + self._policy.patience
         while True:
             event = self._read_event()
@@ -131,13 +131,13 @@ class ClientConnection:
                 reserve()
                 self._deadline = time.monotonic() + self._policy.patience
             content += event.data
-            fragments += len(event.data) < _FRAGMENT
-            if len(content) > limit:
-                raise Refusal(413, f"the body is longer than {limit} bytes")
-            if fragments > _MAX_FRAGMENTS:
-                raise Refusal(413, "the body is in too many small parts: send longer chunks")
+            fragment_count += len(event.data) < _FRAGMENT
+            if len(content) > max_bytes:
+                raise GatewayRefusal(413, f"the body is longer than {max_bytes} bytes")
+            if fragment_count > _MAX_FRAGMENTS:
+                raise GatewayRefusal(413, "the body is in too many small parts: send longer chunks")
 
-    def refuse(self, refusal: Refusal) -> None:
+    def refuse(self, refusal: GatewayRefusal) -> None:
         """Send an error response for a refused request."""
         log.info("refused with status %d: %s", refusal.status, refusal)
         body = b"" if self._bodiless else error_body(refusal.status, str(refusal))
@@ -146,7 +146,7 @@ class ClientConnection:
     def answer(self, status: int, body: bytes, headers: Iterable[tuple[str, str]] = ()) -> None:
         """Send a whole response. The body is JSON unless `headers` has a ``content-type``."""
         response_headers = list(headers)
-        if not any(name == "content-type" for name, _ in response_headers):
+        if not any(header_name == "content-type" for header_name, _ in response_headers):
             response_headers.append(("content-type", "application/json"))
         self.begin(status, [*response_headers, ("content-length", str(len(body)))])
         self.send_data(body)
@@ -187,11 +187,13 @@ class ClientConnection:
         while (event := self._http.next_event()) is h11.NEED_DATA:
             if self._http.they_are_waiting_for_100_continue:
                 self._send(h11.InformationalResponse(status_code=100, headers=[]))
-            wait = self._deadline - time.monotonic() if self._deadline else self._policy.idle
-            if wait <= 0:
+            wait_seconds = (
+                self._deadline - time.monotonic() if self._deadline else self._policy.idle
+            )
+            if wait_seconds <= 0:
                 raise ClientDisconnect
             try:
-                self._socket.settimeout(wait)
+                self._socket.settimeout(wait_seconds)
                 data = self._socket.recv(_CHUNK)
             except OSError:
                 raise ClientDisconnect from None
@@ -227,8 +229,8 @@ class ClientConnection:
         deadline, remaining_bytes = time.monotonic() + _LINGER_SECONDS, self._policy.max_body
         with suppress(OSError):  # the connection may have already ended
             self._socket.shutdown(socket.SHUT_WR)
-            while remaining_bytes > 0 and (wait := deadline - time.monotonic()) > 0:
-                self._socket.settimeout(wait)
+            while remaining_bytes > 0 and (wait_seconds := deadline - time.monotonic()) > 0:
+                self._socket.settimeout(wait_seconds)
                 if not (data := self._socket.recv(_CHUNK)):
                     return
                 remaining_bytes -= len(data)
@@ -240,6 +242,6 @@ class ClientConnection:
 
 def error_body(status: int, message: str) -> bytes:
     """Return the JSON body of an error response, which clients of all three protocols can read."""
-    kind = ERRORS.get(status, "api_error")
-    error = {"type": kind, "message": message, "code": kind, "param": None}
+    error_type = ERRORS.get(status, "api_error")
+    error = {"type": error_type, "message": message, "code": error_type, "param": None}
     return json.dumps({"type": "error", "error": error}).encode()

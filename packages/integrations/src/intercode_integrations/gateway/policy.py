@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from intercode.errors import UsageError
-from intercode.models.protocols import BETAS, INCLUDES, TABLES, Name, ProtocolTable
+from intercode.models.protocols import BETAS, INCLUDES, TABLES, ModelApiFields, Name
 from intercode_sandbox.spelling_suggestions import hint_text
 
 _MAX_REPLY_TOKENS = 1_000_000
-"""Maximum reply tokens that a client may request: a larger number would use up the shared rate."""
+"""Maximum reply tokens of a request if `GatewayPolicy.reply_tokens` is None. A larger number would
+use up the shared rate."""
 IMAGE_BYTES = 8192
 """Bytes that `context_size` counts for an image that is given as data. Providers charge at most a
 few thousand tokens for an image of any size."""
@@ -35,12 +36,15 @@ class GatewayPolicy:
         max_context: The maximum bytes of the dialogue and its tools, without images. Bytes are an
             upper bound of tokens, because each token has at least one byte.
         reply_tokens: The maximum tokens of a reply; a higher limit in a request is lowered to it.
-        cache_sampled: Whether to cache replies even if the client requests sampling. Equal requests
-            then get equal replies, so episodes that should differ may be equal.
+        cache_sampled: Whether to cache replies even if the client requests sampling without a seed.
+            Equal requests then get equal replies, so episodes that should differ may be equal.
         at_once: Concurrent calls of one session. Further calls wait.
         patience: Seconds that a client may take to send a head, to send a body, or to read a part
-            of a reply. A request for memory waits no longer, either.
+            of a reply. The wait for the memory of a large body has the same limit.
         idle: Seconds without a request after which a connection is closed.
+
+    Raises:
+        UsageError: A value is out of its range.
     """
 
     hosted: Literal["refuse", "drop", "pass"] = "refuse"
@@ -59,31 +63,31 @@ class GatewayPolicy:
     def __post_init__(self) -> None:
         if self.hosted not in {"refuse", "drop", "pass"}:
             raise UsageError(f"hosted must be refuse, drop or pass, not {self.hosted!r}")
-        for name in ("max_calls", "max_body", "max_context", "reply_tokens", "at_once"):
-            if (limit := getattr(self, name)) is not None and limit < 1:
-                raise UsageError(f"{name} must be at least 1, not {limit}")
+        for field_name in ("max_calls", "max_body", "max_context", "reply_tokens", "at_once"):
+            if (limit := getattr(self, field_name)) is not None and limit < 1:
+                raise UsageError(f"{field_name} must be at least 1, not {limit}")
         if not (self.patience > 0 and self.idle > 0):
             raise UsageError("patience and idle must be above 0 seconds")
 
 
-class Refusal(Exception):  # noqa: N818 - it is the client's error
-    """An HTTP error response to a request that the gateway does not forward."""
+class GatewayRefusal(Exception):  # noqa: N818 - it is the client's error
+    """An HTTP error response of the gateway itself: to a refused request, or without an answer."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
         self.status = status
 
 
-def bad_request(reason: str) -> Refusal:
+def bad_request(reason: str) -> GatewayRefusal:
     """Return the refusal of an invalid request, with status 400."""
-    return Refusal(400, f"the gateway refuses it: {reason}")
+    return GatewayRefusal(400, f"the gateway refuses it: {reason}")
 
 
 def parse_body(body: bytes) -> dict[str, Any]:
     """Parse the body of a request, which must be a JSON object.
 
     Raises:
-        Refusal: The body is not a JSON object.
+        GatewayRefusal: The body is not a JSON object.
     """
     try:
         data = json.loads(body)
@@ -94,17 +98,20 @@ def parse_body(body: bytes) -> dict[str, Any]:
     return data
 
 
-def admit_body(name: Name, client_body: Mapping[str, Any], policy: GatewayPolicy) -> dict[str, Any]:
-    """Validate a request's body; return the part that is forwarded, without the model's name.
+def admit_body(
+    protocol: Name, client_body: Mapping[str, Any], policy: GatewayPolicy
+) -> dict[str, Any]:
+    """Validate a request's body; return the body that is forwarded, without the model's name.
 
     Raises:
-        Refusal: The body has a field or value that the protocol's table or the policy forbids.
+        GatewayRefusal: The body has a field or value that the protocol's table or the policy
+            forbids.
     """
-    table = TABLES[name]
+    table = TABLES[protocol]
     fields = {
         key: value for key, value in client_body.items() if value is not None and key != "model"
     }
-    if name == "chat" and fields.get("n", 1) != 1:
+    if protocol == "chat" and fields.get("n", 1) != 1:
         raise bad_request("n: one reply a call")
     if fields.get("modalities", ["text"]) != ["text"]:
         raise bad_request("modalities: text only")
@@ -128,11 +135,11 @@ def admit_body(name: Name, client_body: Mapping[str, Any], policy: GatewayPolicy
             )
     if "stream" in request_body and not isinstance(request_body["stream"], bool):
         raise bad_request("stream is true or false")
-    if name == "responses" and not policy.stored:
+    if protocol == "responses" and not policy.stored:
         request_body["store"] = False  # OpenAI stores responses by default
-    unknown = {*_check_strings(request_body.get("include"))} - INCLUDES
-    if unknown and policy.hosted != "pass":
-        raise bad_request(f"include: {', '.join(sorted(unknown))}")
+    unknown_includes = {*_check_strings(request_body.get("include"))} - INCLUDES
+    if unknown_includes and policy.hosted != "pass":
+        raise bad_request(f"include: {', '.join(sorted(unknown_includes))}")
     if "tools" in request_body:
         request_body["tools"] = [*_filter_tools(request_body["tools"], table, policy)]
     if not request_body.get("tools"):
@@ -144,7 +151,7 @@ def admit_body(name: Name, client_body: Mapping[str, Any], policy: GatewayPolicy
     if policy.reply_tokens is not None and not any(key in request_body for key in table.limit):
         request_body[table.limit[0]] = policy.reply_tokens
     if policy.max_context is not None and (size := context_size(request_body)) > policy.max_context:
-        raise Refusal(
+        raise GatewayRefusal(
             400,
             f"prompt is too long: {size} bytes > {policy.max_context} maximum "
             "(context_length_exceeded at the gateway)",
@@ -152,16 +159,22 @@ def admit_body(name: Name, client_body: Mapping[str, Any], policy: GatewayPolicy
     return request_body
 
 
-def max_reply_tokens(name: Name, request_body: Mapping[str, Any]) -> int | None:
+def max_reply_tokens(protocol: Name, request_body: Mapping[str, Any]) -> int | None:
     """Return the maximum of reply tokens that a request sets itself; None if it sets none."""
-    limits = [request_body[key] for key in TABLES[name].limit if key in request_body]
+    limits = [request_body[key] for key in TABLES[protocol].limit if key in request_body]
     return max(limits, default=None)
 
 
-def betas(values: list[str], policy: GatewayPolicy) -> str:
+def betas(header_values: list[str], policy: GatewayPolicy) -> str:
     """Filter the values of the header ``anthropic-beta`` by the policy, and join them by commas."""
-    beta_names = [beta.strip() for value in values for beta in value.split(",")]
-    return ",".join(b for b in beta_names if b.startswith(BETAS) or (b and policy.hosted == "pass"))
+    beta_names = [
+        beta.strip() for header_value in header_values for beta in header_value.split(",")
+    ]
+    return ",".join(
+        beta_name
+        for beta_name in beta_names
+        if beta_name.startswith(BETAS) or (beta_name and policy.hosted == "pass")
+    )
 
 
 def context_size(request_body: Mapping[str, Any]) -> int:
@@ -171,19 +184,20 @@ def context_size(request_body: Mapping[str, Any]) -> int:
     """
     image_count = 0
 
-    def strip_images(value: Any) -> Any:
+    def strip_images(node: Any) -> Any:
         nonlocal image_count
-        if isinstance(value, list):
-            return [strip_images(item) for item in value]
-        if not isinstance(value, dict) or value.get("type") == "tool_use":
-            return value  # tool arguments are arbitrary: what looks like an image there is text
-        if value.get("type") in {"image_url", "input_image"} or value.get("type") == "base64":
+        if isinstance(node, list):
+            return [strip_images(item) for item in node]
+        if not isinstance(node, dict) or node.get("type") == "tool_use":
+            return node  # tool arguments are arbitrary: what looks like an image there is text
+        if node.get("type") in {"image_url", "input_image"} or node.get("type") == "base64":
             image_count += 1
             return {}
-        return {key: strip_images(item) for key, item in value.items()}
+        return {key: strip_images(item) for key, item in node.items()}
 
     text_body = {
-        key: value if key == "tools" else strip_images(value) for key, value in request_body.items()
+        key: field_value if key == "tools" else strip_images(field_value)
+        for key, field_value in request_body.items()
     }
     return (
         len(json.dumps(text_body, ensure_ascii=False).encode(errors="replace"))
@@ -191,16 +205,16 @@ def context_size(request_body: Mapping[str, Any]) -> int:
     )
 
 
-def _lower_limit(request_body: dict[str, Any], key: str, policy: GatewayPolicy) -> None:
-    if (value := request_body.get(key)) is None:
+def _lower_limit(request_body: dict[str, Any], limit_field: str, policy: GatewayPolicy) -> None:
+    if (limit_value := request_body.get(limit_field)) is None:
         return
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise bad_request(f"{key} is a number of tokens")
-    request_body[key] = min(value, policy.reply_tokens or _MAX_REPLY_TOKENS)
+    if isinstance(limit_value, bool) or not isinstance(limit_value, int) or limit_value < 1:
+        raise bad_request(f"{limit_field} is a number of tokens")
+    request_body[limit_field] = min(limit_value, policy.reply_tokens or _MAX_REPLY_TOKENS)
 
 
 def _filter_tools(
-    tools: Any, table: ProtocolTable, policy: GatewayPolicy
+    tools: Any, table: ModelApiFields, policy: GatewayPolicy
 ) -> Iterator[dict[str, Any]]:
     for tool in _check_objects(tools, "tools"):
         kind = tool.get("type", table.tools[0])
@@ -219,7 +233,7 @@ def _filter_tools(
 
 
 def _check_dialogue(
-    request_body: Mapping[str, Any], table: ProtocolTable, policy: GatewayPolicy
+    request_body: Mapping[str, Any], table: ModelApiFields, policy: GatewayPolicy
 ) -> None:
     for key in table.dialogue:
         value = request_body.get(key)
@@ -230,12 +244,12 @@ def _check_dialogue(
 
 
 def _check_part(
-    part: dict[str, Any], default_type: str, table: ProtocolTable, policy: GatewayPolicy
+    part: dict[str, Any], default_type: str, table: ModelApiFields, policy: GatewayPolicy
 ) -> None:
     """Validate a message, or a part of a message, and its nested parts.
 
     Raises:
-        Refusal: A type or a field of a part is not permitted.
+        GatewayRefusal: A type or a field of a part is not permitted.
     """
     kind = part.get("type", default_type)
     if not isinstance(kind, str) or kind not in table.parts:
@@ -266,10 +280,10 @@ def _check_data_source(part: Mapping[str, Any], policy: GatewayPolicy) -> None:
             raise bad_request("an image at a URL: send its data (data:image/png;base64,…)")
     if "source" in part:
         source = part["source"]
-        kind = source.get("type") if isinstance(source, dict) else None
-        if kind not in {"base64", "text", "content"}:
-            raise bad_request(f"a source of type {kind!r}: send the data")
-        if kind == "content" and not isinstance(source.get("content"), str):
+        source_type = source.get("type") if isinstance(source, dict) else None
+        if source_type not in {"base64", "text", "content"}:
+            raise bad_request(f"a source of type {source_type!r}: send the data")
+        if source_type == "content" and not isinstance(source.get("content"), str):
             raise bad_request("a source of parts")
 
 

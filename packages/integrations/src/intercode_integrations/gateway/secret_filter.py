@@ -2,7 +2,7 @@
 
 The server may repeat the API key in its answer. If the text of an event ends with the first
 characters of the secret, the filter holds the event back. Later events wait behind it until the
-text continues or ends. All other events pass at once and unchanged.
+text continues or ends. Otherwise, events pass at once, and change only if they contain the secret.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from intercode.secrets import MIN_SECRET_LENGTH, hide_in
-from intercode_integrations.gateway.streams import Event, encode_event
+from intercode_integrations.gateway.streams import StreamEvent, encode_event
 
 REPLACEMENT = "[key]"
 _POSITION_FIELDS = ("item_id", "output_index", "content_index", "summary_index", "index")
@@ -25,7 +25,7 @@ Position = tuple[object, ...]
 
 
 @dataclass(slots=True)
-class _HeldEvent:
+class _BufferedEvent:
     """A buffered event.
 
     `open_text_count` is the number of its texts that may end with the start of the secret. The
@@ -39,13 +39,13 @@ class _HeldEvent:
 
 
 @dataclass(slots=True)
-class _TextTail:
+class _EventTextTail:
     """The end of an event's text that may be a part of the secret.
 
     The text is the value at `key` of `container`, and the end has `length` characters.
     """
 
-    event: _HeldEvent
+    event: _BufferedEvent
     container: dict[str, Any]
     key: str
     length: int
@@ -69,10 +69,10 @@ class SecretFilter:
     """
 
     secret: str
-    _held_events: deque[_HeldEvent] = field(default_factory=deque)
-    _tails: dict[Position, list[_TextTail]] = field(default_factory=dict)
+    _held_events: deque[_BufferedEvent] = field(default_factory=deque)
+    _tails: dict[Position, list[_EventTextTail]] = field(default_factory=dict)
 
-    def filter_events(self, events: Iterable[Event]) -> bytes:
+    def filter_events(self, events: Iterable[StreamEvent]) -> bytes:
         """Add events to the buffer; return the bytes of all events that can pass now."""
         if len(self.secret) < MIN_SECRET_LENGTH:
             return b"".join(event.raw_bytes for event in events)
@@ -84,8 +84,8 @@ class SecretFilter:
         self._held_events.clear()
         return output
 
-    def _take(self, event: Event) -> Iterator[bytes]:
-        held_event = _HeldEvent(event.raw_bytes, event.data)
+    def _take(self, event: StreamEvent) -> Iterator[bytes]:
+        held_event = _BufferedEvent(event.raw_bytes, event.data)
         self._held_events.append(held_event)
         if event.data is not None:
             # `hide_in` finds a complete secret, literal or in JSON escapes, within this event.
@@ -95,14 +95,14 @@ class SecretFilter:
                     _mark_changed(held_event)
             for position, container, key in _event_texts(held_event.data or {}):
                 self._extend_text(
-                    position, _TextTail(held_event, container, key, len(container[key]))
+                    position, _EventTextTail(held_event, container, key, len(container[key]))
                 )
             if str(event.data.get("type")).endswith(("_stop", ".done")):
                 self._end_texts(_position(event.data))
         while self._held_events and not self._held_events[0].open_text_count:
             yield self._encode_event(self._held_events.popleft())
 
-    def _encode_event(self, held_event: _HeldEvent) -> bytes:
+    def _encode_event(self, held_event: _BufferedEvent) -> bytes:
         event_bytes = (
             encode_event(held_event.raw_bytes, held_event.data)
             if held_event.is_changed
@@ -110,7 +110,7 @@ class SecretFilter:
         )
         return event_bytes.replace(self.secret.encode(), REPLACEMENT.encode())
 
-    def _extend_text(self, position: Position, tail: _TextTail) -> None:
+    def _extend_text(self, position: Position, tail: _EventTextTail) -> None:
         """Append an event's text to the text at a position, and hide the secret if it is complete.
 
         Then mark the events that the end of the text holds back.
@@ -128,7 +128,7 @@ class SecretFilter:
                 prefix.replace(self.secret, REPLACEMENT) + REPLACEMENT + text
             )
             tail.length, tails = len(text), [tail]
-        remaining_length, pending_tails = self._partial_secret_length(text), list[_TextTail]()
+        remaining_length, pending_tails = self._partial_secret_length(text), list[_EventTextTail]()
         for text_tail in reversed(tails):
             if text_tail.length and remaining_length:
                 text_tail.length = min(text_tail.length, remaining_length)
@@ -149,8 +149,12 @@ class SecretFilter:
 
     def _end_texts(self, position: Position) -> None:
         """End the texts at a position: no later event continues them, so their events can pass."""
-        for key in [key for key in self._tails if key[: len(position)] == position]:
-            for tail in self._tails.pop(key):
+        for tail_position in [
+            tail_position
+            for tail_position in self._tails
+            if tail_position[: len(position)] == position
+        ]:
+            for tail in self._tails.pop(tail_position):
                 tail.event.open_text_count -= 1
 
 
@@ -159,7 +163,7 @@ def _position(data: dict[str, Any]) -> Position:
 
 
 def _event_texts(data: dict[str, Any]) -> Iterator[tuple[Position, dict[str, Any], str]]:
-    """Yield each text that an event continues: its position, and the container and key of it."""
+    """Yield each text that an event continues: position, containing object, and key in it."""
     if isinstance(choices := data.get("choices"), list):
         for choice in choices:
             if isinstance(choice, dict):
@@ -183,7 +187,7 @@ def _walk_texts(value: Any, position: Position) -> Iterator[tuple[Position, dict
                 yield from _walk_texts(item, (*position, key))
 
 
-def _mark_changed(held_event: _HeldEvent) -> None:
+def _mark_changed(held_event: _BufferedEvent) -> None:
     held_event.is_changed = True
     _clear_tokens(held_event.data)
 

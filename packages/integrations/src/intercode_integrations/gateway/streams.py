@@ -1,6 +1,6 @@
 """Server-sent events: parsed from a stream, and assembled into the equivalent unstreamed answer.
 
-`StreamAssembly` accepts the stream's bytes in chunks of any size; the result does not depend on the
+`StreamedAnswer` accepts the stream's bytes in chunks of any size; the result does not depend on the
 chunks' boundaries. In every field that `intercode_integrations.gateway.calls` reads, the assembled
 answer equals the body that the server sends without streaming.
 """
@@ -25,7 +25,7 @@ appends the fields of tool calls."""
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class StreamEvent:
     """One event: its bytes including the blank line, and its data if that is a JSON object."""
 
     raw_bytes: bytes
@@ -35,7 +35,7 @@ class Event:
 
 
 @dataclass(slots=True)
-class StreamAssembly:
+class StreamedAnswer:
     """The answer that the events of a stream have built so far.
 
     Attributes:
@@ -54,18 +54,18 @@ class StreamAssembly:
     """Index of a content block → incomplete JSON of its tool arguments (``messages`` only)."""
     _items: list[Any] = field(default_factory=list)
 
-    def feed(self, data: bytes) -> list[Event]:
+    def feed(self, data: bytes) -> list[StreamEvent]:
         """Add bytes of the stream; return the events that are now complete.
 
         Raises:
             ValueError: An event is too long, or malformed.
         """
         self._buffer += data
-        events: list[Event] = []
+        events: list[StreamEvent] = []
         begin = 0
-        for end in _END.finditer(self._buffer):
-            events.append(_parse_event(self._buffer[begin : end.end()]))
-            begin = end.end()
+        for end_match in _END.finditer(self._buffer):
+            events.append(_parse_event(self._buffer[begin : end_match.end()]))
+            begin = end_match.end()
         self._buffer = self._buffer[begin:]
         if len(self._buffer) > MAX_EVENT_BYTES:
             raise ValueError("an event of the stream is too long")
@@ -89,20 +89,20 @@ class StreamAssembly:
             raise ValueError(f"an event of the stream is malformed: {error!r}") from None
 
 
-def _parse_event(raw_bytes: bytes) -> Event:
+def _parse_event(raw_bytes: bytes) -> StreamEvent:
     lines = [
         line[5:].removeprefix(b" ") for line in _LINE.split(raw_bytes) if line.startswith(b"data:")
     ]
     text = b"\n".join(lines)
     if not lines:
-        return Event(raw_bytes, None)
+        return StreamEvent(raw_bytes, None)
     if text.strip() == b"[DONE]":
-        return Event(raw_bytes, None, is_last=True)
+        return StreamEvent(raw_bytes, None, is_last=True)
     try:
         data = json.loads(text)
     except (ValueError, RecursionError):
         raise ValueError("an event of the stream is not JSON") from None
-    return Event(raw_bytes, data if isinstance(data, dict) else None)
+    return StreamEvent(raw_bytes, data if isinstance(data, dict) else None)
 
 
 def encode_event(raw_bytes: bytes, data: object) -> bytes:
@@ -113,7 +113,7 @@ def encode_event(raw_bytes: bytes, data: object) -> bytes:
     return b"\n".join([*other_lines, b"data: " + json.dumps(data).encode()]) + b"\n\n"
 
 
-def _add_chat(assembly: StreamAssembly, data: dict[str, Any]) -> None:
+def _add_chat(assembly: StreamedAnswer, data: dict[str, Any]) -> None:
     body = assembly.body
     if not body:
         body |= {"object": "chat.completion", "choices": []}
@@ -121,11 +121,13 @@ def _add_chat(assembly: StreamAssembly, data: dict[str, Any]) -> None:
         if key not in {"choices", "object"} and value is not None:
             body[key] = value
     for choice_delta in data.get("choices") or ():
-        index = choice_delta.get("index", 0)
+        choice_index = choice_delta.get("index", 0)
         choices = body["choices"]
-        choice = next((candidate for candidate in choices if candidate["index"] == index), None)
+        choice = next(
+            (candidate for candidate in choices if candidate["index"] == choice_index), None
+        )
         if choice is None:
-            choice = {"index": index, "message": {"role": "assistant", "content": None}}
+            choice = {"index": choice_index, "message": {"role": "assistant", "content": None}}
             choices.append(choice)
         _extend_message(choice["message"], choice_delta.get("delta") or {})
         for key in ("finish_reason", "stop_reason"):
@@ -143,60 +145,74 @@ def _extend_message(message: dict[str, Any], delta: dict[str, Any]) -> None:
         if delta.get(key) is not None:
             message[key] = (message.get(key) or "") + delta[key]
     for call_delta in delta.get("tool_calls") or ():
-        calls = message.setdefault("tool_calls", [])
-        index = call_delta.get("index", len(calls))
-        call = next((candidate for candidate in calls if candidate["index"] == index), None)
-        if call is None:
-            call = {"index": index, "type": "function", "function": {"name": "", "arguments": ""}}
-            calls.append(call)
+        tool_calls = message.setdefault("tool_calls", [])
+        call_index = call_delta.get("index", len(tool_calls))
+        tool_call = next(
+            (candidate for candidate in tool_calls if candidate["index"] == call_index), None
+        )
+        if tool_call is None:
+            tool_call = {
+                "index": call_index,
+                "type": "function",
+                "function": {"name": "", "arguments": ""},
+            }
+            tool_calls.append(tool_call)
         if call_delta.get("id"):
-            call["id"] = call_delta["id"]
+            tool_call["id"] = call_delta["id"]
         function = call_delta.get("function") or {}
-        call["function"]["name"] += function.get("name") or ""
-        call["function"]["arguments"] += function.get("arguments") or ""
+        tool_call["function"]["name"] += function.get("name") or ""
+        tool_call["function"]["arguments"] += function.get("arguments") or ""
 
 
-def _add_messages(assembly: StreamAssembly, data: dict[str, Any]) -> None:
-    kind = data.get("type")
-    if kind == "message_start":
+def _add_messages(assembly: StreamedAnswer, data: dict[str, Any]) -> None:
+    event_type = data.get("type")
+    if event_type == "message_start":
         assembly.body = dict(data["message"])
         assembly.body["content"] = []
-    elif kind == "content_block_start":
+    elif event_type == "content_block_start":
         assembly.body["content"].append(dict(data["content_block"]))
-    elif kind == "content_block_delta":
-        index, delta = data["index"], data["delta"]
-        block = assembly.body["content"][index]
+    elif event_type == "content_block_delta":
+        block_index, delta = data["index"], data["delta"]
+        block = assembly.body["content"][block_index]
         if delta["type"] == "input_json_delta":
-            assembly._partial[index] = assembly._partial.get(index, "") + delta["partial_json"]
+            assembly._partial[block_index] = (
+                assembly._partial.get(block_index, "") + delta["partial_json"]
+            )
             return
         for key in ("text", "thinking", "signature"):
             if key in delta:
                 block[key] = (block.get(key) or "") + delta[key]
         if "citation" in delta:
             block["citations"] = [*(block.get("citations") or []), delta["citation"]]
-    elif kind == "content_block_stop" and (text := assembly._partial.pop(data["index"], "")):
-        assembly.body["content"][data["index"]]["input"] = response_parsing.arguments(text)
-    elif kind == "message_delta":
+    elif event_type == "content_block_stop" and (
+        input_json := assembly._partial.pop(data["index"], "")
+    ):
+        assembly.body["content"][data["index"]]["input"] = response_parsing.arguments(input_json)
+    elif event_type == "message_delta":
         assembly.body |= data["delta"]
-        usage = {k: v for k, v in (data.get("usage") or {}).items() if v is not None}
+        usage = {
+            usage_field: token_count
+            for usage_field, token_count in (data.get("usage") or {}).items()
+            if token_count is not None
+        }
         assembly.body["usage"] = {**(assembly.body.get("usage") or {}), **usage}
-    elif kind == "message_stop":
+    elif event_type == "message_stop":
         assembly.is_complete = True
 
 
-def _add_responses(assembly: StreamAssembly, data: dict[str, Any]) -> None:
-    kind = data.get("type")
-    if kind == "response.output_item.done":
+def _add_responses(assembly: StreamedAnswer, data: dict[str, Any]) -> None:
+    event_type = data.get("type")
+    if event_type == "response.output_item.done":
         assembly._items.append(data["item"])
-    elif kind in {"response.completed", "response.incomplete", "response.failed"}:
+    elif event_type in {"response.completed", "response.incomplete", "response.failed"}:
         assembly.body = dict(data["response"])
         assembly.body["output"] = assembly.body.get("output") or assembly._items
         assembly.is_complete = True
-    elif kind == "error":
+    elif event_type == "error":
         assembly.error = data
 
 
-_HANDLERS: dict[Name, Callable[[StreamAssembly, dict[str, Any]], None]] = {
+_HANDLERS: dict[Name, Callable[[StreamedAnswer, dict[str, Any]], None]] = {
     "chat": _add_chat,
     "messages": _add_messages,
     "responses": _add_responses,

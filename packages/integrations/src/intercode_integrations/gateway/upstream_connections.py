@@ -27,7 +27,7 @@ MAX_IDLE_CONNECTIONS = 64
 _PORTS = {"http": 80, "https": 443}
 
 
-class ConnectionPool:
+class UpstreamConnectionPool:
     """Connections to a server, kept open between requests and shared by threads.
 
     Args:
@@ -36,14 +36,14 @@ class ConnectionPool:
 
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
-        url = urlsplit(upstream.url)
-        self._host = url.netloc.rpartition("@")[2]
-        self._server = url.hostname or "", url.port or _PORTS[url.scheme]
-        self._tls = ssl.create_default_context() if url.scheme == "https" else None
+        parsed_url = urlsplit(upstream.url)
+        self._host = parsed_url.netloc.rpartition("@")[2]
+        self._server = parsed_url.hostname or "", parsed_url.port or _PORTS[parsed_url.scheme]
+        self._tls = ssl.create_default_context() if parsed_url.scheme == "https" else None
         # The proxy comes from the environment variables, as in the SDKs that agents use.
-        proxy = None if proxy_bypass(self._host) else getproxies().get(url.scheme)
+        proxy = None if proxy_bypass(self._host) else getproxies().get(parsed_url.scheme)
         self._proxy = urlsplit(proxy) if proxy else None
-        self._base = url.path.removesuffix("/v1")
+        self._base = parsed_url.path.removesuffix("/v1")
         if self._proxy and not self._tls:
             self._base = f"http://{self._host}{self._base}"
         self._lock = threading.Lock()
@@ -108,10 +108,10 @@ class ConnectionPool:
                 if not self._idle_connections:
                     return None
                 connection = self._idle_connections.pop()
-            poll = select.poll()
-            poll.register(connection, select.POLLIN)
+            poller = select.poll()
+            poller.register(connection, select.POLLIN)
             # A readable idle connection has been closed: no response is due on it.
-            if not poll.poll(0):
+            if not poller.poll(0):
                 return connection
             connection.close()
 
@@ -150,8 +150,8 @@ class ConnectionPool:
         proxy = self._proxy
         if proxy is None or proxy.username is None:
             return {"Host": host}
-        user = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}".encode()
-        return {"Host": host, "Proxy-Authorization": f"Basic {b64encode(user).decode()}"}
+        credentials = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}".encode()
+        return {"Host": host, "Proxy-Authorization": f"Basic {b64encode(credentials).decode()}"}
 
     def _release(self, connection: socket.socket) -> None:
         with self._lock:
@@ -185,9 +185,9 @@ class UpstreamResponse:
     ) -> None:
         self._socket, self._release = connection, release
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD_BYTES)
-        head = h11.Request(method=method, target=target, headers=[*headers.items()])
-        events = (head, h11.Data(data=body), h11.EndOfMessage())
-        connection.sendall(b"".join(self._http.send(event) or b"" for event in events))
+        request_head = h11.Request(method=method, target=target, headers=[*headers.items()])
+        request_events = (request_head, h11.Data(data=body), h11.EndOfMessage())
+        connection.sendall(b"".join(self._http.send(event) or b"" for event in request_events))
         self.status = 0
         while not isinstance(event := self._read_event(), h11.Response):
             pass  # skip interim responses (status 1xx)

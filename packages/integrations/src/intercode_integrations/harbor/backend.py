@@ -31,7 +31,7 @@ from harbor.verifier.base import BaseVerifier
 from intercode.episode import Score, decode
 from intercode.errors import SandboxError, UsageError
 from intercode_integrations.harbor.commands import run, run_on_thread
-from intercode_integrations.harbor.task_env import SourceTask
+from intercode_integrations.harbor.exported_tasks import SourceTask
 from intercode_integrations.harbor.writer import HARBOR_FOLDERS
 from intercode_sandbox import AsyncSandbox, Limits, SandboxBackend, get_provider
 from intercode_sandbox.network import Network
@@ -58,8 +58,9 @@ class InterCodeEnvironment(BaseEnvironment):
 
     Args:
         sandbox: The name of the sandbox provider.
-        tasks: An environment, a dataset or a benchmark folder, as for `intercode.make`. Its task
-            from which the folder was exported opens the workspace. Empty: any task folder.
+        tasks: The source of an exported folder: an environment, a dataset or a benchmark folder.
+            The task from which the folder was exported opens the workspace, unless the workspace is
+            a database session. Empty: any task folder.
         **keywords: See Harbor's class.
     """
 
@@ -119,21 +120,30 @@ class InterCodeEnvironment(BaseEnvironment):
         return self._box
 
     async def start(self, force_build: bool) -> None:
-        """Start the sandbox, and make the folders that Harbor requires in it."""
+        """Start the sandbox, and make the folders that Harbor requires in it.
+
+        Args:
+            force_build: Whether to build the Dockerfile even if the task names a finished image.
+
+        Raises:
+            SandboxError: The sandbox cannot be started, or the folders cannot be made.
+        """
         start_future = run_on_thread(partial(self._open, force_build))
         try:
             self._box = AsyncSandbox.from_backend(await asyncio.shield(start_future))
         except asyncio.CancelledError:
             start_future.add_done_callback(_close_late)
             raise
-        listing = await self.exec(f"ls -d {' '.join(_FOLDERS)} 2>/dev/null", user="root")
+        listing_result = await self.exec(f"ls -d {' '.join(_FOLDERS)} 2>/dev/null", user="root")
         self._created_folders = [
-            name for name in _FOLDERS if name not in (listing.stdout or "").split()
+            name for name in _FOLDERS if name not in (listing_result.stdout or "").split()
         ]
-        folders = [f"/logs/{name}" for name in _LOGS]
-        creation = await self.ensure_dirs([*folders, *HARBOR_FOLDERS, *self._mount_targets()])
-        if creation is not None and creation.return_code:
-            raise SandboxError(f"Harbor's folders cannot be made: {creation.stderr}")
+        log_folders = [f"/logs/{name}" for name in _LOGS]
+        creation_result = await self.ensure_dirs(
+            [*log_folders, *HARBOR_FOLDERS, *self._mount_targets()]
+        )
+        if creation_result is not None and creation_result.return_code:
+            raise SandboxError(f"Harbor's folders cannot be made: {creation_result.stderr}")
         await self._upload_environment_dir_after_start()
 
     def _open(self, force_build: bool) -> SandboxBackend:
@@ -141,16 +151,22 @@ class InterCodeEnvironment(BaseEnvironment):
             self._source_task = SourceTask(Path(self.environment_dir).parent, self._tasks)
             if (workspace := self._source_task.open()) is not None:
                 return workspace
-        prebuilt = should_use_prebuilt_docker_image(
+        is_prebuilt = should_use_prebuilt_docker_image(
             self.environment_dir,
             docker_image=self.task_env_config.docker_image,
             force_build=force_build,
         )
         image = f"docker://{self.task_env_config.docker_image}"
-        if not prebuilt:  # as in Harbor, an image build has a network, whatever the task's policy
+        if (
+            not is_prebuilt
+        ):  # as in Harbor, an image build has a network, whatever the task's policy
             image = f"dockerfile:{self._dockerfile.absolute()}[--network=default]"
-        sizes = {"memory": self._effective_memory_mb, "disk": self._effective_storage_mb}
-        limit_values = {name: size * MIB for name, size in sizes.items() if size is not None}
+        megabyte_limits = {"memory": self._effective_memory_mb, "disk": self._effective_storage_mb}
+        limit_values = {
+            limit_name: megabytes * MIB
+            for limit_name, megabytes in megabyte_limits.items()
+            if megabytes is not None
+        }
         limits = Limits.merge(_LIMITS, **limit_values)
         return get_provider(self._provider).start(image, limits, self._resolve_network())
 
@@ -174,7 +190,11 @@ class InterCodeEnvironment(BaseEnvironment):
         timeout_sec: float | None = None,
         user: str | int | None = None,
     ) -> ExecResult:
-        """Run a command. A time-out or a cancellation kills the command's whole process group."""
+        """Run a command. A time-out or a cancellation kills the command's whole process group.
+
+        Returns:
+            The output and the exit code: 124 after a time-out, 126 if the command cannot start.
+        """
         user = self._resolve_user(user)
         exec_options = {
             "cwd": cwd or self.task_env_config.workdir,
@@ -185,11 +205,12 @@ class InterCodeEnvironment(BaseEnvironment):
             result = await run(self.box, command, timeout_sec, _LIMITS.output, **exec_options)
         except (FileNotFoundError, NotADirectoryError, PermissionError, LookupError) as error:
             return ExecResult(stdout="", stderr=f"{error}\n", return_code=_CANNOT_RUN_CODE)
-        code = _TIMEOUT_CODE if result.timed_out else result.exit_code
+        exit_code = _TIMEOUT_CODE if result.timed_out else result.exit_code
         stdout, stderr = (
-            data.decode("utf-8", "replace") for data in (result.stdout, result.stderr)
+            stream_bytes.decode("utf-8", "replace")
+            for stream_bytes in (result.stdout, result.stderr)
         )
-        return ExecResult(stdout=stdout, stderr=stderr, return_code=code)
+        return ExecResult(stdout=stdout, stderr=stderr, return_code=exit_code)
 
     async def upload_file(self, source_path: Path | str, target_path: str) -> None:
         """Copy a file into the sandbox; root owns the copy."""
@@ -202,10 +223,10 @@ class InterCodeEnvironment(BaseEnvironment):
         await self._unpack(files, target_dir)
 
     async def _unpack(self, files: dict[str, Path], folder: str) -> None:
-        data = await run_on_thread(partial(_pack_files, files))
+        archive_bytes = await run_on_thread(partial(_pack_files, files))
         quoted_folder = shlex.quote(folder)
         argv = ["/bin/sh", "-c", f"mkdir -p {quoted_folder} && exec tar -C {quoted_folder} -xf -"]
-        await self._run_checked(argv, stdin=data, user="0:0")
+        await self._run_checked(argv, stdin=archive_bytes, user="0:0")
 
     async def download_file(self, source_path: str, target_path: Path | str) -> None:
         """Copy a file from the sandbox to this machine."""
@@ -217,8 +238,8 @@ class InterCodeEnvironment(BaseEnvironment):
     async def download_dir(self, source_dir: str, target_dir: Path | str) -> None:
         """Copy the content of a folder from the sandbox to this machine."""
         argv = ["tar", "-C", source_dir, "-cf", "-", "."]
-        data = await self._run_checked(argv, user="0:0", output_limit=_TRANSFER)
-        with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        archive_bytes = await self._run_checked(argv, user="0:0", output_limit=_TRANSFER)
+        with tarfile.open(fileobj=io.BytesIO(archive_bytes)) as archive:
             archive.extractall(target_dir, filter=transfer_tar_filter)
 
     async def _run_checked(self, argv: list[str], **options: Any) -> bytes:
@@ -271,8 +292,8 @@ def _pack_files(files: dict[str, Path]) -> bytes:
         member.uname = member.gname = ""
         return member
 
-    data = io.BytesIO()
-    with tarfile.open(fileobj=data, mode="w") as archive:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
         for name, path in files.items():
             archive.add(path, name, filter=set_root_owner)
-    return data.getvalue()
+    return buffer.getvalue()

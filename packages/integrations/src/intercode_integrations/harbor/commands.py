@@ -39,7 +39,7 @@ async def run(
     async_sandbox: AsyncSandbox,
     command: str,
     seconds: float | None,
-    output: int,
+    output_limit: int,
     **popen_options: Any,
 ) -> Completed:
     """Run a Bash command. A time-out or a cancellation kills the command's whole process group.
@@ -48,7 +48,7 @@ async def run(
         async_sandbox: The sandbox.
         command: The command.
         seconds: The time limit; None: that of the sandbox.
-        output: The maximum bytes of each stream that are kept.
+        output_limit: The maximum bytes of each stream that are kept.
         **popen_options: See `Sandbox.popen`.
 
     Raises:
@@ -56,52 +56,52 @@ async def run(
             invalid.
         SandboxError: The sandbox failed.
     """
-    limit = async_sandbox.sandbox.limits.seconds(seconds)
+    time_limit = async_sandbox.sandbox.limits.seconds(seconds)
     start_future = asyncio.ensure_future(
         async_sandbox.run(partial(_start, command, **popen_options))
     )
     try:
-        process, group = await asyncio.shield(start_future)
+        process, group_id = await asyncio.shield(start_future)
     except asyncio.CancelledError:
         await _end(async_sandbox, *await start_future)
         raise
-    exit_future = run_on_thread(lambda: run_to_end(process, limit, output, lambda: None))
+    exit_future = run_on_thread(lambda: run_to_end(process, time_limit, output_limit, lambda: None))
     try:
         result = await asyncio.shield(exit_future)
     finally:
-        await _end(async_sandbox, process, group, exit_future)
+        await _end(async_sandbox, process, group_id, exit_future)
     if getattr(process, "lost", False):
         raise SandboxError("the sandbox ended while a command ran in it")
     return result
 
 
 def _start(command: str, sandbox: Sandbox, **popen_options: Any) -> ProcessGroup:
-    argv, text = script(command, shell=_SHELL)
+    argv, stdin = script(command, shell=_SHELL)
     channels: dict[int, Channel] = {2: "w", 3: "w"}
-    if text is not None:
+    if stdin is not None:
         channels[0] = "r"
     process = sandbox.popen(argv, channels=channels, merge_stderr=False, **popen_options)
-    poll = select.poll()  # unlike select, poll accepts descriptor numbers of any size
+    poller = select.poll()  # unlike select, poll accepts descriptor numbers of any size
     for fd in (process.fds[3], process.exit_fd):
-        poll.register(fd, select.POLLIN)
-    poll.poll()
-    if text is not None:
+        poller.register(fd, select.POLLIN)
+    poller.poll()
+    if stdin is not None:
         with suppress(BrokenPipeError), open(process.fds[0], "wb", closefd=False) as pipe:
-            pipe.write(text + END)
+            pipe.write(stdin + END)
     return process, int(os.read(process.fds[3], 32) or 0)
 
 
 async def _end(
     async_sandbox: AsyncSandbox,
     process: Process,
-    group: int,
+    group_id: int,
     exit_future: asyncio.Future[Any] | None = None,
 ) -> None:
     """Kill a process if it still runs, wait until its output has been read, and close it."""
 
     def kill(sandbox: Sandbox) -> None:
-        if group:
-            sandbox.exec(["/bin/bash", "-c", f"kill -9 -- -{group}"], user="0:0")
+        if group_id:
+            sandbox.exec(["/bin/bash", "-c", f"kill -9 -- -{group_id}"], user="0:0")
         process.signal(signal.SIGKILL)
 
     if process.poll() is None:

@@ -15,24 +15,24 @@ from intercode.envs.stage import SandboxStage
 from intercode.episode import decode
 from intercode.errors import TaskError
 from intercode.task import CANNOT, Task
-from intercode_integrations.harbor.folders import (
-    Config,
+from intercode_integrations.harbor.task_folders import (
+    HarborTaskConfig,
     HealthCheck,
-    Phase,
+    PhaseConfig,
     files,
     find_folder,
     read_config,
     resolve_variables,
 )
 from intercode_sandbox import Limits, Provider, SandboxBackend
-from intercode_sandbox.accounts import MAX_TABLE_BYTES, resolve_account
 from intercode_sandbox.base import Completed, SupportsCapabilityCheck
+from intercode_sandbox.image_accounts import MAX_TABLE_BYTES, resolve_account
 from intercode_sandbox.linux_capabilities import CAPABILITIES
-from intercode_sandbox.network import Network, Policy
+from intercode_sandbox.network import Network, NetworkPolicy
 from intercode_sandbox.script_arguments import script
 
 LOGS = ("/logs/agent", "/logs/verifier", "/logs/artifacts")
-"""Folders that every workspace has, writable by every user."""
+"""Folders that every workspace has. A folder that the image lacks is writable by every user."""
 _ROOTS = "/root"
 
 
@@ -65,16 +65,16 @@ class HarborStage(SandboxStage):
         """Return the folder of a task."""
         return find_folder(self._source, task)
 
-    def config(self, task: Task) -> Config:
+    def config(self, task: Task) -> HarborTaskConfig:
         """Return the parsed ``task.toml`` of a task."""
         return self._read(self.folder(task))
 
     def image(self, task: Task) -> str:
         """Return the name of a task's image: the image that it names, or one of its Dockerfile."""
         if task.image is None:
-            # The build of an image may need a network, for instance to install packages.
-            # As with Docker, a build reaches what it needs: but only if the caller allows it.
-            network = "[--network=default]" if Policy.parse(self.network).shared else ""
+            # The build of an image may need a network, for instance to install packages. Docker
+            # always provides a network. Here, the caller must permit the whole network.
+            network = "[--network=default]" if NetworkPolicy.parse(self.network).shared else ""
             dockerfile = f"{self.folder(task)}/environment/Dockerfile{network}"
             task = replace(task, image=dockerfile, folder=self.folder(task))
         return super().image(task)
@@ -99,7 +99,7 @@ class HarborStage(SandboxStage):
         """Refuse a task that InterCode cannot run.
 
         Raises:
-            TaskError: The task is unsupported, or needs a variable that is not set.
+            TaskError: The task is unsupported, or needs a variable that it does not get.
             ImageError: The image's name is invalid, or names a missing file.
         """
         if (reason := task.metadata.get(CANNOT)) is not None:
@@ -108,33 +108,36 @@ class HarborStage(SandboxStage):
         super().check(task)
 
     def directory(self, task: Task) -> str:
-        """Return the initial working directory of the agent."""
+        """Return the agent's initial working directory; ``.``: that of the image."""
         return self.config(task).environment.workdir or "."
 
     def variables(self, task: Task, *extra_variables: dict[str, str]) -> dict[str, str]:
-        """Return the environment variables of a task, and those of further tables.
+        """Return the environment variables of a task, and further variables of its ``task.toml``.
+
+        A value ``${NAME}`` or ``${NAME:-default}`` becomes the value of this machine's variable.
 
         Args:
             task: The task.
-            *extra_variables: Further variables of the ``task.toml``, such as the verifier's.
+            *extra_variables: Further variables to resolve, such as the verifier's.
 
         Raises:
-            TaskError: A variable of this machine is not set, or the allowlist lacks it.
+            TaskError: A value without a default names a variable that is not set on this machine,
+                or that tasks may not read.
         """
         machine_variables = {
             name: os.environ[name] for name in self._variable_names & os.environ.keys()
         }
         try:
-            environments = [self.config(task).environment.env, *extra_variables]
+            env_mappings = [self.config(task).environment.env, *extra_variables]
             return {
-                k: v
-                for env in environments
-                for k, v in resolve_variables(env, machine_variables).items()
+                variable: value
+                for env in env_mappings
+                for variable, value in resolve_variables(env, machine_variables).items()
             }
         except TaskError as error:
             raise TaskError(f"task {task.task_id!r}: {error}") from None
 
-    def reach(self, task: Task, phase: Phase | None = None) -> Network:
+    def reach(self, task: Task, phase: PhaseConfig | None = None) -> Network:
         """Return the network that a phase of a task may reach.
 
         Args:
@@ -149,44 +152,46 @@ class HarborStage(SandboxStage):
             return self.network
         if self.network is True:
             return hosts
-        allowed_hosts = Policy.parse(self.network).hosts
+        allowed_hosts = NetworkPolicy.parse(self.network).hosts
         return [host for host in hosts if any(rule.admits(host, 443) for rule in allowed_hosts)]
 
     def _lay(self, sandbox: SandboxBackend, task: Task) -> None:
-        config, folder = self.config(task), self.folder(task) / "environment"
-        shared_folders = [*LOGS, *(["/solution"] if config.agent.user is not None else [])]
-        result = run_as_root(sandbox, ["mkdir", "-p", "-m", "777", "--", *shared_folders])
-        if not result.ok:
+        config, environment_folder = self.config(task), self.folder(task) / "environment"
+        writable_folders = [*LOGS, *(["/solution"] if config.agent.user is not None else [])]
+        mkdir_result = run_as_root(sandbox, ["mkdir", "-p", "-m", "777", "--", *writable_folders])
+        if not mkdir_result.ok:
             raise TaskError(
-                f"task {task.task_id!r}: no /logs in its image: {decode(result.stderr)}"
+                f"task {task.task_id!r}: no /logs in its image: {decode(mkdir_result.stderr)}"
             )
-        if task.image is not None and not (folder / "Dockerfile").is_file():
-            for name, path in files(folder):
-                target = f"{self.directory(task)}/{name}"
-                sandbox.write_file(target, path.read_bytes(), path.stat().st_mode & 0o777)
+        if task.image is not None and not (environment_folder / "Dockerfile").is_file():
+            for name, path in files(environment_folder):
+                target_path = f"{self.directory(task)}/{name}"
+                sandbox.write_file(target_path, path.read_bytes(), path.stat().st_mode & 0o777)
         super()._lay(sandbox, task)
 
     def _prepare(self, sandbox: SandboxBackend, task: Task) -> None:
         super()._prepare(sandbox, task)
-        if (health := self.config(task).environment.healthcheck) is not None:
-            self._await(sandbox, task, health)
+        if (health_check := self.config(task).environment.healthcheck) is not None:
+            self._await(sandbox, task, health_check)
 
-    def _await(self, sandbox: SandboxBackend, task: Task, health: HealthCheck) -> None:
+    def _await(self, sandbox: SandboxBackend, task: Task, health_check: HealthCheck) -> None:
         """Wait until the task's health check succeeds, by Docker's rules for retries.
 
         Raises:
             TaskError: The health check failed too often.
         """
-        start_time, failures = time.monotonic(), 0
-        argv, stdin = script(health.command)
-        env, seconds = self.variables(task), health.timeout_sec
+        start_time, failure_count = time.monotonic(), 0
+        argv, stdin = script(health_check.command)
+        env, seconds = self.variables(task), health_check.timeout_sec
         while not (result := sandbox.exec(argv, stdin=stdin, env=env, timeout=seconds)).ok:
-            starting = time.monotonic() - start_time < health.start_period_sec
-            failures += not starting
-            if failures >= max(1, health.retries):
+            is_starting = time.monotonic() - start_time < health_check.start_period_sec
+            failure_count += not is_starting
+            if failure_count >= max(1, health_check.retries):
                 error_text = decode(result.stderr or result.stdout).strip()[-500:]
                 raise TaskError(f"task {task.task_id!r}: its healthcheck fails: {error_text}")
-            time.sleep(health.start_interval_sec if starting else health.interval_sec)
+            time.sleep(
+                health_check.start_interval_sec if is_starting else health_check.interval_sec
+            )
 
 
 def home_variables(sandbox: SandboxBackend, user: str | None) -> dict[str, str]:
@@ -205,8 +210,8 @@ def home_variables(sandbox: SandboxBackend, user: str | None) -> dict[str, str]:
         return {}
     account = resolve_account(user, read)
     # A value of HOME that the image sets takes precedence over the account's home.
-    is_set = sandbox.env.get("HOME", _ROOTS) != _ROOTS
-    return {"USER": account.name, **({} if is_set else {"HOME": account.home})}
+    is_home_set = sandbox.env.get("HOME", _ROOTS) != _ROOTS
+    return {"USER": account.name, **({} if is_home_set else {"HOME": account.home})}
 
 
 def run_as_root(sandbox: SandboxBackend, argv: list[str], **options: Any) -> Completed:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import closing, suppress
 from posixpath import normpath
 
-from intercode.rewards.leftovers import variables
+from intercode.rewards.agent_leftovers import variables
 from intercode.rewards.verification import SYSTEM_PATHS, restore_paths
 from intercode_sandbox.base import Change, SandboxBackend
 
@@ -35,7 +35,7 @@ _MAX_SHOWN_PATHS = 20
 _NAMES_BYTES = 1 << 24
 
 
-class TamperedError(Exception):
+class TamperedSystemError(Exception):
     """The files that decide how programs run cannot be restored.
 
     Therefore no result of a program in the workspace is trustworthy.
@@ -64,22 +64,22 @@ def restore_system_files(
         expected_paths: A function that returns the paths that the task's own solution changes.
 
     Raises:
-        TamperedError: The files cannot be restored.
+        TamperedSystemError: The files cannot be restored.
     """
-    folders = _search_folders(workspace)
-    suspects = [change for change in changes if _is_suspect(change, folders)]
+    program_folders = _search_folders(workspace)
+    suspects = [change for change in changes if _is_suspect(change, program_folders)]
     if not suspects:
         return
     env = variables(workspace)
-    with closing(start()) as original:
-        is_new = any(suspect.kind == "added" for suspect in suspects)
-        original_names = _names(original, folders) if is_new else frozenset()
+    with closing(start()) as original_workspace:
+        has_added = any(suspect.kind == "added" for suspect in suspects)
+        original_names = _names(original_workspace, program_folders) if has_added else frozenset()
         changes_by_path = {
             suspect.path: suspect
             for suspect in suspects
             if suspect.kind != "added"
             or _hides(suspect, original_names)
-            or _replaces(suspect, folders)
+            or _replaces(suspect, program_folders)
         }
         if changes_by_path.keys() - {_CACHE}:
             changes_by_path = {
@@ -88,25 +88,25 @@ def restore_system_files(
             }
         protected_folders = (
             *_FOLDERS,
-            *(suspect.path for suspect in suspects if _replaces(suspect, folders)),
+            *(suspect.path for suspect in suspects if _replaces(suspect, program_folders)),
         )
         if any(
             path in protected_folders or suspect.type == "dir"
             for path, suspect in changes_by_path.items()
         ):
-            raise TamperedError(changes_by_path)
+            raise TamperedSystemError(changes_by_path)
         # First restore without any program, because the programs that restore the rest may
         # themselves be among the changed files.
         for path, suspect in changes_by_path.items():
             if suspect.kind != "added" or _LOADER.fullmatch(path):
                 data = b""
                 with suppress(FileNotFoundError, IsADirectoryError):
-                    data = original.read_file(path)
+                    data = original_workspace.read_file(path)
                 _write(workspace, path, data, changes_by_path)
         if changes_by_path and not restore_paths(
-            workspace, original, sorted(changes_by_path), changes_by_path, {}, env
+            workspace, original_workspace, sorted(changes_by_path), changes_by_path, {}, env
         ):
-            raise TamperedError(changes_by_path)
+            raise TamperedSystemError(changes_by_path)
     if any(map(_LOADER.fullmatch, changes_by_path)):
         # A new cache lets programs find the libraries that the agent has installed.
         workspace.exec(["ldconfig"], cwd="/", env=env)
@@ -114,18 +114,18 @@ def restore_system_files(
 
 def _search_folders(workspace: SandboxBackend) -> frozenset[str]:
     """Return the folders in ``PATH`` of the workspace's image."""
-    entries = workspace.env.get("PATH", "").split(":")
-    return frozenset(normpath(folder) for folder in entries if folder.startswith("/"))
+    path_entries = workspace.env.get("PATH", "").split(":")
+    return frozenset(normpath(folder) for folder in path_entries if folder.startswith("/"))
 
 
-def _is_suspect(change: Change, folders: Collection[str]) -> bool:
+def _is_suspect(change: Change, program_folders: Collection[str]) -> bool:
     """Return whether a change may affect programs of the image, which the tests may use."""
     path = change.path
     if _LOADER.fullmatch(path):
         return change.type != "dir"
-    if _replaces(change, folders):
+    if _replaces(change, program_folders):
         return True
-    is_program = path.rpartition("/")[0] in folders
+    is_program = path.rpartition("/")[0] in program_folders
     if change.kind == "added":
         return change.type != "dir" and bool(
             is_program or _PROGRAM.fullmatch(path) or _LIBRARY.fullmatch(path)
@@ -133,23 +133,25 @@ def _is_suspect(change: Change, folders: Collection[str]) -> bool:
     return change.content_changed and (is_program or bool(SYSTEM_PATHS.match(path)))
 
 
-def _names(original: SandboxBackend, folders: Collection[str]) -> frozenset[str]:
+def _names(original_workspace: SandboxBackend, program_folders: Collection[str]) -> frozenset[str]:
     """Return the names of all programs and libraries in the initial workspace."""
-    argv = ["/bin/sh", "-c", _NAMES, "sh", *sorted(folders)]
-    env = variables(original)
-    result = original.exec(argv, cwd="/", env=env, output_limit=_NAMES_BYTES)
+    argv = ["/bin/sh", "-c", _NAMES, "sh", *sorted(program_folders)]
+    env = variables(original_workspace)
+    result = original_workspace.exec(argv, cwd="/", env=env, output_limit=_NAMES_BYTES)
     return frozenset(result.stdout.decode("utf-8", "surrogateescape").split("\n"))
 
 
-def _hides(change: Change, names: Collection[str]) -> bool:
+def _hides(change: Change, program_names: Collection[str]) -> bool:
     """Return whether a new file would be found in place of a file of the image."""
-    return _name(change.path) in names or bool(_LOADER.fullmatch(change.path))
+    return _name(change.path) in program_names or bool(_LOADER.fullmatch(change.path))
 
 
-def _replaces(change: Change, folders: Collection[str]) -> bool:
+def _replaces(change: Change, program_folders: Collection[str]) -> bool:
     """Return whether a symbolic link replaces a folder of programs, and thereby its programs."""
-    path = f"{change.path}/"
-    return change.type == "symlink" and any(f"{folder}/".startswith(path) for folder in folders)
+    link_prefix = f"{change.path}/"
+    return change.type == "symlink" and any(
+        f"{folder}/".startswith(link_prefix) for folder in program_folders
+    )
 
 
 def _name(path: str) -> str:
@@ -162,4 +164,4 @@ def _write(
     try:
         workspace.write_file(path, data, 0o755)
     except OSError as error:
-        raise TamperedError(tampered_paths) from error
+        raise TamperedSystemError(tampered_paths) from error

@@ -20,12 +20,12 @@ from typing import Any
 from intercode.episode import Episode, Score, decode
 from intercode.errors import CausedInsideError, InterCodeError, RewardError
 from intercode.json_limits import load_record
+from intercode.rewards.agent_leftovers import variables
 from intercode.rewards.base import quiesce_sandbox, start_copy
-from intercode.rewards.leftovers import variables
 from intercode.task import Task
-from intercode_integrations.harbor.folders import TESTS, files
 from intercode_integrations.harbor.stage import HarborStage, home_variables, run_as_root
-from intercode_integrations.harbor.system_files import TamperedError, restore_system_files
+from intercode_integrations.harbor.system_files import TamperedSystemError, restore_system_files
+from intercode_integrations.harbor.task_folders import TESTS, files
 from intercode_sandbox.base import Change, SandboxBackend
 from intercode_sandbox.script_arguments import SHELL, script
 from intercode_sandbox.units import MIB
@@ -81,7 +81,7 @@ class HarborReward:
                     workspace, changes, lambda: self._stage.open(task), self._gold_path_finder(task)
                 )
                 return self._test(task, workspace)
-            except TamperedError as error:
+            except TamperedSystemError as error:
                 detail: dict[str, Any] = {"reason": str(error), "tampered": error.paths}
             except NoRewardError as error:
                 self._refuse_broken(task, error)
@@ -90,20 +90,20 @@ class HarborReward:
 
     @contextmanager
     def _verifier_workspace(
-        self, task: Task, workspace: SandboxBackend, agents: bool = True
+        self, task: Task, workspace: SandboxBackend, has_agent_network: bool = True
     ) -> Iterator[SandboxBackend]:
         """Yield a workspace with the verifier's network.
 
-        The result is a copy if an agent has used the workspace with another network.
+        The result is a copy if `workspace` has the agent's network, and the verifier's differs.
 
         Args:
             task: The task.
             workspace: The workspace.
-            agents: Whether `workspace` has the agent's network; False: the verifier's.
+            has_agent_network: Whether `workspace` has the agent's network; False: the verifier's.
         """
         stage = self._stage
         network = stage.reach(task, stage.config(task).verifier)
-        if not agents or network == stage.reach(task):
+        if not has_agent_network or network == stage.reach(task):
             yield workspace
             return
         with start_copy(stage.provider, network, workspace.limits, workspace.snapshot()) as copy:
@@ -118,10 +118,12 @@ class HarborReward:
                     for gold_command in task.gold[:1]:
                         user = self._stage.config(task).agent.account
                         env = {**home_variables(workspace, user), **self._stage.variables(task)}
-                        argv, stdin = script(gold_command)
+                        gold_argv, stdin = script(gold_command)
                         seconds = task.timeout
-                        workspace.exec(argv, stdin=stdin, env=env, user=user, timeout=seconds)
-                    self._gold_paths[task.task_id] = frozenset(c.path for c in workspace.changes())
+                        workspace.exec(gold_argv, stdin=stdin, env=env, user=user, timeout=seconds)
+                    self._gold_paths[task.task_id] = frozenset(
+                        change.path for change in workspace.changes()
+                    )
             return self._gold_paths[task.task_id]
 
         return paths
@@ -132,17 +134,18 @@ class HarborReward:
         Raises:
             NoRewardError: The tests write no valid reward.
         """
-        stage, verifier = self._stage, self._stage.config(task).verifier
-        seconds = verifier.timeout_sec or VERIFIER_SECONDS
+        stage, verifier_config = self._stage, self._stage.config(task).verifier
+        seconds = verifier_config.timeout_sec or VERIFIER_SECONDS
         try:
             env = {
-                **home_variables(workspace, verifier.account),
-                **stage.variables(task, verifier.env),
+                **home_variables(workspace, verifier_config.account),
+                **stage.variables(task, verifier_config.env),
             }
-            cleanup = run_as_root(workspace, [*SHELL, _CLEAN], env=variables(workspace))
-            if not cleanup.ok:
+            cleanup_result = run_as_root(workspace, [*SHELL, _CLEAN], env=variables(workspace))
+            if not cleanup_result.ok:
                 raise NoRewardError(
-                    f"/tests cannot be made: {decode(cleanup.stderr)[-_MAX_OUTPUT_CHARACTERS:]}"
+                    "/tests cannot be made: "
+                    f"{decode(cleanup_result.stderr)[-_MAX_OUTPUT_CHARACTERS:]}"
                 )
             for name, path in files(stage.folder(task) / TESTS):
                 workspace.write_file(f"/{TESTS}/{name}", path.read_bytes(), 0o755)
@@ -150,7 +153,7 @@ class HarborReward:
                 [*SHELL, "/tests/test.sh"],
                 cwd=stage.directory(task),
                 env=env,
-                user=verifier.account,
+                user=verifier_config.account,
                 timeout=seconds,
                 merge_stderr=True,
             )

@@ -30,7 +30,7 @@ _AGENT_SECONDS, _VERIFIER_SECONDS = 900.0, 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class TaskChecks:
+class TaskCheckFiles:
     """The files of a task folder that depend on the environment's reward."""
 
     tests: Mapping[str, bytes]
@@ -71,13 +71,13 @@ def task_id(metadata: Mapping[str, Any], file: Path) -> tuple[str, str]:
             "or omit --ek tasks=…"
         )
     # A path could name a file or a folder with code.
-    if not re.fullmatch(r"[\w-]+", name := str(origin["environment"])):
-        raise UsageError(f"{file} must name an environment, not {name!r}")
-    return name, str(origin["task_id"])
+    if not re.fullmatch(r"[\w-]+", env_name := str(origin["environment"])):
+        raise UsageError(f"{file} must name an environment, not {env_name!r}")
+    return env_name, str(origin["task_id"])
 
 
 def write(
-    folder: Path, environment: str, task: Task, recipe: WorkspaceRecipe, checks: TaskChecks
+    folder: Path, environment: str, task: Task, recipe: WorkspaceRecipe, checks: TaskCheckFiles
 ) -> None:
     """Write the folder of a task.
 
@@ -100,10 +100,10 @@ def write(
     contents = {name: text.encode("utf-8", "surrogateescape") for name, text in files.items()}
     contents |= {f"tests/{name}": data for name, data in checks.tests.items()}
     for name, data in contents.items():
-        file = folder / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(data)
-        file.chmod(0o755 if name.endswith(".sh") else 0o644)
+        file_path = folder / name
+        file_path.parent.mkdir(parents=True, exist_ok=True)
+        file_path.write_bytes(data)
+        file_path.chmod(0o755 if name.endswith(".sh") else 0o644)
     recipe.write(folder / "environment")
 
 
@@ -121,7 +121,7 @@ def _toml(environment: str, task: Task, recipe: WorkspaceRecipe) -> str:
         },
     }
     lines = ['schema_version = "1.4"']
-    for name, values in sections.items():
-        lines += ["", f"[{name}]"]
-        lines += [f"{key} = {json.dumps(value)}" for key, value in values.items()]
+    for section_name, section_values in sections.items():
+        lines += ["", f"[{section_name}]"]
+        lines += [f"{key} = {json.dumps(value)}" for key, value in section_values.items()]
     return "\n".join([*lines, ""])

@@ -1,7 +1,8 @@
 """An adapter for Inspect AI: sandboxes and tasks for Inspect, and runs of Inspect's own tasks.
 
-If both are installed, Inspect imports this package by an entry point at each start. The import only
-registers names with Inspect. `intercode_integrations.inspect.runs` is imported only by InterCode.
+If InterCode and Inspect are both installed, Inspect imports this package by an entry point at each
+start. The import only registers names with Inspect. Only InterCode imports
+`intercode_integrations.inspect.task_env`.
 """
 
 from intercode_integrations import require_framework

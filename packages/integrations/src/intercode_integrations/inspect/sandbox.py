@@ -192,12 +192,18 @@ class InterCodeSandbox(SandboxEnvironment):
         limits = SandboxEnvironmentLimits
         stdin = input.encode() if isinstance(input, str) else input
         max_seconds = LONGEST_SECONDS if timeout is None else timeout
-        options = {"cwd": cwd, "env": env, "user": user, "timeout": max_seconds, "stdin": stdin}
+        exec_options = {
+            "cwd": cwd,
+            "env": env,
+            "user": user,
+            "timeout": max_seconds,
+            "stdin": stdin,
+        }
         if self._had_shell is None:
             self._had_shell = await self._has_shell()
         try:
             result = await self._call(
-                "exec", cmd, **options, output_limit=limits.MAX_EXEC_OUTPUT_SIZE
+                "exec", cmd, **exec_options, output_limit=limits.MAX_EXEC_OUTPUT_SIZE
             )
         except ActionError as error:  # Inspect reports an error with this text to the model
             raise ValueError(f"embedded null byte: {error}") from error
@@ -207,7 +213,8 @@ class InterCodeSandbox(SandboxEnvironment):
             await self._end_without_shell()
             raise
         stdout, stderr = (
-            text.decode("utf-8", "replace") for text in (result.stdout, result.stderr)
+            stream_bytes.decode("utf-8", "replace")
+            for stream_bytes in (result.stdout, result.stderr)
         )
         if result.timed_out:
             timeout_error = TimeoutError(f"the command took more than {timeout} s")
@@ -270,14 +277,14 @@ class InterCodeSandbox(SandboxEnvironment):
         return False
 
     async def _call(self, method: str, *arguments: Any, **options: Any) -> Any:
-        call = getattr(self.box, method, None)
-        if call is None:
+        bound_method = getattr(self.box, method, None)
+        if bound_method is None:
             raise SandboxUnavailableError(
                 "this sandbox has no commands, only a database: use `sql`"
             )
         # A sandbox handles requests one after the other, but the programs run concurrently.
         try:
-            return await run_in_thread(partial(call, *arguments, **options), abandon=True)
+            return await run_in_thread(partial(bound_method, *arguments, **options), abandon=True)
         except OutputLimitError:
             raise
         except SandboxEndedError as error:

@@ -74,12 +74,13 @@ class TaskSandbox(InterCodeSandbox):
 
     Raises:
         TaskError, ImageError, SandboxError: The workspace cannot be prepared.
+        RewardError: The episode has failed at its start.
     """
 
     def __init__(self, config: TaskConfig, task_id: str) -> None:
-        template = _environment(config)
-        self.env = template.recreate(template.dataset)
-        self.task = template.dataset.by_id(task_id)
+        template_env = _environment(config)
+        self.env = template_env.recreate(template_env.dataset)
+        self.task = template_env.dataset.by_id(task_id)
         self.plays = config.tools == "intercode"
         try:
             if self.plays:
@@ -110,8 +111,8 @@ class TaskSandbox(InterCodeSandbox):
         cls, task_name: str, config: BaseModel | str | None, metadata: dict[str, str]
     ) -> dict[str, SandboxEnvironment]:
         """Start the episode of a sample or, with Inspect's tools, open its workspace."""
-        begin = partial(cls, TaskConfig.model_validate(config), metadata["task_id"])
-        return {"default": await run_in_thread(begin)}
+        start_sandbox = partial(cls, TaskConfig.model_validate(config), metadata["task_id"])
+        return {"default": await run_in_thread(start_sandbox)}
 
     def close(self) -> None:
         """Close the workspace, even while a call runs."""
@@ -179,9 +180,9 @@ def play() -> Solver:
         from intercode.agents.strategies import NO_CALL
 
         workspace = sandbox().as_type(TaskSandbox)
-        system, user_message = workspace.env.messages("tools")
+        system_message, user_message = workspace.env.messages("tools")
         state.messages = [
-            ChatMessageSystem(content=system["content"]),
+            ChatMessageSystem(content=system_message["content"]),
             ChatMessageUser(content=user_message["content"]),
         ]
         state.tools = workspace.tools()
@@ -189,10 +190,10 @@ def play() -> Solver:
             state = await generate(state, tool_calls="single")
             # As for InterCode's agents, a reply without a tool call counts as a turn.
             if not state.output.message.tool_calls:
-                note, *_ = await run_in_thread(
+                observation, *_ = await run_in_thread(
                     partial(workspace.env.step, NoAction(NO_CALL)), abandon=True
                 )
-                state.messages.append(ChatMessageUser(content=note))
+                state.messages.append(ChatMessageUser(content=observation))
         return state
 
     return solve
@@ -208,8 +209,8 @@ def reward() -> Scorer:
 
     async def score(state: TaskState, target: Target) -> Score:
         answer = state.output.completion
-        result = await run_in_thread(partial(sandbox().as_type(TaskSandbox).score, answer))
-        return Score(value=result.value, answer=answer, metadata=dict(result.parts))
+        task_score = await run_in_thread(partial(sandbox().as_type(TaskSandbox).score, answer))
+        return Score(value=task_score.value, answer=answer, metadata=dict(task_score.parts))
 
     return score
 
@@ -220,23 +221,25 @@ def _task(env: str, tools: Tools, split: str | None, options: dict[str, Any]) ->
     if is_project(env):
         env = str(Path(env).absolute())  # Inspect changes the working directory
     config = TaskConfig(env=env, tools=tools, split=split, options=options)
-    template = _environment(config)
-    if tools == "inspect" and template.language != "bash":
-        raise UsageError(f"{env!r}: Inspect's tool bash is for shells, not for {template.language}")
-    inspects = inspects_bash(timeout=TIMEOUT)
-    excluded_ids = ungradable_tasks(template.dataset)
+    template_env = _environment(config)
+    if tools == "inspect" and template_env.language != "bash":
+        raise UsageError(
+            f"{env!r}: Inspect's tool bash is for shells, not for {template_env.language}"
+        )
+    bash_tool = inspects_bash(timeout=TIMEOUT)
+    excluded_ids = ungradable_tasks(template_env.dataset)
     samples = [
         Sample(
-            entry.query,
-            id=entry.task_id,
-            metadata={"task_id": entry.task_id, "tags": [*entry.tags]},
+            intercode_task.query,
+            id=intercode_task.task_id,
+            metadata={"task_id": intercode_task.task_id, "tags": [*intercode_task.tags]},
         )
-        for entry in template.dataset
-        if entry.task_id not in excluded_ids
+        for intercode_task in template_env.dataset
+        if intercode_task.task_id not in excluded_ids
     ]
     return Task(
-        MemoryDataset(samples, name=template.dataset.name),
-        solver=play() if tools == "intercode" else react(tools=[inspects], submit=ONLY_ANSWER),
+        MemoryDataset(samples, name=template_env.dataset.name),
+        solver=play() if tools == "intercode" else react(tools=[bash_tool], submit=ONLY_ANSWER),
         scorer=reward(),
         sandbox=SandboxEnvironmentSpec("intercode-task", config),
     )

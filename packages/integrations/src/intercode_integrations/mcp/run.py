@@ -16,12 +16,12 @@ from types import FrameType
 from typing import TYPE_CHECKING, TypeVar
 
 from intercode.cli.run import assign_folder
-from intercode.cli.run_output import Watcher
+from intercode.cli.run_output import ProgressPrinter
 from intercode.cli.terminal import output, print_message, safe
 from intercode.episode import Episode
 from intercode.errors import UsageError
 from intercode.evaluate import RunResult, evaluate
-from intercode.evaluate.run_setup import Plan, plan, resolve_setting
+from intercode.evaluate.run_setup import RunPlan, plan, resolve_setting
 from intercode.evaluate.spending import make_budget
 from intercode.spec import RunSpec, read_arguments
 from intercode_integrations.cli.serve import read_token
@@ -37,9 +37,13 @@ def execute(args: argparse.Namespace) -> int:
 
     Returns:
         The exit code: 0 if every episode has a result, else 1.
+
+    Raises:
+        UsageError: The MCP SDK is missing, the arguments are invalid, or every episode already had
+            a result before the command.
     """
     try:
-        from intercode_integrations.mcp.server import Http, Stdio
+        from intercode_integrations.mcp.server import McpHttpServer, McpStdioServer
         from intercode_integrations.mcp.sessions import EpisodeSessions
     except ImportError as error:
         raise UsageError(
@@ -47,37 +51,37 @@ def execute(args: argparse.Namespace) -> int:
         ) from None
     spec = assign_folder(RunSpec.from_layers(read_arguments(args)).merge(agent="mcp", retries=0))
     sessions = EpisodeSessions(idle_seconds=args.idle, show_score=args.show_score)
-    watcher = _Watcher(sessions, quiet=spec.run_options.quiet)
-    run_plan = plan(spec, watcher)
+    run_watcher = _ClientNotifier(sessions, quiet=spec.run_options.quiet)
+    run_plan = plan(spec, run_watcher)
     output_folder = Path(str(spec.run_options.out))
-    fresh = not output_folder.exists()
+    is_new = not output_folder.exists()
     with ExitStack() as stack:
         if args.http:
-            http = Http(sessions, args.host, args.port or 0, read_token(args))
+            http_server = McpHttpServer(sessions, args.host, args.port or 0, read_token(args))
             sessions.announce = lambda session, episode: _print(
-                http.url(session), episode, args.json
+                http_server.url(session), episode, args.json
             )
-            http.start()
-            stack.callback(http.stop)
+            http_server.start()
+            stack.callback(http_server.stop)
         else:
-            Stdio(sessions, _only_session(run_plan, sessions)).start()
+            McpStdioServer(sessions, _only_session(run_plan, sessions)).start()
         stack.callback(sessions.close)
         stack.enter_context(_signals(sessions.leave))
-        result = _run_in_thread(lambda: _run_episodes(run_plan, sessions, watcher))
-        if not args.http and result.ran:
+        run_result = _run_in_thread(lambda: _run_episodes(run_plan, sessions, run_watcher))
+        if not args.http and run_result.ran:
             sessions.leave_event.wait()  # the client may still list its tools after the episode
-    if result.complete and not result.ran:
+    if run_result.complete and not run_result.ran:
         raise UsageError(
             f"{output_folder} already has a result for every episode: choose another folder (--out)"
         )
-    if not result.outcomes and fresh:
-        shutil.rmtree(output_folder)  # the client has only listed the tools, without an episode
+    if not run_result.outcomes and is_new:
+        shutil.rmtree(output_folder)  # the client has called no tool, so no episode was recorded
         return 1
     print_message(f"run: {output_folder}")
-    return 0 if result.complete else 1
+    return 0 if run_result.complete else 1
 
 
-class _Watcher(Watcher):
+class _ClientNotifier(ProgressPrinter):
     """A watcher of the run that also informs the client when its episode has ended."""
 
     def __init__(self, sessions: EpisodeSessions, quiet: bool) -> None:
@@ -90,7 +94,7 @@ class _Watcher(Watcher):
         super().episode(episode)
 
 
-def _only_session(run_plan: Plan, sessions: EpisodeSessions) -> EpisodeSession:
+def _only_session(run_plan: RunPlan, sessions: EpisodeSessions) -> EpisodeSession:
     """Return the session of the run's only episode, because stdio has only one client.
 
     Raises:
@@ -113,16 +117,18 @@ def _print(url: str, episode: Episode, as_json: bool) -> None:
     print(f"{line}\n", end="", file=output(), flush=True)
 
 
-def _run_episodes(run_plan: Plan, sessions: EpisodeSessions, watcher: Watcher) -> RunResult:
+def _run_episodes(
+    run_plan: RunPlan, sessions: EpisodeSessions, run_watcher: ProgressPrinter
+) -> RunResult:
     """Run the episodes with the settings of ``intercode run``, except retries."""
     spec = run_plan.spec
-    run_setting = resolve_setting(run_plan, watcher, budget=make_budget(spec))
+    run_setting = resolve_setting(run_plan, run_watcher, budget=make_budget(spec))
     try:
         return evaluate(
             run_plan.dataset,
             sessions,
             run_setting.make,
-            progress=watcher,
+            progress=run_watcher,
             workers=spec.run_options.workers,
             max_sandboxes=spec.run_options.max_sandboxes,
             out=spec.run_options.out,
@@ -140,18 +146,20 @@ def _run_episodes(run_plan: Plan, sessions: EpisodeSessions, watcher: Watcher) -
 
 @contextmanager
 def _signals(leave: Callable[[], None]) -> Iterator[None]:
-    """Call `leave` at the first SIGINT or SIGTERM in the block; the next signal ends the process.
+    """Call `leave` at the first SIGINT or SIGTERM; the same signal then ends the process.
 
     MCP clients end a server by these signals.
     """
-    queue: SimpleQueue[int] = SimpleQueue()  # a signal handler may only put into such a queue
+    signal_queue: SimpleQueue[int] = (
+        SimpleQueue()
+    )  # a signal handler may only put into such a queue
 
     def handle_signal(signal_number: int, frame: FrameType | None) -> None:
         signal.signal(signal_number, signal.SIG_DFL)
-        queue.put(signal_number)
+        signal_queue.put(signal_number)
 
     def wait() -> None:
-        queue.get()
+        signal_queue.get()
         leave()
 
     threading.Thread(target=wait, daemon=True).start()
@@ -164,7 +172,7 @@ def _signals(leave: Callable[[], None]) -> Iterator[None]:
     finally:
         for signal_number, handler in previous_handlers.items():
             signal.signal(signal_number, handler)
-        queue.put(0)  # ends the thread of `wait`
+        signal_queue.put(0)  # ends the thread of `wait`
 
 
 def _run_in_thread(work: Callable[[], T]) -> T:

@@ -21,7 +21,7 @@ from starlette.responses import PlainTextResponse
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from intercode import __version__
-from intercode.connection_admission import Admission
+from intercode.connection_admission import ConnectionQueue
 from intercode.envs.tools import sendable
 from intercode.errors import UsageError
 from intercode.json_limits import count_tokens
@@ -74,8 +74,10 @@ def server(find_session: Callable[[Any], EpisodeSession]) -> Server[Any]:
         )
 
     async def call_tool(context: Any, params: Any) -> Any:
-        call = find_session(context).call(params.name, params.arguments or {}, context.request_id)
-        text, has_failed = await _report_progress(context.session, call)
+        answer_coroutine = find_session(context).call(
+            params.name, params.arguments or {}, context.request_id
+        )
+        text, has_failed = await _report_progress(context.session, answer_coroutine)
         return types.CallToolResult(
             content=[types.TextContent(type="text", text=text)], is_error=has_failed
         )
@@ -89,13 +91,15 @@ def server(find_session: Callable[[Any], EpisodeSession]) -> Server[Any]:
     )
 
 
-async def _report_progress(session: Any, call: Coroutine[Any, Any, Answer]) -> Answer:
+async def _report_progress(session: Any, answer_coroutine: Coroutine[Any, Any, Answer]) -> Answer:
     """Await a call, and report the seconds so far each second to a client that wants progress."""
-    task, seconds = asyncio.create_task(call), 0
+    task, elapsed_seconds = asyncio.create_task(answer_coroutine), 0
     try:
         while not (await asyncio.wait({task}, timeout=PROGRESS_SECONDS))[0]:
-            seconds += PROGRESS_SECONDS
-            await session.report_progress(seconds, message=f"running for {seconds} s")
+            elapsed_seconds += PROGRESS_SECONDS
+            await session.report_progress(
+                elapsed_seconds, message=f"running for {elapsed_seconds} s"
+            )
         return task.result()
     finally:
         task.cancel()  # if the client has cancelled the request, this stops the action, too
@@ -105,11 +109,11 @@ def _task_description(tool: Tool, query: str) -> str:
     return f"{tool.description}\n\nThe task: {sendable(query)}"
 
 
-class Stdio(threading.Thread):
+class McpStdioServer(threading.Thread):
     """A server of one session over standard input and output, until the client closes them.
 
-    Meanwhile, output that is not MCP message goes to standard error. The thread is a daemon: a read
-    of standard input cannot be interrupted, and would otherwise keep the process from ending.
+    Meanwhile, output that is not an MCP message goes to standard error. The thread is a daemon: a
+    read of standard input cannot be interrupted, and would otherwise keep the process from ending.
 
     Args:
         sessions: All sessions of the run.
@@ -135,7 +139,7 @@ class Stdio(threading.Thread):
             await mcp_server.run(*streams, mcp_server.create_initialization_options())
 
 
-class Http(threading.Thread):
+class McpHttpServer(threading.Thread):
     """A server of a run's sessions over HTTP, each at an unguessable URL.
 
     Args:
@@ -156,7 +160,7 @@ class Http(threading.Thread):
         host: str = "127.0.0.1",
         port: int = 0,
         token: str | None = None,
-        admission: Admission | None = None,
+        admission: ConnectionQueue | None = None,
     ) -> None:
         super().__init__(name="intercode-mcp", daemon=True)
         if not token and not is_loopback(host):
@@ -174,7 +178,7 @@ class Http(threading.Thread):
         mcp_server = server(lambda context: context.request.scope["session"])
         # With `host`, the application also validates the Host header of each request.
         app = mcp_server.streamable_http_app(stateless_http=True, host=host)
-        admission = admission or Admission()
+        admission = admission or ConnectionQueue()
         config = uvicorn.Config(
             _RequestFilter(app, sessions, token, admission),
             http=_admission_protocol(admission),
@@ -198,10 +202,10 @@ class Http(threading.Thread):
         self.join()
 
 
-def _admission_protocol(admission: Admission) -> type[H11Protocol]:
+def _admission_protocol(admission: ConnectionQueue) -> type[H11Protocol]:
     """Return a uvicorn protocol class whose connections count as pending until admission."""
 
-    class Protocol(H11Protocol):
+    class AdmissionProtocol(H11Protocol):
         def connection_made(self, transport: Any) -> None:
             def drop() -> None:
                 with suppress(RuntimeError):  # the event loop may have ended
@@ -214,7 +218,7 @@ def _admission_protocol(admission: Admission) -> type[H11Protocol]:
             admission.leave(self.client)
             super().connection_lost(exc)
 
-    return Protocol
+    return AdmissionProtocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +232,7 @@ class _RequestFilter:
     app: Any
     sessions: EpisodeSessions
     token: str | None
-    admission: Admission
+    admission: ConnectionQueue
     read_slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_READING))
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -253,8 +257,8 @@ class _RequestFilter:
                     session.cancel(_cancelled_request(body))
                     rejection = None
                 except (UsageError, TimeoutError) as error:
-                    message = str(error) or "the body took too long"
-                    rejection = PlainTextResponse(message, 413, {"connection": "close"})
+                    error_text = str(error) or "the body took too long"
+                    rejection = PlainTextResponse(error_text, 413, {"connection": "close"})
                 scope = {
                     **scope,
                     "path": path_prefix,

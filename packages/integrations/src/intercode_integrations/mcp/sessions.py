@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any
 from intercode.envs.tools import ALREADY_ENDED, ENDED, TURN_LIMIT, sendable
 from intercode.errors import ModelError
 from intercode.evaluate.episode_loop import EpisodeStop
-from intercode.interpreters.base import CANCELLATION, Cancellation
+from intercode.interpreters.base import CANCELLATION, ActionCancellation
 from intercode.records import Key, episode_key
 
 if TYPE_CHECKING:
     from intercode.agents.base import AgentContext
-    from intercode.agents.guarded_env import GuardedEnv
+    from intercode.agents.guarded_env import AgentEnv
     from intercode.episode import Episode
     from intercode.task import Task
     from intercode.tool_calls import Tool
@@ -47,7 +47,7 @@ class _PendingToolCall:
     name: str
     arguments: Mapping[str, Any]
     answer: Future[Answer] = field(default_factory=Future)
-    cancellation: Cancellation = field(default_factory=Cancellation)
+    cancellation: ActionCancellation = field(default_factory=ActionCancellation)
 
     def cancel(self) -> None:
         """Stop the action of this call, repeatedly until the call is answered.
@@ -133,10 +133,14 @@ class EpisodeSession:
         if isinstance(request_id, str | int) and (call := self._open.get(request_id)) is not None:
             call.cancel()
 
-    def run(self, env: GuardedEnv) -> None:
+    def run(self, env: AgentEnv) -> None:
         """Play the episode with the client's calls.
 
         If the client disconnects, the episode's current state is submitted.
+
+        Raises:
+            ModelError: The client has made no call within the idle time.
+            EpisodeStop: The client has disconnected without any call.
         """
         self.episode_start.set_result(_EpisodeStart(env.observation, env.tools))
         while env.running and (call := self._next_call(env.episode)) is not None:
@@ -153,7 +157,7 @@ class EpisodeSession:
         """Wait for the next call, and return it; None if the client has disconnected.
 
         Raises:
-            ModelError: The client has made no call within the idle time, so there is no result.
+            ModelError: The client has not made its first call within the idle time.
             EpisodeStop: The client has disconnected without any call.
         """
         while True:
@@ -177,7 +181,7 @@ class EpisodeSession:
                 call.answer.set_result(CANCELLED)
 
     def episode_metadata(self) -> Mapping[str, Any]:
-        """Return the reason of the submission; empty if the client itself submitted."""
+        """Return the way in which the client disconnected; empty if it did not."""
         if self._leave_reason is None:
             return {}
         return {"ended_by": "client", "mcp": {"left": self._leave_reason}}
@@ -263,9 +267,9 @@ class EpisodeSessions:
         if episode.status == "error":
             session.end(FAILED, failed=True)
         else:
-            score = f"\n[reward: {episode.reward}]" if self._show_score else ""
+            score_text = f"\n[reward: {episode.reward}]" if self._show_score else ""
             is_last_turn = episode.status == "truncated" and "ended_by" not in episode.metadata
-            session.end(f"{TURN_LIMIT if is_last_turn else ENDED}{score}", failed=False)
+            session.end(f"{TURN_LIMIT if is_last_turn else ENDED}{score_text}", failed=False)
 
     def leave(self) -> None:
         """Submit the current states of all episodes, including those that start later."""

@@ -16,7 +16,7 @@ from intercode_integrations.ray.cluster import import_ray, refuse_passwords
 
 if TYPE_CHECKING:
     from intercode.evaluate.executor import PreparedRun
-    from intercode.evaluate.worker import Job
+    from intercode.evaluate.worker import EpisodeJob
     from intercode.spec import RunSpec
     from intercode_integrations.ray.driver import RayExecutor
 
@@ -44,7 +44,7 @@ class Ray:
         refuse_passwords(spec.flat())
         import_ray()
 
-    def start(self, jobs: Sequence[Job], work: PreparedRun) -> RayExecutor:
+    def start(self, jobs: Sequence[EpisodeJob], work: PreparedRun) -> RayExecutor:
         """Return the executor of a run; see `intercode.evaluate.executor.Executor`."""
         from intercode_integrations.ray.driver import RayExecutor
 

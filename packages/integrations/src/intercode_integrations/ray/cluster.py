@@ -77,14 +77,14 @@ def connect(address: str | None = None) -> None:
     """
     options: dict[str, Any] = {} if address else {"include_dashboard": False}
     options |= {"log_to_driver": False, "configure_logging": False, "logging_level": "error"}
-    target = address or os.environ.get("RAY_ADDRESS", "this machine")
+    cluster_address = address or os.environ.get("RAY_ADDRESS", "this machine")
     ray = import_ray()
-    _check_address(target)
+    _check_address(cluster_address)
     try:
         _connect_with_retries(lambda: ray.init(address, **options))
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise UsageError(
-            f"no Ray cluster responds at {target}: {error} (with tokens, it needs "
+            f"no Ray cluster responds at {cluster_address}: {error} (with tokens, it needs "
             "RAY_AUTH_MODE=token and the token on this machine, too)"
         ) from error
 
@@ -105,19 +105,19 @@ def _connect_with_retries(attempt: Callable[[], object]) -> None:
     attempt()
 
 
-def _check_address(target: str) -> None:
+def _check_address(cluster_address: str) -> None:
     """Refuse an address at which nothing listens: Ray itself would retry for minutes.
 
     Raises:
         UsageError: Nothing listens at the address.
     """
-    host, _, port = target.removeprefix("ray://").rpartition(":")
+    host, _, port = cluster_address.removeprefix("ray://").rpartition(":")
     if not (host and port.isdecimal()):
         return
     try:
         socket.create_connection((host, int(port)), timeout=_PATIENCE).close()
     except (OSError, OverflowError) as error:
-        raise UsageError(f"there is no Ray cluster at {target}: {error}") from error
+        raise UsageError(f"there is no Ray cluster at {cluster_address}: {error}") from error
 
 
 def allocate_nodes(
@@ -139,7 +139,9 @@ def allocate_nodes(
         if node["Alive"] and node["NodeID"] not in excluded_nodes
     }
     slots = sorted(
-        (slot, node) for node, slot_count in capacities.items() for slot in range(slot_count)
+        (slot_index, node)
+        for node, slot_count in capacities.items()
+        for slot_index in range(slot_count)
     )
     return Counter(node for _, node in slots[:max_processes])
 

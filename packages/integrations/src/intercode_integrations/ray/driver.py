@@ -26,14 +26,25 @@ from intercode.errors import SandboxError, SandboxUnavailableError
 from intercode.evaluate.episode_loop import failed_episode
 from intercode.evaluate.executor import PreparedRun
 from intercode.evaluate.progress import Progress
-from intercode.evaluate.worker import FATAL_ERROR_NAMES, PATIENCE, TICK, Interrupts, Job
+from intercode.evaluate.worker import (
+    FATAL_ERROR_NAMES,
+    PATIENCE,
+    TICK,
+    EpisodeJob,
+    InterruptCounter,
+)
 from intercode.registry import ENVS
 from intercode_integrations.ray.cluster import allocate_nodes, cluster_connection, node_affinity
-from intercode_integrations.ray.shared_limits import SharedLedger
-from intercode_integrations.ray.worker import Assignment, BatchResult, OpenResult, RayWorker
+from intercode_integrations.ray.shared_limits import SharedLimitsActor
+from intercode_integrations.ray.worker import (
+    JobBatchResult,
+    RayWorker,
+    RunAssignment,
+    WorkerOpenResult,
+)
 from intercode_integrations.serve.client import rebuild_error
+from intercode_sandbox.images.image_export import export_image
 from intercode_sandbox.images.resolve import resolve
-from intercode_sandbox.images.transfer import export_image
 from intercode_sandbox.units import format_count
 
 if TYPE_CHECKING:
@@ -44,7 +55,7 @@ log = logging.getLogger(__name__)
 NODE_POLL_SECONDS = 1.0
 """Seconds between two queries of the cluster's nodes."""
 BATCH_SECONDS = 1.0
-"""Target duration of a batch. The loss of a worker costs about as much work, at most twice."""
+"""Target duration of a batch: the work that is repeated for each batch of a lost worker."""
 MAX_BATCH_JOBS = 64
 """Maximum number of jobs in a batch."""
 WAIT_NOTICE_SECONDS = 30.0
@@ -67,12 +78,12 @@ class _WorkerCall:
     """A call of a worker's actor whose result has not arrived."""
 
     worker: _WorkerHandle
-    batch: list[Job] = field(default_factory=list)
+    batch: list[EpisodeJob] = field(default_factory=list)
     """The jobs of the batch; empty for the call that opens the worker."""
 
 
 class RayExecutor:
-    """The executor of one run on a cluster; see `intercode.evaluate.worker.Runs`.
+    """The executor of one run on a cluster; see `intercode.evaluate.worker.JobExecution`.
 
     Args:
         jobs: The jobs, in the order in which they should start.
@@ -82,12 +93,13 @@ class RayExecutor:
     """
 
     def __init__(
-        self, jobs: Sequence[Job], work: PreparedRun, address: str | None, cpus: float
+        self, jobs: Sequence[EpisodeJob], work: PreparedRun, address: str | None, cpus: float
     ) -> None:
         self.stopped: str | None = None
         self._remaining_jobs = deque(jobs)
         self._loss_counts: Counter[Key] = Counter()
-        """Job's key → number of lost workers. A job of this counter gets a batch for itself."""
+        """Key of a job that lost its worker → number of losses while the job was alone in a batch.
+        Such a job always gets a batch for itself."""
         self._work, self._address, self._cpus = work, address, cpus
         self._worker_count = min(work.plan.spec.run_options.workers, max(1, len(jobs)))
         self._worker_handles: list[_WorkerHandle] = []
@@ -103,8 +115,21 @@ class RayExecutor:
         self._announced_nodes: set[str] = set()
         self._wait_start = time.monotonic()
 
-    def run(self, interrupts: Interrupts, progress: Progress) -> Generator[Episode, None, None]:
-        """Execute all jobs, and yield each episode when it has been recorded."""
+    def run(
+        self, interrupts: InterruptCounter, progress: Progress
+    ) -> Generator[Episode, None, None]:
+        """Execute the jobs, and yield each episode when it has been recorded.
+
+        After an interrupt or a failure that concerns all episodes, no further job starts.
+
+        Args:
+            interrupts: The interrupts of the user.
+            progress: The object that shows the progress.
+
+        Raises:
+            KeyboardInterrupt: A second interrupt came.
+            InterCodeError: No node can take part, or a worker reported an error that ends the run.
+        """
         if not self._remaining_jobs:
             return
         with cluster_connection(self._address) as self._ray:
@@ -131,7 +156,7 @@ class RayExecutor:
             assert budget is not None  # a run that uses a model has a budget
             self._prior_spending = budget.spent.cost, budget.spent.tokens
             self._ledger = (
-                ray.remote(SharedLedger)
+                ray.remote(SharedLimitsActor)
                 .options(
                     num_cpus=0,
                     max_concurrency=2 * self._worker_count + 8,
@@ -144,9 +169,13 @@ class RayExecutor:
                     spec.run_options.max_connections,
                 )
             )
-        image_digests = {n: d for n, d in images.items() if not self._image(n).host}
+        image_digests = {
+            image_name: digest
+            for image_name, digest in images.items()
+            if not self._image(image_name).host
+        }
         hidden_paths = [spec.run_options.out, run_plan.dataset.source]
-        assignment = Assignment(
+        assignment = RunAssignment(
             run_plan,
             facts,
             image_digests,
@@ -161,7 +190,9 @@ class RayExecutor:
         self._image_refs: dict[str, Any] = {}
         self._last_poll = 0.0
 
-    def _loop(self, interrupts: Interrupts, progress: Progress) -> Generator[Episode, None, None]:
+    def _loop(
+        self, interrupts: InterruptCounter, progress: Progress
+    ) -> Generator[Episode, None, None]:
         handled_count = 0
         while True:
             if interrupts.count > 1:
@@ -169,8 +200,10 @@ class RayExecutor:
             if interrupts.count > handled_count:
                 handled_count = interrupts.count
                 self._drain()
-                progress.report_interrupt(sum(len(call.batch) for call in self._calls.values()))
-            is_playing = any(call.batch for call in self._calls.values())
+                progress.report_interrupt(
+                    sum(len(worker_call.batch) for worker_call in self._calls.values())
+                )
+            is_playing = any(worker_call.batch for worker_call in self._calls.values())
             if not is_playing and (self._draining or not self._remaining_jobs):
                 return
             if not self._draining:
@@ -187,8 +220,15 @@ class RayExecutor:
         if now - self._last_poll < NODE_POLL_SECONDS:
             return
         self._last_poll = now
-        nodes = {n["NodeID"]: n for n in self._ray.nodes() if n["Alive"]}
-        self._node_names = {i: f"{n['NodeName']} ({i[:8]})" for i, n in nodes.items()}
+        nodes = {
+            cluster_node["NodeID"]: cluster_node
+            for cluster_node in self._ray.nodes()
+            if cluster_node["Alive"]
+        }
+        self._node_names = {
+            node_id: f"{cluster_node['NodeName']} ({node_id[:8]})"
+            for node_id, cluster_node in nodes.items()
+        }
         process_counts = allocate_nodes(
             self._worker_count, self._cpus, excluded_nodes=self._refusals
         )
@@ -201,7 +241,9 @@ class RayExecutor:
             self._wait_start = now
         elif now - self._wait_start > WAIT_NOTICE_SECONDS:
             self._wait_start = now
-            reasons_text = "; ".join(f"{n}: {reason}" for n, reason in self._refusals.items())
+            reasons_text = "; ".join(
+                f"{cluster_node}: {reason}" for cluster_node, reason in self._refusals.items()
+            )
             notice = "no node has room for a process with environments yet"
             progress.nodes(0, f"{notice} ({reasons_text})" if reasons_text else notice)
 
@@ -209,22 +251,22 @@ class RayExecutor:
         # Ray reserves memory for the sandboxes of the worker's environments. The reservation is at
         # most 90 % of the node's memory, divided by the number of the node's processors.
         env_memory = self._work.setting.facts.get("limits", {}).get("memory", 0)
-        memory = min(
+        reserved_memory = min(
             share * env_memory,
             int(resources.get("memory", 0) * 0.9 / max(1, int(resources["CPU"]))),
         )
-        name = f"worker-{next(self._worker_numbers)}"
+        worker_name = f"worker-{next(self._worker_numbers)}"
         actor = (
             self._ray.remote(RayWorker)
             .options(
                 num_cpus=self._cpus,
-                memory=memory or None,
+                memory=reserved_memory or None,
                 max_concurrency=self._worker_count + 2,
                 scheduling_strategy=node_affinity(node),
             )
-            .remote(name)
+            .remote(worker_name)
         )
-        worker = _WorkerHandle(name, node, actor)
+        worker = _WorkerHandle(worker_name, node, actor)
         self._worker_handles.append(worker)
         self._open(worker)
 
@@ -232,12 +274,15 @@ class RayExecutor:
         self._calls[worker.actor.open.remote(self._assignment_ref, {})] = _WorkerCall(worker)
 
     def _finish_open(
-        self, worker: _WorkerHandle, open_result: OpenResult, progress: Progress
+        self, worker: _WorkerHandle, open_result: WorkerOpenResult, progress: Progress
     ) -> None:
         if open_result.missing_images:
-            for name in open_result.missing_images:
-                self._store_image(name)
-            image_refs = {name: self._image_refs[name] for name in open_result.missing_images}
+            for image_name in open_result.missing_images:
+                self._store_image(image_name)
+            image_refs = {
+                image_name: self._image_refs[image_name]
+                for image_name in open_result.missing_images
+            }
             self._calls[worker.actor.open.remote(self._assignment_ref, image_refs)] = _WorkerCall(
                 worker
             )
@@ -280,9 +325,11 @@ class RayExecutor:
             self._refuse(worker.node, f"its processes end at once: {error}", progress)
             return
         self._announced_nodes.discard(worker.node)
-        name = self._node_names.get(worker.node, worker.node[:8])
-        progress.nodes(self._count_nodes(), f"{name}: a process was lost; its episodes begin again")
-        log.info("%s on %s was lost: %s", worker.name, name, error)
+        node_name = self._node_names.get(worker.node, worker.node[:8])
+        progress.nodes(
+            self._count_nodes(), f"{node_name}: a process was lost; its episodes begin again"
+        )
+        log.info("%s on %s was lost: %s", worker.name, node_name, error)
 
     def _remove_worker(self, worker: _WorkerHandle) -> None:
         if worker not in self._worker_handles:
@@ -309,9 +356,9 @@ class RayExecutor:
         """Put an image into Ray's object store, unless the store has it."""
         if name not in self._image_refs:
             with tempfile.TemporaryDirectory() as folder:
-                file = Path(folder, "image.tar")
-                export_image(self._image(name), name, file)
-                self._image_refs[name] = self._ray.put(file.read_bytes())
+                archive_path = Path(folder, "image.tar")
+                export_image(self._image(name), name, archive_path)
+                self._image_refs[name] = self._ray.put(archive_path.read_bytes())
 
     # Jobs
 
@@ -326,19 +373,21 @@ class RayExecutor:
         while self._remaining_jobs and worker_heap and free_slots > 0:
             _, worker_index, worker = worker_heap[0]
             batch = self._take_batch()
-            keys = [(job.epoch, job.task.task_id) for job in batch]
-            call = _WorkerCall(worker, batch)
-            self._calls[worker.actor.play.remote(keys)] = call
+            job_keys = [(job.epoch, job.task.task_id) for job in batch]
+            worker_call = _WorkerCall(worker, batch)
+            self._calls[worker.actor.play.remote(job_keys)] = worker_call
             worker.batch_count += 1
             free_slots -= 1
             heapreplace(worker_heap, (worker.batch_count, worker_index, worker))
 
-    def _take_batch(self) -> list[Job]:
+    def _take_batch(self) -> list[EpisodeJob]:
         """Take the jobs of a batch from the queue. A job that lost a worker is alone in it."""
         fair_share = len(self._remaining_jobs) // (2 * self._worker_count)
-        size = int(BATCH_SECONDS / self._mean_episode_seconds) if self._mean_episode_seconds else 1
+        batch_size = (
+            int(BATCH_SECONDS / self._mean_episode_seconds) if self._mean_episode_seconds else 1
+        )
         batch = [self._remaining_jobs.popleft()]
-        while len(batch) < min(size, fair_share, MAX_BATCH_JOBS) and self._remaining_jobs:
+        while len(batch) < min(batch_size, fair_share, MAX_BATCH_JOBS) and self._remaining_jobs:
             if (
                 batch[-1].key in self._loss_counts
                 or self._remaining_jobs[0].key in self._loss_counts
@@ -348,7 +397,7 @@ class RayExecutor:
         return batch
 
     def _receive_episodes(
-        self, progress: Progress, interrupts: Interrupts
+        self, progress: Progress, interrupts: InterruptCounter
     ) -> Generator[Episode, None, None]:
         """Wait up to `TICK` seconds for results, record their episodes, and yield these."""
         if not self._calls:
@@ -361,29 +410,29 @@ class RayExecutor:
             ready_refs, _ = self._ray.wait(refs, num_returns=len(refs), timeout=0)
         episodes: list[Episode] = []
         for ref in ready_refs:
-            if (call := self._calls.pop(ref, None)) is None:
+            if (worker_call := self._calls.pop(ref, None)) is None:
                 continue  # an earlier result of this loop has removed the lost worker of the call
             try:
                 worker_result = self._ray.get(ref)
             except self._ray.exceptions.RayTaskError:
                 raise  # an exception inside the actor is a defect of InterCode
             except self._ray.exceptions.RayError as error:
-                self._calls[ref] = call
-                self._handle_loss(call.worker, error, progress)
+                self._calls[ref] = worker_call
+                self._handle_loss(worker_call.worker, error, progress)
                 episodes += self._abandon_jobs()
                 continue
-            if isinstance(worker_result, OpenResult):
-                self._finish_open(call.worker, worker_result, progress)
+            if isinstance(worker_result, WorkerOpenResult):
+                self._finish_open(worker_call.worker, worker_result, progress)
             else:
-                episodes += self._finish_batch(call, worker_result, progress)
+                episodes += self._finish_batch(worker_call, worker_result, progress)
         if episodes:
             self._work.record(*episodes)
             yield from episodes
 
     def _finish_batch(
-        self, call: _WorkerCall, batch_result: BatchResult, progress: Progress
+        self, worker_call: _WorkerCall, batch_result: JobBatchResult, progress: Progress
     ) -> list[Episode]:
-        call.worker.batch_count -= 1
+        worker_call.worker.batch_count -= 1
         if episode_count := len(batch_result.episodes):
             # These seconds exclude the wait for the driver, which may itself be the bottleneck.
             episode_seconds = batch_result.seconds / episode_count
@@ -392,17 +441,17 @@ class RayExecutor:
                 if self._mean_episode_seconds
                 else episode_seconds
             )
-        self._remaining_jobs.extendleft(reversed(call.batch[episode_count:]))
+        self._remaining_jobs.extendleft(reversed(worker_call.batch[episode_count:]))
         for episode in batch_result.episodes:
             if episode.metadata.get("error_type") in FATAL_ERROR_NAMES:
                 self.stopped = self.stopped or episode.error
                 self._drain()
         if batch_result.error is not None:
-            name, message = batch_result.error
-            if name == SandboxUnavailableError.__name__:
-                self._refuse(call.worker.node, message, progress)
+            error_name, message = batch_result.error
+            if error_name == SandboxUnavailableError.__name__:
+                self._refuse(worker_call.worker.node, message, progress)
             else:
-                self._failure = self._failure or rebuild_error(name, message)
+                self._failure = self._failure or rebuild_error(error_name, message)
                 self._drain()
         return batch_result.episodes
 
@@ -416,8 +465,8 @@ class RayExecutor:
             del self._loss_counts[job.key]
             attempt_text = format_count(max_retries + 1, "time")
             error = SandboxError(f"the process that ran the episode was lost {attempt_text}")
-            env = str(self._work.setting.facts.get("env", ""))
-            partial_episode = Episode(job.task.task_id, job.task.query, env, epoch=job.epoch)
+            env_name = str(self._work.setting.facts.get("env", ""))
+            partial_episode = Episode(job.task.task_id, job.task.query, env_name, epoch=job.epoch)
             partial_episode.agent = self._work.agent.name
             yield failed_episode(error, partial_episode)
 
@@ -449,4 +498,4 @@ class RayExecutor:
         if budget is not None:
             cost, tokens = self._prior_spending
             budget.spent.add(current_spending.cost - cost, current_spending.tokens - tokens)
-            budget.reserved_amounts.add(presumed_spending.cost, presumed_spending.tokens)
+            budget.presumed_spending.add(presumed_spending.cost, presumed_spending.tokens)

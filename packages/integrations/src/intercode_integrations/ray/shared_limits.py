@@ -16,16 +16,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from intercode.evaluate.episode_loop import Semaphore
-from intercode.models.drain import Drain, current_drain
-from intercode.models.limits import Budget, Hold, RateLimit, SpendingAmounts
+from intercode.evaluate.episode_loop import FifoSemaphore
+from intercode.models.interrupted_calls import RunInterruptState, current_drain
+from intercode.models.limits import Budget, BudgetReservation, RateLimit, SpendingAmounts
 
 _MAX_POST_DELAY = 0.05
 """Seconds after which posts are sent even without a request."""
 
 
 @dataclass
-class _ProcessState:
+class _ProcessReservations:
     """The budget reservations, running calls and call slots of one process."""
 
     reservations: Counter[tuple[int, float]] = field(default_factory=Counter)
@@ -34,7 +34,7 @@ class _ProcessState:
     lost: bool = False
 
 
-class SharedLedger:
+class SharedLimitsActor:
     """The Ray actor that keeps the shared limits. Each call of the actor has its own thread.
 
     Args:
@@ -53,9 +53,9 @@ class SharedLedger:
     ) -> None:
         self._budget = Budget(max_cost, max_tokens, previous_spending=prior_spending)
         self._rate_limit = RateLimit()
-        self._calls = Semaphore(connections)
+        self._calls = FifoSemaphore(connections)
         self._lock = threading.Lock()
-        self._states: dict[str, _ProcessState] = {}
+        self._states: dict[str, _ProcessReservations] = {}
 
     def handle(
         self, process_name: str, posts: Sequence[tuple[Any, ...]], method: str = "", *arguments: Any
@@ -75,8 +75,8 @@ class SharedLedger:
             getattr(self, post_method)(process_name, *call_arguments)
         return getattr(self, method)(process_name, *arguments) if method else None
 
-    def _process_state(self, process_name: str) -> _ProcessState:
-        return self._states.setdefault(process_name, _ProcessState())
+    def _process_state(self, process_name: str) -> _ProcessReservations:
+        return self._states.setdefault(process_name, _ProcessReservations())
 
     def reserve(self, process_name: str, tokens: int, cost: float) -> None:
         """Reserve a part of the budget; see `Budget.reserve`."""
@@ -93,24 +93,26 @@ class SharedLedger:
         tokens: int,
         cost: float,
         account_name: str,
-        costs: tuple[float, int],
+        charge: tuple[float, int],
     ) -> None:
-        """End a reservation, and charge `costs`.
+        """End a reservation, and charge `charge`.
 
         Args:
             process_name: The name of the process.
             tokens: The reserved tokens.
             cost: The reserved cost.
             account_name: The account to charge: ``spent``, ``presumed``, or empty for none.
-            costs: The cost and the tokens to charge.
+            charge: The cost and the tokens to charge.
         """
         with self._lock:
             # For a lost process, `release_process` has already ended all reservations.
             if self._process_state(process_name).lost:
-                return  # all that it held has ended
+                return
             _decrement(self._process_state(process_name).reservations, (tokens, cost))
-        account = getattr(self._budget, account_name) if account_name else None
-        self._budget._end(Hold(self._budget, tokens, cost), account, *costs)
+        accounts = {"spent": self._budget.spent, "presumed": self._budget.presumed_spending}
+        self._budget._end(
+            BudgetReservation(self._budget, tokens, cost), accounts.get(account_name), *charge
+        )
 
     def acquire(self, process_name: str, tokens: int, ticket: int | None) -> tuple[float, int]:
         """Wait until a call may start; see `RateLimit.acquire`.
@@ -135,7 +137,7 @@ class SharedLedger:
     def release(
         self, process_name: str, start_time: float, unused_tokens: float, succeeded: bool
     ) -> None:
-        """End a call that the provider has answered; see `RateLimit.release`."""
+        """End a call that was not refused for the rate limit; see `RateLimit.release`."""
         if self._end_call(process_name, start_time):
             self._rate_limit.release(start_time, unused_tokens=unused_tokens, succeeded=succeeded)
 
@@ -146,9 +148,9 @@ class SharedLedger:
 
     def _end_call(self, process_name: str, start_time: float) -> bool:
         with self._lock:
-            state = self._process_state(process_name)
-            _decrement(state.start_times, start_time)
-            return not state.lost
+            process_state = self._process_state(process_name)
+            _decrement(process_state.start_times, start_time)
+            return not process_state.lost
 
     def enter(self, process_name: str) -> float:
         """Wait for a free slot for a call, and return the seconds of the wait."""
@@ -175,20 +177,20 @@ class SharedLedger:
         charged.
         """
         with self._lock:
-            state = self._process_state(process_name)
-            if state.lost:
+            process_state = self._process_state(process_name)
+            if process_state.lost:
                 return
-            state.lost = True
-        for tokens, cost in state.reservations.elements():
-            Hold(self._budget, tokens, cost).presume()
-        for start_time in state.start_times.elements():
+            process_state.lost = True
+        for token_count, cost in process_state.reservations.elements():
+            BudgetReservation(self._budget, token_count, cost).presume()
+        for start_time in process_state.start_times.elements():
             self._rate_limit.release(start_time, succeeded=False)
-        for _ in range(state.permits):
+        for _ in range(process_state.permits):
             self._calls.__exit__(None, None, None)
 
     def read_spending(self) -> tuple[SpendingAmounts, SpendingAmounts]:
         """Return the known spending, and the presumed spending of calls whose end is unknown."""
-        return self._budget.spent, self._budget.reserved_amounts
+        return self._budget.spent, self._budget.presumed_spending
 
 
 def _decrement(counter: Counter[Any], key: Any) -> None:
@@ -198,7 +200,7 @@ def _decrement(counter: Counter[Any], key: Any) -> None:
         del counter[key]
 
 
-class Outbox:
+class SharedLimitsConnection:
     """The connection of a process to the ledger, with a queue of posts.
 
     Args:
@@ -254,24 +256,28 @@ class SharedBudget(Budget):
         max_tokens: The same as for the ledger.
     """
 
-    def __init__(self, outbox: Outbox, max_cost: float | None, max_tokens: int | None) -> None:
+    def __init__(
+        self, outbox: SharedLimitsConnection, max_cost: float | None, max_tokens: int | None
+    ) -> None:
         super().__init__(max_cost, max_tokens)
         self._outbox = outbox
 
-    def reserve(self, tokens: int, cost: float) -> Hold:
+    def reserve(self, tokens: int, cost: float) -> BudgetReservation:
         """Reserve a part of the shared budget; see `Budget.reserve`."""
         if self.max_cost is not None or self.max_tokens is not None:
             self._outbox.ask("reserve", tokens, cost)
         else:  # without limits the ledger never refuses, so no answer is needed
             self._outbox.post("reserve", tokens, cost)
-        return Hold(self, tokens, cost)
+        return BudgetReservation(self, tokens, cost)
 
-    def _end(self, hold: Hold, to: SpendingAmounts | None, cost: float, tokens: int) -> None:
-        account_name = "" if to is None else "presumed" if to is self.reserved_amounts else "spent"
+    def _end(
+        self, hold: BudgetReservation, to: SpendingAmounts | None, cost: float, tokens: int
+    ) -> None:
+        account_name = "" if to is None else "presumed" if to is self.presumed_spending else "spent"
         self._outbox.post("end", hold.tokens, hold.cost, account_name, (cost, tokens))
 
 
-class _LedgerCall(threading.local):
+class _CurrentModelCall(threading.local):
     """The current model call of a thread, including all its attempts."""
 
     ticket: int | None = None
@@ -284,19 +290,27 @@ class _LedgerCall(threading.local):
 class SharedRateLimit(RateLimit):
     """The proxy of the shared rate limit. Each thread of the process makes one call at a time."""
 
-    def __init__(self, outbox: Outbox) -> None:
+    def __init__(self, outbox: SharedLimitsConnection) -> None:
         super().__init__()
         self._outbox = outbox
-        self._thread_call = _LedgerCall()
+        self._thread_call = _CurrentModelCall()
 
-    def acquire(self, tokens: int, ticket: int | None = None, drain: Drain | None = None) -> float:
+    def acquire(
+        self, tokens: int, ticket: int | None = None, drain: RunInterruptState | None = None
+    ) -> float:
         """Wait until the shared rate limit permits a call; see `RateLimit.acquire`."""
         (drain or current_drain()).check()
-        call = self._thread_call
-        ledger_ticket = call.ledger_ticket if ticket is not None and ticket == call.ticket else None
-        call.start_time, call.ledger_ticket = self._outbox.ask("acquire", tokens, ledger_ticket)
-        call.ticket = ticket
-        return call.start_time
+        thread_call = self._thread_call
+        ledger_ticket = (
+            thread_call.ledger_ticket
+            if ticket is not None and ticket == thread_call.ticket
+            else None
+        )
+        thread_call.start_time, thread_call.ledger_ticket = self._outbox.ask(
+            "acquire", tokens, ledger_ticket
+        )
+        thread_call.ticket = ticket
+        return thread_call.start_time
 
     def release(
         self, start_time: float, *, unused_tokens: float = 0, succeeded: bool = True
@@ -310,10 +324,10 @@ class SharedRateLimit(RateLimit):
         self._outbox.flush()  # at once, because other processes are about to ask
 
 
-class SharedCalls(Semaphore):
+class SharedCallSemaphore(FifoSemaphore):
     """The proxy of the shared limit on concurrent calls."""
 
-    def __init__(self, outbox: Outbox) -> None:
+    def __init__(self, outbox: SharedLimitsConnection) -> None:
         super().__init__()
         self._outbox = outbox
 

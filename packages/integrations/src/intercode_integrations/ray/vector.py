@@ -50,6 +50,8 @@ _STATIC = ("dataset", "name", "traits", "max_turns", "reward_every_turn", "tools
 class EnvironmentActor:
     """A Ray actor: a process of the cluster with several environments, each with a number.
 
+    Its methods return an InterCode error as an `_RemoteError`, in place of raising it.
+
     Args:
         env: As for `intercode.project.create`.
         wrappers: Functions that are applied to each environment, in order.
@@ -66,7 +68,7 @@ class EnvironmentActor:
         self._handle_numbers = itertools.count()
 
     def check(self) -> Any:
-        """Check that this machine permits sandboxes; return the error if it does not."""
+        """Check that this machine permits sandboxes; return the error if not, otherwise None."""
         return _capture_error(self._check)
 
     def _check(self) -> None:
@@ -134,7 +136,7 @@ class EnvironmentActor:
 
 
 @dataclass(frozen=True, slots=True)
-class _Error:
+class _RemoteError:
     """An error's class name and message. The exception itself may not be picklable."""
 
     name: str
@@ -145,31 +147,32 @@ def _capture_error(work: Callable[[], Any]) -> Any:
     try:
         return work()
     except InterCodeError as error:
-        return _Error(type(error).__name__, str(error))
+        return _RemoteError(type(error).__name__, str(error))
 
 
-def _sandbox_failure(call: Any) -> SandboxError | None:
+def _sandbox_failure(answer_ref: Any) -> SandboxError | None:
     """Wait for the answer of `EnvironmentActor.check`.
 
     Returns:
         The error if the machine permits no sandboxes, or the process was lost; otherwise None.
     """
     try:
-        _await_answer(call)
+        _await_answer(answer_ref)
     except (SandboxUnavailableError, SandboxClosedError) as error:
         return error
     return None
 
 
-def _await_answer(call: Any) -> Any:
+def _await_answer(answer_ref: Any) -> Any:
     """Wait for an actor's answer, and raise the error if the answer is one.
 
     Raises:
+        InterCodeError: The error that the actor has returned.
         SandboxClosedError: The actor's process was lost.
     """
     ray = import_ray()
     try:
-        answer = ray.get(call)
+        answer = ray.get(answer_ref)
     except ray.exceptions.RayTaskError:
         raise
     except ray.exceptions.RayError as error:
@@ -177,13 +180,15 @@ def _await_answer(call: Any) -> Any:
             "the environment's process on the cluster was lost, and with it the episode; the "
             f"next reset starts a new one in another process ({type(error).__name__})"
         ) from error
-    if isinstance(answer, _Error):
+    if isinstance(answer, _RemoteError):
         raise rebuild_error(answer.name, answer.message)
     return answer
 
 
 class EnvironmentActors:
-    """The processes of a vector. A lost process is replaced when an environment needs another one.
+    """The processes of a vector.
+
+    The other processes replace a lost process. When all are lost, the next request starts new ones.
 
     Args:
         count: The number of environments.
@@ -212,13 +217,17 @@ class EnvironmentActors:
                 )
             started_actors = [(self._start(node), node) for node in process_counts.elements()]
             checks = [(actor, node, actor.check.remote()) for actor, node in started_actors]
-            calls = [check for *_, check in checks]
+            check_refs = [check_ref for *_, check_ref in checks]
             if len(
-                import_ray().wait(calls, num_returns=len(calls), timeout=WAIT_NOTICE_SECONDS)[0]
-            ) < len(calls):
-                log.warning("waiting for free processors of the cluster, %d in all", len(calls))
-            for actor, node, check in checks:
-                if (failure := _sandbox_failure(check)) is None:
+                import_ray().wait(
+                    check_refs, num_returns=len(check_refs), timeout=WAIT_NOTICE_SECONDS
+                )[0]
+            ) < len(check_refs):
+                log.warning(
+                    "waiting for free processors of the cluster, %d in all", len(check_refs)
+                )
+            for actor, node, check_ref in checks:
+                if (failure := _sandbox_failure(check_ref)) is None:
                     self._actors.append(actor)
                     continue
                 error = failure
@@ -333,8 +342,8 @@ class ClusterEnv(ProxyEnv):
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Execute an action; see `InterCodeEnv.step`."""
-        result: tuple[str, float, bool, bool, dict[str, Any]] = self._call("step", action)
-        return result
+        step_result: tuple[str, float, bool, bool, dict[str, Any]] = self._call("step", action)
+        return step_result
 
     def snapshot(self, mode: ForkMode = "auto", lossy: bool = False) -> RemoteSnapshot:
         """Save the running episode; only proxies of this vector can restore the snapshot.

@@ -17,42 +17,42 @@ from intercode.errors import InterCodeError
 from intercode.evaluate.agent_setup import actors
 from intercode.evaluate.episode_loop import (
     EpisodeStop,
-    Semaphore,
-    SharedResources,
+    FifoSemaphore,
+    SharedRunResources,
     default_sandboxes,
 )
 from intercode.evaluate.executor import PreparedRun
 from intercode.evaluate.manifest import package_versions
 from intercode.evaluate.progress import Progress
-from intercode.evaluate.run_setup import Plan, resolve_setting
-from intercode.evaluate.worker import Job, Orders, Worker
-from intercode.models.drain import run_drain
+from intercode.evaluate.run_setup import RunPlan, resolve_setting
+from intercode.evaluate.worker import EpisodeJob, EpisodeWorker, WorkerInstructions
+from intercode.models.interrupted_calls import run_drain
 from intercode.project import admit, admit_protocol
-from intercode.redaction import Redactor
+from intercode.redaction import SecretRedactor
 from intercode_integrations.ray.shared_limits import (
-    Outbox,
     SharedBudget,
-    SharedCalls,
+    SharedCallSemaphore,
+    SharedLimitsConnection,
     SharedRateLimit,
 )
 from intercode_sandbox.images import hide
 from intercode_sandbox.images.cache import ImageCache
+from intercode_sandbox.images.image_export import import_image
 from intercode_sandbox.images.resolve import register_digest
-from intercode_sandbox.images.transfer import import_image
 
 if TYPE_CHECKING:
     from intercode.evaluate.agent_setup import PreparedAgent
-    from intercode.evaluate.run_setup import EnvironmentSetting
+    from intercode.evaluate.run_setup import RunEnvironment
 
 ErrorText = tuple[str, str]
 """Class name and message of an error. The exception itself may not be picklable."""
 
 
 @dataclass(frozen=True, slots=True)
-class Assignment:
+class RunAssignment:
     """The description of a run that the driver sends to all workers."""
 
-    plan: Plan
+    plan: RunPlan
     facts: Mapping[str, Any]
     """Facts of the driver's environment, which the worker's environment must equal."""
     image_digests: Mapping[str, str]
@@ -66,11 +66,12 @@ class Assignment:
     env_location: str = ""
     """Location of the environment's class as ``file.py:Class``; empty if a package contains it."""
     ledger: Any = None
-    """Actor with the limits that all workers share; None if the run uses no model."""
+    """Actor with the limits that all workers share; None if the run has no model, no judge and no
+    limit on concurrent calls."""
 
 
 @dataclass(frozen=True, slots=True)
-class OpenResult:
+class WorkerOpenResult:
     """The worker's answer to `RayWorker.open`; if both fields are empty, the worker is ready."""
 
     missing_images: tuple[str, ...] = ()
@@ -80,7 +81,7 @@ class OpenResult:
 
 
 @dataclass(frozen=True, slots=True)
-class BatchResult:
+class JobBatchResult:
     """The worker's answer to `RayWorker.play`: the result of a batch of jobs."""
 
     episodes: list[Episode]
@@ -88,7 +89,8 @@ class BatchResult:
     seconds: float = 0.0
     """Seconds that the batch took on the worker."""
     error: ErrorText | None = None
-    """Error that ends the batch, and that the driver raises: other episodes would fail, too."""
+    """Error that ended the batch; None: no error. Other episodes would fail, too, so the driver
+    excludes the machine or ends the run."""
 
 
 class RayWorker:
@@ -100,17 +102,17 @@ class RayWorker:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._idle_workers: list[Worker] = []
+        self._idle_workers: list[EpisodeWorker] = []
         self._lock = threading.Lock()
         self._draining = False
         self._exit_stack = ExitStack()
         self._drain = self._exit_stack.enter_context(run_drain())
         self._actors: PreparedAgent | None = None
-        self._setting: EnvironmentSetting | None = None
-        self._outbox: Outbox | None = None
-        self._orders: Orders
+        self._setting: RunEnvironment | None = None
+        self._outbox: SharedLimitsConnection | None = None
+        self._orders: WorkerInstructions
 
-    def open(self, assignment: Assignment, images: Mapping[str, Any]) -> OpenResult:
+    def open(self, assignment: RunAssignment, images: Mapping[str, Any]) -> WorkerOpenResult:
         """Prepare this process for a run; the driver may call this method again with images.
 
         Args:
@@ -124,46 +126,46 @@ class RayWorker:
         run_assignment = assignment
         if (versions := package_versions()).get("code") != run_assignment.versions.get("code"):
             local_version, driver_version = (
-                f"{entry['intercode']} ({entry['code'][:8]})"
-                for entry in (versions, run_assignment.versions)
+                f"{version_facts['intercode']} ({version_facts['code'][:8]})"
+                for version_facts in (versions, run_assignment.versions)
             )
-            return OpenResult(
+            return WorkerOpenResult(
                 refusal=f"it has InterCode {local_version}, and the driver has {driver_version}"
             )
         with suppress(OSError):
             os.chdir(run_assignment.folder)
         hide(*run_assignment.hidden_folders)
         name = run_assignment.plan.spec.env.name
-        cache = ImageCache.default()
+        image_cache = ImageCache.default()
         try:
             if run_assignment.env_location:
                 admit(run_assignment.env_location)
             admit_protocol(name, run_assignment.plan.spec.env.protocol)
             missing_images = [
-                n
-                for n, digest in run_assignment.image_digests.items()
-                if cache.lookup(digest) is None
+                image_name
+                for image_name, digest in run_assignment.image_digests.items()
+                if image_cache.lookup(digest) is None
             ]
             if unsent_images := [name for name in missing_images if name not in images]:
-                return OpenResult(missing_images=tuple(unsent_images))
+                return WorkerOpenResult(missing_images=tuple(unsent_images))
             for name in missing_images:
-                _import_image(images[name], cache)
+                _import_image(images[name], image_cache)
             for name, digest in run_assignment.image_digests.items():
                 register_digest(name, digest)
             self._prepare(run_assignment)
         except InterCodeError as error:
-            return OpenResult(refusal=Redactor().text(str(error)))
-        return OpenResult(
+            return WorkerOpenResult(refusal=SecretRedactor().text(str(error)))
+        return WorkerOpenResult(
             refusal=_describe_differences(
                 run_assignment.facts, self._setting.facts if self._setting else {}
             )
         )
 
-    def _prepare(self, assignment: Assignment) -> None:
+    def _prepare(self, assignment: RunAssignment) -> None:
         spec = assignment.plan.spec
         budget = rate_limit = None
         if assignment.ledger is not None:
-            self._outbox = outbox = Outbox(assignment.ledger, self._name)
+            self._outbox = outbox = SharedLimitsConnection(assignment.ledger, self._name)
             budget = SharedBudget(outbox, spec.model.max_cost, spec.model.max_tokens)
             rate_limit = SharedRateLimit(outbox)
         self._actors = actors(spec, budget, rate_limit)
@@ -178,49 +180,49 @@ class RayWorker:
         # The facts of the provider raise an error if this machine does not permit sandboxes.
         getattr(self._setting.provider, "facts", dict)()
         run_options = spec.run_options
-        calls = (
-            SharedCalls(self._outbox)
+        shared_calls = (
+            SharedCallSemaphore(self._outbox)
             if self._outbox and run_options.max_connections
-            else Semaphore()
+            else FifoSemaphore()
         )
-        shared_limits = SharedResources(
-            calls, Semaphore(run_options.max_sandboxes or default_sandboxes())
+        shared_limits = SharedRunResources(
+            shared_calls, FifoSemaphore(run_options.max_sandboxes or default_sandboxes())
         )
         self._orders = PreparedRun(assignment.plan, self._actors, self._setting, Progress()).orders(
             shared_limits
         )
         self._tasks = {task.task_id: task for task in assignment.plan.tasks}
-        self._redactor = Redactor()
+        self._redactor = SecretRedactor()
 
-    def play(self, keys: Sequence[tuple[int, str]]) -> BatchResult:
+    def play(self, job_keys: Sequence[tuple[int, str]]) -> JobBatchResult:
         """Run the jobs of a batch one after the other, in an environment that stays open.
 
         Args:
-            keys: The epoch and the task id of each job.
+            job_keys: The epoch and the task id of each job.
         """
         with self._lock:
-            worker = self._idle_workers.pop() if self._idle_workers else Worker(self._orders)
+            worker = self._idle_workers.pop() if self._idle_workers else EpisodeWorker(self._orders)
         episodes: list[Episode] = []
         start_time = time.monotonic()
         try:
-            for epoch, task_id in keys:
+            for epoch, task_id in job_keys:
                 if self._draining:
                     break
-                episode = worker.run(Job(epoch, self._tasks[task_id]))
+                episode = worker.run(EpisodeJob(epoch, self._tasks[task_id]))
                 episodes.append(self._redactor.episode(episode))
         except EpisodeStop:
             pass
         except Exception as error:  # noqa: BLE001 - handed to the driver, raised there
             worker.close()
             message = self._redactor.text(str(error))
-            return BatchResult(episodes, error=(type(error).__name__, message))
+            return JobBatchResult(episodes, error=(type(error).__name__, message))
         finally:
             # The driver must not receive episodes before the ledger knows their costs.
             if self._outbox is not None:
                 self._outbox.flush()
         with self._lock:
             self._idle_workers.append(worker)
-        return BatchResult(episodes, time.monotonic() - start_time)
+        return JobBatchResult(episodes, time.monotonic() - start_time)
 
     def drain(self) -> None:
         """Start no more jobs, and retry no call of a model."""
@@ -246,19 +248,23 @@ def _import_image(image_ref: Any, cache: ImageCache) -> None:
     import ray
 
     with TemporaryDirectory() as folder:
-        file = Path(folder, "image.tar")
-        file.write_bytes(ray.get(image_ref))
-        import_image(file, (), cache, lambda text: None)
+        archive_path = Path(folder, "image.tar")
+        archive_path.write_bytes(ray.get(image_ref))
+        import_image(archive_path, (), cache, lambda text: None)
 
 
 def _describe_differences(driver_facts: Mapping[str, Any], local_facts: Mapping[str, Any]) -> str:
     """Return how this machine's environment differs from the driver's; empty if it does not."""
-    names = sorted(
-        n for n in {*driver_facts, *local_facts} if driver_facts.get(n) != local_facts.get(n)
+    fact_names = sorted(
+        fact_name
+        for fact_name in {*driver_facts, *local_facts}
+        if driver_facts.get(fact_name) != local_facts.get(fact_name)
     )
-    if not names:
+    if not fact_names:
         return ""
     differences = "; ".join(
-        f"{n} is {driver_facts.get(n)!r} there, and here {local_facts.get(n)!r}" for n in names
+        f"{fact_name} is {driver_facts.get(fact_name)!r} there, and here "
+        f"{local_facts.get(fact_name)!r}"
+        for fact_name in fact_names
     )
     return f"its environment is another than the driver's: {differences}"

@@ -22,7 +22,7 @@ ALL_TASKS = "all"
 """Name of the only split if the tasks define none. OpenEnv's clients always name a split."""
 
 
-class EnvironmentEntry:
+class ServedEnvironment:
     """An environment that the server offers to clients.
 
     Args:
@@ -37,23 +37,27 @@ class EnvironmentEntry:
 
     def __init__(self, address: str, max_message: int = MIB) -> None:
         self._max_message = max_message
-        self._address, self._data, name = address, address, address
+        self._address, self._data, env_name = address, address, address
         self._options: dict[str, Any] = {"observations": "utf-8", "errors": "value"}
         project_options: dict[str, Any] = {}
         if is_project(address):
             project = read_project(address)
-            name, self._data, project_options = project.name, project.tasks, dict(project.options)
+            env_name, self._data, project_options = (
+                project.name,
+                project.tasks,
+                dict(project.options),
+            )
             self._split = project.split
         else:
             self._split = None
-        self.name = re.sub(r"[^\w.:-]+", "-", name)
+        self.name = re.sub(r"[^\w.:-]+", "-", env_name)
         """The environment's name in URLs."""
         self._sets: dict[str | None, Dataset] = {}
         env = create(address, **self._options).unwrapped
         if not isinstance(env, InterCodeEnv):
             raise UsageError(f"{address}: only environments of InterCode's own can be served")
         self._kind, self.env = type(env), env
-        """An environment of this kind, which never starts an episode, for its traits."""
+        """An environment that never starts an episode, for facts such as traits and tools."""
         self._project_options = project_options
         if (
             "cache_gold" in list_constructor_options(self._kind)
@@ -101,7 +105,7 @@ class EnvironmentEntry:
     def task_facts(
         self, split: str | None, start: int | None = None, stop: int | None = None
     ) -> list[dict[str, Any]]:
-        """Return the facts about tasks that agents may see.
+        """Return facts about tasks: only the facts that agents may see.
 
         Args:
             split: The split of the tasks; None: the default split.
@@ -139,11 +143,11 @@ class EnvironmentEntry:
 
     def schema(self) -> dict[str, Any]:
         """Return JSON schemas of actions, observations and states."""
-        action = {"type": "string", "description": self.env.traits.parameter_description}
+        action_schema = {"type": "string", "description": self.env.traits.parameter_description}
         string_schema, integer_schema = {"type": "string"}, {"type": "integer"}
         return {
             # The framework verifiers takes the title "Action" for a request to list tools by MCP.
-            "action": _object("TextAction", action=action),
+            "action": _object("TextAction", action=action_schema),
             "observation": _object(
                 "Observation",
                 text=string_schema,
@@ -156,13 +160,13 @@ class EnvironmentEntry:
         }
 
 
-def index_entries(entries: Iterable[EnvironmentEntry]) -> dict[str, EnvironmentEntry]:
+def index_entries(entries: Iterable[ServedEnvironment]) -> dict[str, ServedEnvironment]:
     """Return a mapping from the name of each environment to its entry.
 
     Raises:
         UsageError: Two environments have the same name.
     """
-    entries_by_name: dict[str, EnvironmentEntry] = {}
+    entries_by_name: dict[str, ServedEnvironment] = {}
     for entry in entries:
         if entries_by_name.setdefault(entry.name, entry) is not entry:
             raise UsageError(f"two of the environments have the name {entry.name!r}")

@@ -23,7 +23,7 @@ import msgspec
 
 import intercode.errors as errors
 from intercode.envs.episode_state import SHOWN
-from intercode.envs.remote import RemoteEnvironment, RemoteReply
+from intercode.envs.remote import RemoteEnvironment, RemoteStepReply
 from intercode.envs.traits import find_traits, language_traits
 from intercode.episode import ENDED, exact, plain
 from intercode.errors import (
@@ -46,12 +46,12 @@ if TYPE_CHECKING:
     from intercode.envs.vector import ThreadVectorEnv
 
 PATIENCE = 60.0
-"""Maximum seconds for any reply except to actions and resets: the server has it ready."""
+"""Maximum seconds for an HTTP response and for a WebSocket handshake. Actions may take longer."""
 MAX_MESSAGE_BYTES = 64 * 2**20
 """Maximum bytes of a message from the server."""
 
 
-class RemoteServer:
+class RemoteEnvironmentServer:
     """An environment of a server, given by its URL, and the server's HTTP routes.
 
     `open` starts a session over a WebSocket; the other methods use single HTTP requests.
@@ -73,35 +73,36 @@ class RemoteServer:
             )
         from intercode.request_guard import is_loopback
 
-        parts = urlsplit(url)
-        scheme = {"ws": "http", "wss": "https"}.get(parts.scheme, parts.scheme)
-        if scheme not in ("http", "https") or not parts.hostname:
+        parsed_url = urlsplit(url)
+        scheme = {"ws": "http", "wss": "https"}.get(parsed_url.scheme, parsed_url.scheme)
+        if scheme not in ("http", "https") or not parsed_url.hostname:
             raise UsageError(
                 f"{url!r} is not the URL of a server: write http://HOST:PORT/ENVIRONMENT"
             )
-        path_prefix, _, name = parts.path.rstrip("/").rpartition("/")
+        path_prefix, _, requested_name = parsed_url.path.rstrip("/").rpartition("/")
         self.url = url
         token = (token or os.environ.get(TOKEN) or "").strip()  # a token file ends with a newline
         if not token.isascii() or not token.isprintable():
             raise UsageError(f"{url}: the token has characters that are not valid in a header")
         self.headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._is_near = is_loopback(parts.hostname)
+        self._is_near = is_loopback(parsed_url.hostname)
         proxies = [urllib.request.ProxyHandler({})] if self._is_near else []
         self._opener = urllib.request.build_opener(_NoRedirects, *proxies)
-        self._base = f"{scheme}://{parts.netloc}{path_prefix}"
-        names = self.fetch("list_environments")
+        self._base = f"{scheme}://{parsed_url.netloc}{path_prefix}"
+        env_names = self.fetch("list_environments")
         if (
-            not names
-            or not isinstance(names, list)
-            or not all(isinstance(env_name, str) for env_name in names)
+            not env_names
+            or not isinstance(env_names, list)
+            or not all(isinstance(env_name, str) for env_name in env_names)
         ):
             raise self._foreign_server_error("its answer is not a list of environments")
-        if name and name not in names:
+        if requested_name and requested_name not in env_names:
             raise UsageError(
-                f"{url}: there is no environment {name!r} there{hint_text(name, names)}"
+                f"{url}: there is no environment {requested_name!r} "
+                f"there{hint_text(requested_name, env_names)}"
             )
-        self.name = name or names[0]
-        self._route_prefix = "" if self.name == names[0] else f"/{self.name}"
+        self.name = requested_name or env_names[0]
+        self._route_prefix = "" if self.name == env_names[0] else f"/{self.name}"
 
     def fetch(self, route: str, **body: Any) -> Any:
         """Fetch the JSON of a route, by GET without `body`, by POST with `body`.
@@ -110,12 +111,12 @@ class RemoteServer:
             InterCodeError: The server refuses the request, or is not an InterCode server.
             SandboxError: The server cannot be reached.
         """
-        data = msgspec.json.encode(body) if body else None
+        request_bytes = msgspec.json.encode(body) if body else None
         headers = {"Content-Type": "application/json", **self.headers}
-        request = urllib.request.Request(f"{self._base}/{route}", data, headers)
+        request = urllib.request.Request(f"{self._base}/{route}", request_bytes, headers)
         try:
-            with self._opener.open(request, timeout=PATIENCE) as answer:
-                return msgspec.json.decode(answer.read())
+            with self._opener.open(request, timeout=PATIENCE) as response:
+                return msgspec.json.decode(response.read())
         except HTTPError as error:
             with error:
                 raise self.refusal_error(error.code, error.read()) from None
@@ -149,10 +150,10 @@ class RemoteServer:
         from websockets.exceptions import InvalidStatus, WebSocketException
         from websockets.sync.client import connect
 
-        address = f"ws{self._base.removeprefix('http')}{self._route_prefix}/ws"
+        websocket_url = f"ws{self._base.removeprefix('http')}{self._route_prefix}/ws"
         try:
             return connect(
-                address,
+                websocket_url,
                 additional_headers=self.headers,
                 compression=None,
                 proxy=None if self._is_near else True,
@@ -171,30 +172,32 @@ class RemoteServer:
         try:
             details = msgspec.json.decode(body, type=dict[str, Any])
         except msgspec.MsgspecError:
-            text = body[:1000].decode(errors="replace").strip()
-            if not text.isprintable() or text.startswith("<") or len(text) > 200:  # a web page
+            body_text = body[:1000].decode(errors="replace").strip()
+            if (
+                not body_text.isprintable() or body_text.startswith("<") or len(body_text) > 200
+            ):  # a web page
                 return self._foreign_server_error(
                     f"status {status}", is_final=status in (501, *range(500))
                 )
-            details = {"detail": text}
+            details = {"detail": body_text}
         error_text = f"{self.url}: the server refuses: {details.get('detail') or status}"
         if status == 401:
             error_text = f"{error_text}; give its token, by token=… or ${TOKEN}"
         fallback = UsageError if status in (501, *range(500)) else SandboxError
         return rebuild_error(details.get("error", ""), error_text, fallback)
 
-    def _foreign_server_error(self, answer: str, *, is_final: bool = True) -> InterCodeError:
+    def _foreign_server_error(self, reason: str, *, is_final: bool = True) -> InterCodeError:
         """Return the exception for a response that no InterCode server would give.
 
         Args:
-            answer: The reason, for the message.
+            reason: The reason, for the message.
             is_final: Whether the address is certainly wrong. Otherwise the error may be temporary,
                 such as that of a proxy.
         """
-        kind = UsageError if is_final else SandboxError
-        return kind(
+        error_class = UsageError if is_final else SandboxError
+        return error_class(
             f"{self.url}: no InterCode server answers there, but another program or a proxy "
-            f"({answer}): give the address of 'intercode serve'"
+            f"({reason}): give the address of 'intercode serve'"
         )
 
     def unreachable_error(self, error: Exception) -> SandboxError:
@@ -220,7 +223,7 @@ class ClientSession:
         server: The server.
     """
 
-    def __init__(self, server: RemoteServer) -> None:
+    def __init__(self, server: RemoteEnvironmentServer) -> None:
         self.server = server
         self._connection: ClientConnection | None = None
         self._end: Any = None
@@ -252,15 +255,16 @@ class ClientSession:
         self._end.atexit = False
         return self.ask("reset", fields)
 
-    def ask(self, kind: str, data: dict[str, Any]) -> dict[str, Any]:
+    def ask(self, message_type: str, data: dict[str, Any]) -> dict[str, Any]:
         """Send a message, and return the data of the answer.
 
         Args:
-            kind: The type of the message, such as ``step``.
+            message_type: The type of the message, such as ``step``.
             data: The fields of the message.
 
         Raises:
             InterCodeError: The server reports an error, which has the same class here.
+            CapacityError: The message is ``reset``, and the server has no free session.
             SandboxClosedError: The session has ended, and with it the episode.
         """
         from websockets.exceptions import ConnectionClosed
@@ -269,7 +273,7 @@ class ClientSession:
             raise self._loss_error("it has ended")
         try:
             with suppress(ConnectionClosed):  # a last message of the server may still be unread
-                self._connection.send(message(kind, data), text=True)
+                self._connection.send(message(message_type, data), text=True)
             answer = msgspec.json.decode(self._connection.recv(decode=False))
         except BaseException as error:  # a late answer would be taken for that of the next message
             self.close()
@@ -280,19 +284,19 @@ class ClientSession:
         reply_data: dict[str, Any] = answer["data"]
         if answer["type"] != "error":
             return reply_data
-        code, error_text = reply_data.get("code", ""), str(reply_data.get("message"))
+        error_code, error_text = reply_data.get("code", ""), str(reply_data.get("message"))
         if schema_errors := reply_data.get("errors"):  # only OpenEnv's own servers add this field
             error_text = f"{error_text}: {msgspec.json.encode(schema_errors).decode()}"
-        if code in _FINAL_CODES:
+        if error_code in _FINAL_CODES:
             self.close()
-            is_full = code == "CAPACITY_REACHED" and kind == "reset"
+            is_full = error_code == "CAPACITY_REACHED" and message_type == "reset"
             raise (
                 CapacityError(f"{self.server.url}: {error_text}")
                 if is_full
                 else self._loss_error(error_text)
             )
-        fallback = ActionError if code == "VALIDATION_ERROR" else SandboxError
-        raise rebuild_error(reply_data.get("error", code), error_text, fallback)
+        fallback = ActionError if error_code == "VALIDATION_ERROR" else SandboxError
+        raise rebuild_error(reply_data.get("error", error_code), error_text, fallback)
 
     def _loss_error(self, reason: str) -> SandboxClosedError:
         return SandboxClosedError(
@@ -308,7 +312,8 @@ class ClientSession:
 
 
 _FINAL_CODES = ("CAPACITY_REACHED", "SESSION_ERROR")
-"""Codes of errors after which the server ends the session."""
+"""Codes of errors that report the end of the session. FACTORY_ERROR is not one of these codes,
+because its message states an error of the environment, which the client raises."""
 
 
 def message(kind: str, data: dict[str, Any]) -> bytes:
@@ -317,20 +322,20 @@ def message(kind: str, data: dict[str, Any]) -> bytes:
 
 
 def rebuild_error(
-    name: str, text: str, fallback: type[InterCodeError] = SandboxError
+    class_name: str, error_text: str, fallback: type[InterCodeError] = SandboxError
 ) -> InterCodeError:
     """Rebuild an exception from its class name and message.
 
     Args:
-        name: The class name; an unknown name gives an exception of the class `fallback`.
-        text: The complete message.
+        class_name: The class name; an unknown name gives an exception of the class `fallback`.
+        error_text: The complete message.
         fallback: The class for unknown names.
     """
-    kind = getattr(errors, name, None)
-    if isinstance(kind, type) and issubclass(kind, InterCodeError):
+    error_class = getattr(errors, class_name, None)
+    if isinstance(error_class, type) and issubclass(error_class, InterCodeError):
         # The message is complete. `__new__` avoids constructors, which may extend it.
-        return kind.__new__(kind, text)
-    return fallback(f"{name}: {text}" if name else text)
+        return error_class.__new__(error_class, error_text)
+    return fallback(f"{class_name}: {error_text}" if class_name else error_text)
 
 
 def refuse_failure(info: Mapping[str, Any]) -> None:
@@ -356,6 +361,9 @@ class RemoteEnv(RemoteEnvironment):
         split: The split of the tasks; None: the server's default.
         data: The tasks if the caller has loaded them; None: loaded from the server.
         changes: The options ``errors``, ``observations`` and ``seed``.
+
+    Raises:
+        UsageError: The server is not InterCode's, or does not accept an option.
     """
 
     name = "remote"
@@ -363,7 +371,7 @@ class RemoteEnv(RemoteEnvironment):
 
     def __init__(
         self,
-        server: RemoteServer,
+        server: RemoteEnvironmentServer,
         split: str | None = None,
         data: Dataset | None = None,
         **changes: Any,
@@ -389,17 +397,17 @@ class RemoteEnv(RemoteEnvironment):
         reply_data = self._session.reset(task_id=task_id, seed=seed, split=self._split)
         return self._reply(reply_data).observation
 
-    def _take(self, action: str) -> RemoteReply:
+    def _take(self, action: str) -> RemoteStepReply:
         action_data = {"action": action if self._is_wire else plain(action)}
         if (size := len(message("step", action_data))) > self._max_bytes:
             note = f"[not executed: {size} bytes are more than the server takes: {self._max_bytes}]"
-            return RemoteReply(note, goes_on=True, ok=False, info={"executed": False})
+            return RemoteStepReply(note, goes_on=True, ok=False, info={"executed": False})
         return self._reply(self._session.ask("step", action_data))
 
-    def _submit(self, answer: str | None) -> RemoteReply:
+    def _submit(self, answer: str | None) -> RemoteStepReply:
         return self._take("submit" if answer is None else f"submit {answer}")
 
-    def _reply(self, reply_data: dict[str, Any]) -> RemoteReply:
+    def _reply(self, reply_data: dict[str, Any]) -> RemoteStepReply:
         """Decode the data of an observation message.
 
         Raises:
@@ -410,7 +418,7 @@ class RemoteEnv(RemoteEnvironment):
         )
         info, is_done = observation["info"], reply_data["done"]
         refuse_failure(info)
-        return RemoteReply(
+        return RemoteStepReply(
             observation["text"],
             reply_data["reward"],
             ended=is_done and not observation["truncated"],
@@ -429,7 +437,7 @@ class RemoteEnv(RemoteEnvironment):
             self._session.close()
 
 
-def tasks(server: RemoteServer, split: str | None = None) -> Dataset:
+def tasks(server: RemoteEnvironmentServer, split: str | None = None) -> Dataset:
     """Load the tasks of a server's environment, with the fields that the server reveals.
 
     Args:
@@ -465,7 +473,7 @@ def connect(
         UsageError: The address is malformed, the environment does not exist, or the token is wrong.
         SandboxError: The server cannot be reached.
     """
-    return RemoteEnv(RemoteServer(url, token), split, **options)
+    return RemoteEnv(RemoteEnvironmentServer(url, token), split, **options)
 
 
 def connect_vec(
@@ -496,11 +504,16 @@ def connect_vec(
     """
     from intercode.envs.vector import ThreadVectorEnv
 
-    servers = [RemoteServer(url, token) for url in ([urls] if isinstance(urls, str) else urls)]
-    count = len(servers) if num_envs is None else num_envs
-    if count < 1 or not servers:
-        raise UsageError(f"the URL must have an address and an environment, not {count}")
-    data = {server.url: tasks(server, split) for server in servers[:count]}
-    assigned_servers = [servers[index % len(servers)] for index in range(count)]
-    envs = [RemoteEnv(server, split, data[server.url], **options) for server in assigned_servers]
+    servers = [
+        RemoteEnvironmentServer(url, token) for url in ([urls] if isinstance(urls, str) else urls)
+    ]
+    env_count = len(servers) if num_envs is None else num_envs
+    if env_count < 1 or not servers:
+        raise UsageError(f"the URL must have an address and an environment, not {env_count}")
+    datasets_by_url = {server.url: tasks(server, split) for server in servers[:env_count]}
+    assigned_servers = [servers[index % len(servers)] for index in range(env_count)]
+    envs = [
+        RemoteEnv(server, split, datasets_by_url[server.url], **options)
+        for server in assigned_servers
+    ]
     return ThreadVectorEnv(envs, autoreset_mode, seed)

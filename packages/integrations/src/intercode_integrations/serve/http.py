@@ -18,8 +18,8 @@ from websockets.asyncio.server import ServerConnection
 from websockets.datastructures import Headers
 from websockets.http11 import Response
 
-from intercode.connection_admission import Admission
-from intercode_integrations.serve import wire
+from intercode.connection_admission import ConnectionQueue
+from intercode_integrations.serve import messages
 
 MAX_HEAD_BYTES = 32 * 1024
 MAX_BODY_BYTES = 64 * 1024
@@ -28,7 +28,7 @@ MAX_BODY_BYTES = 64 * 1024
 class RequestConnection(ServerConnection):
     """A connection that accepts requests of any HTTP method."""
 
-    def __init__(self, *args: Any, admission: Admission, **keywords: Any) -> None:
+    def __init__(self, *args: Any, admission: ConnectionQueue, **keywords: Any) -> None:
         super().__init__(*args, **keywords)
         self._admission = admission
         self.method = "GET"
@@ -52,7 +52,10 @@ class RequestConnection(ServerConnection):
         super().connection_lost(exc)
 
     def admit(self) -> None:
-        """Remove the connection from the quota, after a request with the valid token."""
+        """Stop counting the connection against the quota of pending connections.
+
+        The server calls this method for a request that passes the token check.
+        """
         self._admission.leave(self)
 
     def data_received(self, data: bytes) -> None:
@@ -64,25 +67,25 @@ class RequestConnection(ServerConnection):
             super().data_received(data)
             return
         self._early_data += data
-        head, end, body = self._early_data.partition(b"\r\n\r\n")
-        if not end and len(head) <= MAX_HEAD_BYTES:
+        head, separator, body = self._early_data.partition(b"\r\n\r\n")
+        if not separator and len(head) <= MAX_HEAD_BYTES:
             return
         method, _, target_and_headers = head.partition(b" ")
-        if not end or method == b"GET":
+        if not separator or method == b"GET":
             self._forward(self._early_data)
             return
-        line, *lines = target_and_headers.split(b"\r\n")
-        fields = [(field.partition(b":")[0].strip().lower(), field) for field in lines]
-        length = _length([field for name, field in fields if name in _BODY_FIELDS])
-        if length is None:
+        request_line, *field_lines = target_and_headers.split(b"\r\n")
+        header_fields = [(field.partition(b":")[0].strip().lower(), field) for field in field_lines]
+        body_length = _length([field for name, field in header_fields if name in _BODY_FIELDS])
+        if body_length is None:
             self.body = None
-        elif len(body) < length:
+        elif len(body) < body_length:
             return
         else:
-            self.body = body[:length]
+            self.body = body[:body_length]
         self.method = method.decode("latin-1")
-        header_lines = [field for name, field in fields if name not in _BODY_FIELDS]
-        self._forward(b"GET " + b"\r\n".join([line, *header_lines]) + b"\r\n\r\n")
+        header_lines = [field for name, field in header_fields if name not in _BODY_FIELDS]
+        self._forward(b"GET " + b"\r\n".join([request_line, *header_lines]) + b"\r\n\r\n")
 
     def _forward(self, data: bytes) -> None:
         self._early_data = None
@@ -102,17 +105,17 @@ def _length(fields: list[bytes]) -> int | None:
     return None if length is None or length > MAX_BODY_BYTES else length
 
 
-def response(status: HTTPStatus, body: bytes, kind: str = "application/json") -> Response:
+def response(status: HTTPStatus, body: bytes, content_type: str = "application/json") -> Response:
     """Return a response that closes its connection.
 
     Args:
         status: The HTTP status.
         body: The body.
-        kind: The content type.
+        content_type: The content type.
     """
     headers = Headers(
         [
-            ("Content-Type", kind),
+            ("Content-Type", content_type),
             ("Content-Length", str(len(body))),
             ("Connection", "close"),
             ("Cache-Control", "no-store"),
@@ -124,4 +127,4 @@ def response(status: HTTPStatus, body: bytes, kind: str = "application/json") ->
 
 def refusal(status: HTTPStatus, reason: str, **facts: str) -> Response:
     """Return a JSON response with the reason of a refusal, and further facts."""
-    return response(status, wire.json({"detail": reason, **facts}))
+    return response(status, messages.json({"detail": reason, **facts}))

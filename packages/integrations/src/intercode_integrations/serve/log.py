@@ -11,7 +11,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from intercode_integrations.serve import wire
+from intercode_integrations.serve import messages
 
 
 def log(event: str, **facts: Any) -> None:
@@ -21,7 +21,9 @@ def log(event: str, **facts: Any) -> None:
         event: The kind of the event, such as ``opened``.
         **facts: Further fields of the line.
     """
-    line = wire.json({"time": round(time.time(), 3), "event": event, "pid": os.getpid(), **facts})
+    line = messages.json(
+        {"time": round(time.time(), 3), "event": event, "pid": os.getpid(), **facts}
+    )
     with suppress(OSError, ValueError):
         sys.stderr.write(line.decode() + "\n")
         sys.stderr.flush()

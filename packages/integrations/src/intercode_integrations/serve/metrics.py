@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from intercode_integrations.serve.wire import CODES
+from intercode_integrations.serve.messages import CODES
 
 BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 """Upper bounds, in seconds, of the buckets of the histogram of actions' durations."""
@@ -83,13 +83,13 @@ class ServerMetrics:
         Returns:
             Whether the worker had started to serve.
         """
-        row = worker * len(_FIELDS)
-        self._shared_values[row + _POSITIONS["restarts"]] += 1
-        has_served, self._shared_values[row + _POSITIONS["serving"]] = (
-            self._shared_values[row + _POSITIONS["serving"]],
+        row_offset = worker * len(_FIELDS)
+        self._shared_values[row_offset + _POSITIONS["restarts"]] += 1
+        has_served, self._shared_values[row_offset + _POSITIONS["serving"]] = (
+            self._shared_values[row_offset + _POSITIONS["serving"]],
             0,
         )
-        self._shared_values[row + _POSITIONS["sessions"]] = 0
+        self._shared_values[row_offset + _POSITIONS["sessions"]] = 0
         return bool(has_served)
 
     @contextmanager
@@ -119,14 +119,18 @@ class ServerMetrics:
         add_metric("sessions_limit", "gauge", "Sessions that may be open.", {"": capacity})
         for name, description in _SUMS.items():
             add_metric(f"{name}_total", "counter", description, {"": self.total(name)})
-        ends = {f'{{why="{reason}"}}': self.total(f"ended {reason}") for reason in ENDS}
-        add_metric("ended_total", "counter", "Sessions ended.", ends)
-        codes = {f'{{code="{code}"}}': self.total(f"error {code}") for code in CODES}
-        add_metric("errors_total", "counter", "Errors told to clients.", codes)
-        cumulative_count, steps = 0.0, {}
-        for bucket_index, limit in enumerate((*BUCKETS, "+Inf")):
+        end_counts = {
+            f'{{why="{end_reason}"}}': self.total(f"ended {end_reason}") for end_reason in ENDS
+        }
+        add_metric("ended_total", "counter", "Sessions ended.", end_counts)
+        code_counts = {
+            f'{{code="{error_code}"}}': self.total(f"error {error_code}") for error_code in CODES
+        }
+        add_metric("errors_total", "counter", "Errors told to clients.", code_counts)
+        cumulative_count, step_values = 0.0, {}
+        for bucket_index, bucket_limit in enumerate((*BUCKETS, "+Inf")):
             cumulative_count += self.total(f"step {bucket_index}")
-            steps[f'_bucket{{le="{limit}"}}'] = cumulative_count
-        steps |= {"_sum": self.total("seconds"), "_count": cumulative_count}
-        add_metric("step_seconds", "histogram", "Seconds that actions took.", steps)
+            step_values[f'_bucket{{le="{bucket_limit}"}}'] = cumulative_count
+        step_values |= {"_sum": self.total("seconds"), "_count": cumulative_count}
+        add_metric("step_seconds", "histogram", "Seconds that actions took.", step_values)
         return "\n".join(lines) + "\n"

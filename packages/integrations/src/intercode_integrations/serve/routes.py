@@ -1,7 +1,7 @@
 """HTTP requests that need no session: about the server, its environments and their tasks.
 
-The routes are those of OpenEnv, and ``/metrics``. OpenEnv's routes that run an episode in a single
-request are missing.
+The routes are those of OpenEnv. Its routes that run an episode in a single request are missing.
+`EnvironmentServer` itself answers requests of ``/health`` and ``/metrics``.
 """
 
 from __future__ import annotations
@@ -16,64 +16,65 @@ from websockets.http11 import Response
 
 from intercode import __version__
 from intercode.errors import InterCodeError
-from intercode_integrations.serve import wire
-from intercode_integrations.serve.catalog import EnvironmentEntry
+from intercode_integrations.serve import messages
+from intercode_integrations.serve.catalog import ServedEnvironment
 from intercode_integrations.serve.http import refusal, response
-from intercode_integrations.serve.wire import TaskQuery
+from intercode_integrations.serve.messages import TaskListQuery
 
 
-class Routes:
+class HttpRoutes:
     """The responses to HTTP requests that need no session.
 
     Args:
         entries: The environments by their names. An address without a name denotes the first one.
     """
 
-    def __init__(self, entries: Mapping[str, EnvironmentEntry]) -> None:
+    def __init__(self, entries: Mapping[str, ServedEnvironment]) -> None:
         self._entries = entries
 
-    def find_entry(self, words: Sequence[str]) -> EnvironmentEntry | None:
+    def find_entry(self, path_parts: Sequence[str]) -> ServedEnvironment | None:
         """Return the environment that an address names; None if no environment has the name.
 
         Args:
-            words: The parts of the URL's path, without slashes.
+            path_parts: The parts of the URL's path, without slashes. The last part names a route,
+                and is ignored.
         """
-        if len(words) == 1:
+        if len(path_parts) == 1:
             return next(iter(self._entries.values()))
-        return self._entries.get(words[0]) if len(words) == 2 else None
+        return self._entries.get(path_parts[0]) if len(path_parts) == 2 else None
 
-    async def answer(self, method: str, words: Sequence[str], body: bytes | None) -> Response:
+    async def answer(self, method: str, path_parts: Sequence[str], body: bytes | None) -> Response:
         """Answer a request.
 
         Args:
             method: The HTTP method, such as GET or POST.
-            words: The parts of the URL's path, without slashes.
-            body: The body of the request; None: the body is too long.
+            path_parts: The parts of the URL's path, without slashes.
+            body: The body of the request; None: the body is too long, or its length is unknown.
         """
-        entry, route_name = self.find_entry(words), words[-1]
-        expected_method, answer = (
+        entry, route_name = self.find_entry(path_parts), path_parts[-1]
+        expected_method, handler = (
             "GET",
-            self._global_routes().get(route_name) if len(words) == 1 else None,
+            self._global_routes().get(route_name) if len(path_parts) == 1 else None,
         )
         if entry is not None and route_name in _GET:
-            answer = partial(_GET[route_name], entry)
-        elif entry is not None and route_name in _POST and len(words) == 2:
-            expected_method, answer = (
+            handler = partial(_GET[route_name], entry)
+        elif entry is not None and route_name in _POST and len(path_parts) == 2:
+            expected_method, handler = (
                 "POST",
-                lambda: _POST[route_name](entry, wire.read(body or b"{}", TaskQuery)),
+                lambda: _POST[route_name](entry, messages.read(body or b"{}", TaskListQuery)),
             )
-        elif words == ["mcp"]:
-            expected_method, answer = "POST", lambda: _NO_MCP
-        if answer is None:
+        elif path_parts == ["mcp"]:
+            expected_method, handler = "POST", lambda: _NO_MCP
+        if handler is None:
             return refusal(HTTPStatus.NOT_FOUND, "there is nothing at this address")
         if method != expected_method:
             return refusal(HTTPStatus.METHOD_NOT_ALLOWED, f"the method here is {expected_method}")
         if body is None:
             return refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "the body is too long")
         try:  # on a thread, because loading the tasks of a split may block
-            return response(HTTPStatus.OK, wire.json(await asyncio.to_thread(answer)))
-        except (wire.MessageFault, InterCodeError) as fault:
-            error = fault.error if isinstance(fault, wire.MessageFault) else fault
+            return response(HTTPStatus.OK, messages.json(await asyncio.to_thread(handler)))
+        except (messages.MessageFault, InterCodeError) as fault:
+            error = fault.error if isinstance(fault, messages.MessageFault) else fault
             return refusal(HTTPStatus.BAD_REQUEST, str(error), error=type(error).__name__)
 
     def _global_routes(self) -> dict[str, Callable[[], Any]]:
@@ -92,36 +93,36 @@ class Routes:
         return {"openapi": "3.1.0", "info": api_info, "paths": {**paths, "/mcp": {"post": {}}}}
 
 
-def _splits(entry: EnvironmentEntry) -> list[dict[str, str]]:
+def _splits(entry: ServedEnvironment) -> list[dict[str, str]]:
     return [
         {"name": name, "type": name if name in ("train", "test") else "validation"}
         for name in entry.splits
     ]
 
 
-def _tasks(entry: EnvironmentEntry, query: TaskQuery) -> dict[str, Any]:
+def _tasks(entry: ServedEnvironment, query: TaskListQuery) -> dict[str, Any]:
     return {"tasks": entry.task_facts(query.split), "env_name": entry.name}
 
 
-def _num_tasks(entry: EnvironmentEntry, query: TaskQuery) -> dict[str, Any]:
+def _num_tasks(entry: ServedEnvironment, query: TaskListQuery) -> dict[str, Any]:
     return {"num_tasks": len(entry.tasks(query.split))}
 
 
-def _task(entry: EnvironmentEntry, query: TaskQuery) -> dict[str, Any]:
+def _task(entry: ServedEnvironment, query: TaskListQuery) -> dict[str, Any]:
     entry.tasks(query.split).at(query.index)  # raises an error if no task has this index
     return {"task": entry.task_facts(query.split, query.index, query.index + 1)[0]}
 
 
-def _task_range(entry: EnvironmentEntry, query: TaskQuery) -> dict[str, Any]:
+def _task_range(entry: ServedEnvironment, query: TaskListQuery) -> dict[str, Any]:
     return {"tasks": entry.task_facts(query.split, query.start, query.stop)}
 
 
-_GET: Mapping[str, Callable[[EnvironmentEntry], Any]] = {
-    "metadata": EnvironmentEntry.metadata,
-    "schema": EnvironmentEntry.schema,
+_GET: Mapping[str, Callable[[ServedEnvironment], Any]] = {
+    "metadata": ServedEnvironment.metadata,
+    "schema": ServedEnvironment.schema,
     "splits": _splits,
 }
-_POST: Mapping[str, Callable[[EnvironmentEntry, TaskQuery], Any]] = {
+_POST: Mapping[str, Callable[[ServedEnvironment, TaskListQuery], Any]] = {
     "tasks": _tasks,
     "num_tasks": _num_tasks,
     "task": _task,

@@ -17,15 +17,15 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
-from intercode.connection_admission import Admission
+from intercode.connection_admission import ConnectionQueue
 from intercode.errors import CapacityError
 from intercode.request_guard import RequestGuard
-from intercode_integrations.serve import wire
-from intercode_integrations.serve.catalog import EnvironmentEntry
+from intercode_integrations.serve import messages
+from intercode_integrations.serve.catalog import ServedEnvironment
 from intercode_integrations.serve.http import RequestConnection, refusal, response
 from intercode_integrations.serve.log import log
 from intercode_integrations.serve.metrics import ServerMetrics
-from intercode_integrations.serve.routes import Routes
+from intercode_integrations.serve.routes import HttpRoutes
 from intercode_integrations.serve.session import (
     CLOSE_SECONDS,
     ServerSession,
@@ -49,21 +49,21 @@ class EnvironmentServer:
         entries: The environments. An address without a name denotes the first one.
         limits: The limits of client sessions.
         guard: A filter that refuses requests without the token or from foreign web pages.
-        counts: The metrics to update.
+        metrics: The metrics to update.
         admission: The quota of connections that have not shown the token yet.
     """
 
     def __init__(
         self,
-        entries: Sequence[EnvironmentEntry],
+        entries: Sequence[ServedEnvironment],
         limits: SessionLimits,
         guard: RequestGuard,
-        counts: ServerMetrics,
-        admission: Admission | None = None,
+        metrics: ServerMetrics,
+        admission: ConnectionQueue | None = None,
     ) -> None:
-        self._admission = admission or Admission()
-        self._routes = Routes({entry.name: entry for entry in entries})
-        self._limits, self._guard, self._metrics = limits, guard, counts
+        self._admission = admission or ConnectionQueue()
+        self._routes = HttpRoutes({entry.name: entry for entry in entries})
+        self._limits, self._guard, self._metrics = limits, guard, metrics
         self._sessions: dict[ServerSession, asyncio.Task[Any]] = {}
         """Each open session → the asyncio task that serves the session."""
         self._starts = {entry: asyncio.Semaphore(_MAX_STARTS) for entry in entries}
@@ -75,7 +75,7 @@ class EnvironmentServer:
         self,
         listener: socket.socket,
         stop_signals: Iterable[signal.Signals],
-        parent_fd: int | None = None,
+        parent_death_fd: int | None = None,
     ) -> None:
         """Serve clients until a signal arrives.
 
@@ -85,18 +85,19 @@ class EnvironmentServer:
         Args:
             listener: The socket that clients connect to.
             stop_signals: The signals that end the server.
-            parent_fd: A descriptor that becomes readable when the parent process dies. The server
-                then ends at once.
+            parent_death_fd: A descriptor that becomes readable when the parent process dies. The
+                server then ends at once.
         """
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda loop, context: log("error", error=str(context)))
         for signal_number in stop_signals:
             loop.add_signal_handler(signal_number, self.end)
-        if parent_fd is not None:
-            loop.add_reader(parent_fd, self._stop_event.set)
+        if parent_death_fd is not None:
+            loop.add_reader(parent_death_fd, self._stop_event.set)
         connection_logger = logging.getLogger("intercode_integrations.serve.connections")
-        connection_logger.setLevel(logging.CRITICAL)  # the metrics count the faults of clients
-        # asyncio warns about each message to a client that has gone, which would fill the log.
+        # websockets logs a traceback for each malformed request, and asyncio logs warnings about
+        # messages to clients that have gone. Clients could fill the log with such entries.
+        connection_logger.setLevel(logging.CRITICAL)
         logging.getLogger("asyncio").setLevel(logging.ERROR)
         async with serve(
             self._handle,
@@ -138,27 +139,27 @@ class EnvironmentServer:
         """Answer an HTTP request; return None for a WebSocket handshake, which starts a session."""
         assert isinstance(connection, RequestConnection)
         path = unquote(request.path.partition("?")[0])
-        words = path.strip("/").split("/")
+        path_parts = path.strip("/").split("/")
         denial = self._guard.refusal(request.headers, is_token_free=path == "/health")
         if denial is not None:
             self._metrics.add("forbidden")
             return refusal(*denial)
         if path != "/health":  # health checks need no token
             connection.admit()
-        is_session = words[-1] == "ws" and connection.method == "GET"
-        if is_session and self._routes.find_entry(words) is not None:
+        is_session = path_parts[-1] == "ws" and connection.method == "GET"
+        if is_session and self._routes.find_entry(path_parts) is not None:
             return None
         if path == "/health":
             return self._health()
         if path == "/metrics":
-            text = self._metrics.metrics(self._limits.max_sessions)
-            return response(HTTPStatus.OK, text.encode(), "text/plain; version=0.0.4")
-        return await self._routes.answer(connection.method, words, connection.body)
+            metrics_text = self._metrics.metrics(self._limits.max_sessions)
+            return response(HTTPStatus.OK, metrics_text.encode(), "text/plain; version=0.0.4")
+        return await self._routes.answer(connection.method, path_parts, connection.body)
 
     def _health(self) -> Response:
         if self._draining:
-            return response(HTTPStatus.SERVICE_UNAVAILABLE, wire.json({"status": "draining"}))
-        return response(HTTPStatus.OK, wire.json({"status": "healthy"}))
+            return response(HTTPStatus.SERVICE_UNAVAILABLE, messages.json({"status": "draining"}))
+        return response(HTTPStatus.OK, messages.json({"status": "healthy"}))
 
     async def _handle(self, connection: ServerConnection) -> None:
         """Serve a session over a new WebSocket, or refuse the client if no session is free."""
@@ -173,14 +174,14 @@ class EnvironmentServer:
         self._sessions[session] = cast("asyncio.Task[Any]", asyncio.current_task())
         self._metrics.add("opened")
         log("opened", session=session.id, env=entry.name, client=_name(connection))
-        end = SessionEnd("failed", 1011)
+        session_end = SessionEnd("failed", 1011)
         try:
-            end = await session.serve(connection)
+            session_end = await session.serve(connection)
         finally:
             del self._sessions[session]
             self._metrics.add("sessions", -1)
-            self._metrics.add(f"ended {end.reason}")
-            log("ended", session=session.id, why=end.reason)
+            self._metrics.add(f"ended {session_end.reason}")
+            log("ended", session=session.id, why=session_end.reason)
             self._freed_event.set()
             if self._draining and not self._sessions:
                 self._stop_event.set()
@@ -188,7 +189,7 @@ class EnvironmentServer:
     async def _admit_session(self) -> bool:
         """Count a new session if the maximum permits one; return whether it may open.
 
-        A session that is closing will free its place soon. Therefore this method waits for it.
+        If the maximum is reached, the method waits for any session that is closing already.
         """
         while not self._draining:
             if self._metrics.admit(self._limits.max_sessions):
@@ -208,7 +209,7 @@ class EnvironmentServer:
             if self._draining
             else f"has all of its {max_sessions} sessions: try again later"
         )
-        message = wire.error("CAPACITY_REACHED", CapacityError(f"the server {reason}"))
+        message = messages.error("CAPACITY_REACHED", CapacityError(f"the server {reason}"))
         self._metrics.add("error CAPACITY_REACHED")
         with suppress(ConnectionClosed):
             await connection.send(message, text=True)

@@ -16,8 +16,8 @@ from websockets.exceptions import ConnectionClosed
 
 from intercode.errors import CapacityError, InterCodeError, LeaseError, UsageError
 from intercode_integrations.async_env import AsyncEnv
-from intercode_integrations.serve import wire
-from intercode_integrations.serve.catalog import EnvironmentEntry
+from intercode_integrations.serve import messages
+from intercode_integrations.serve.catalog import ServedEnvironment
 from intercode_integrations.serve.log import log
 from intercode_integrations.serve.metrics import ServerMetrics
 
@@ -37,7 +37,7 @@ class SessionLimits:
     lifetime: float | None = None
     """Seconds after which a session ends, even if it is in use; None: no limit."""
     rate: float = 1000.0
-    """Average number of messages per second that the server reads from a client."""
+    """Maximum average number of messages per second that the server reads from a client."""
     max_message: int = 1024**2
     """Maximum bytes of a message."""
     patience: float = 30.0
@@ -51,20 +51,20 @@ class SessionEnd(Exception):  # noqa: N818 - mostly it is not an error
 
     Args:
         reason: The reason, one of `intercode_integrations.serve.metrics.ENDS`.
-        code: The close code of the WebSocket.
+        close_code: The close code of the WebSocket.
         error: The error to send to the client; None if the client already knows the reason.
-        kind: The code of `error`, one of `wire.CODES`.
+        error_code: The code of `error`, one of `wire.CODES`.
     """
 
     def __init__(
         self,
         reason: str,
-        code: int,
+        close_code: int,
         error: InterCodeError | None = None,
-        kind: str = "SESSION_ERROR",
+        error_code: str = "SESSION_ERROR",
     ) -> None:
         super().__init__(reason)
-        self.reason, self.code, self.error, self.kind = reason, code, error, kind
+        self.reason, self.code, self.error, self.kind = reason, close_code, error, error_code
 
 
 def _draining_end() -> SessionEnd:
@@ -72,7 +72,7 @@ def _draining_end() -> SessionEnd:
     return SessionEnd("draining", 1001, error, "CAPACITY_REACHED")
 
 
-class MessageRate:
+class MessageRateLimit:
     """A limit on a client's messages per second, which permits one second's messages as a burst.
 
     Args:
@@ -100,16 +100,16 @@ class ServerSession:
     Args:
         entry: The environment of the session.
         limits: The limits.
-        counts: The metrics to update.
+        metrics: The metrics to update.
         starts: A semaphore that the session holds while its sandbox starts. Too many concurrent
             starts would all be slow.
     """
 
     def __init__(
         self,
-        entry: EnvironmentEntry,
+        entry: ServedEnvironment,
         limits: SessionLimits,
-        counts: ServerMetrics,
+        metrics: ServerMetrics,
         starts: asyncio.Semaphore,
     ) -> None:
         self.id = uuid.uuid4().hex
@@ -121,8 +121,8 @@ class ServerSession:
         """Whether an episode is running or starting."""
         self._end: SessionEnd | None = None
         self._end_event = asyncio.Event()
-        self._entry, self._limits, self._metrics, self._starts = entry, limits, counts, starts
-        self._message_rate = MessageRate(limits.rate)
+        self._entry, self._limits, self._metrics, self._starts = entry, limits, metrics, starts
+        self._message_rate = MessageRateLimit(limits.rate)
         self._split: str | None = None
         self._env: AsyncEnv | None = None
         self._episode_id = ""
@@ -136,13 +136,13 @@ class ServerSession:
         Returns:
             The end of the session, with its reason.
         """
-        work = asyncio.create_task(self._answer(connection))
+        answer_task = asyncio.create_task(self._answer(connection))
         disconnect_task = asyncio.create_task(connection.wait_closed())
         end_task = asyncio.create_task(self._end_event.wait())
-        tasks: set[asyncio.Task[Any]] = {work, disconnect_task, end_task}
+        tasks: set[asyncio.Task[Any]] = {answer_task, disconnect_task, end_task}
         try:
             await asyncio.wait(tasks, timeout=self._limits.lifetime, return_when=_WAIT_MODE)
-            end = self._session_end(work, disconnect_task)
+            end = self._session_end(answer_task, disconnect_task)
         finally:
             self.closing = True
             for task in tasks:
@@ -160,16 +160,16 @@ class ServerSession:
         return end
 
     def _session_end(
-        self, work: asyncio.Task[None], disconnect_task: asyncio.Task[None]
+        self, answer_task: asyncio.Task[None], disconnect_task: asyncio.Task[None]
     ) -> SessionEnd:
         """Return the end of the session, by the first of its tasks that is done."""
         if self._end is not None:
             return self._end
         if disconnect_task.done():
             return SessionEnd("gone", 1001)
-        if not work.done():
+        if not answer_task.done():
             return SessionEnd("aged", 1001, LeaseError(f"older than {self._limits.lifetime:g} s"))
-        error = work.exception()
+        error = answer_task.exception()
         if isinstance(error, SessionEnd):
             return error
         if not isinstance(error, ConnectionClosed):
@@ -209,10 +209,10 @@ class ServerSession:
             raise SessionEnd("failed", 1011, error, "FACTORY_ERROR") from None
         while True:
             with self._end_after(self._limits.idle, idle_end):
-                text = await connection.recv()
+                message_text = await connection.recv()
             self._metrics.add("received")
             await self._message_rate.turn()
-            reply = await self._reply(text)
+            reply = await self._reply(message_text)
             with self._end_after(self._limits.patience, SessionEnd("stalled", 1008)):
                 await connection.send(reply, text=True)
             if self._draining and not self._busy:
@@ -227,25 +227,25 @@ class ServerSession:
         finally:
             timer.cancel()
 
-    async def _reply(self, text: str | bytes) -> bytes:
+    async def _reply(self, message_text: str | bytes) -> bytes:
         """Execute a client's message, and return the reply to send.
 
         Raises:
-            SessionEnd: The client closes the session, or the server has failed.
+            SessionEnd: The client closes the session, or the server has failed or is shutting down.
         """
         try:
-            message = wire.read(text, wire.Message)
+            message = messages.read(message_text, messages.ClientMessage)
             if message.type == "reset":
-                return await self._reset(wire.read(message.data, wire.Reset))
+                return await self._reset(messages.read(message.data, messages.ResetMessage))
             if message.type == "step":
-                return await self._step(wire.read(message.data, wire.Step).action)
+                return await self._step(messages.read(message.data, messages.StepMessage).action)
             if message.type == "state":
-                return wire.encode_message("state", self._state())
+                return messages.encode_message("state", self._state())
             if message.type == "close":
                 raise SessionEnd("closed", 1000)
-            unknown = f"there is no message {message.type!r}: reset, step, state and close"
-            raise wire.MessageFault("UNKNOWN_TYPE", UsageError(unknown))
-        except wire.MessageFault as fault:
+            error_text = f"there is no message {message.type!r}: reset, step, state and close"
+            raise messages.MessageFault("UNKNOWN_TYPE", UsageError(error_text))
+        except messages.MessageFault as fault:
             return self._error_reply(fault.code, fault.error)
         except InterCodeError as error:
             return self._error_reply("EXECUTION_ERROR", error)
@@ -256,11 +256,11 @@ class ServerSession:
             failure = InterCodeError("the server has failed: its log has the reason")
             raise SessionEnd("failed", 1011, failure) from None
 
-    def _error_reply(self, code: str, error: InterCodeError) -> bytes:
-        self._metrics.add(f"error {code}")
-        return wire.error(code, error)
+    def _error_reply(self, error_code: str, error: InterCodeError) -> bytes:
+        self._metrics.add(f"error {error_code}")
+        return messages.error(error_code, error)
 
-    async def _reset(self, request: wire.Reset) -> bytes:
+    async def _reset(self, request: messages.ResetMessage) -> bytes:
         if self._draining:
             raise _draining_end()
         self._busy = True
@@ -268,11 +268,11 @@ class ServerSession:
             env = await self._env_for_split(request.split)
             task_choice: dict[str, Any] = {"task_id": request.task_id, "index": request.index}
             async with self._starts:
-                text, info = await env.reset(seed=request.seed, **task_choice)
+                observation, info = await env.reset(seed=request.seed, **task_choice)
         finally:
             self._busy = self._is_running()
         self._episode_id, self._steps = request.episode_id or uuid.uuid4().hex, 0
-        return self._observation(text, float("nan"), False, False, info)
+        return self._observation(observation, float("nan"), False, False, info)
 
     async def _env_for_split(self, split: str | None) -> AsyncEnv:
         """Return the session's environment; replace the environment if the split changes."""
@@ -312,7 +312,7 @@ class ServerSession:
         if is_done:
             self._note(failed)
         reported_reward = reward if "parts" in info else None  # only a scored turn has a reward
-        return wire.observation(text, reported_reward, truncated or failed, is_done, info)
+        return messages.observation(text, reported_reward, truncated or failed, is_done, info)
 
     def _note(self, failed: bool) -> None:
         """Add a finished episode to the metrics and to the log."""

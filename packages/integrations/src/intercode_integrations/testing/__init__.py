@@ -6,7 +6,7 @@ Only tests use this package; InterCode itself never imports it.
 from __future__ import annotations
 
 from intercode.models.scripted import Line, Rule, Script, script
-from intercode_integrations.testing.requests import shell
+from intercode_integrations.testing.request_conversion import shell
 from intercode_integrations.testing.server import (
     Exchange,
     Fault,

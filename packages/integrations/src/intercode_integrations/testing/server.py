@@ -32,7 +32,8 @@ from urllib.parse import unquote, urlsplit
 from intercode.models.base import Answer, Usage
 from intercode.models.protocols import model_entry, model_page
 from intercode.models.scripted import Line, Script, answer, count
-from intercode_integrations.testing.dialects import (
+from intercode_integrations.testing.request_conversion import fit_script, request, turn
+from intercode_integrations.testing.server_dialects import (
     DIALECTS,
     TOO_LONG,
     add_token_data,
@@ -43,7 +44,6 @@ from intercode_integrations.testing.dialects import (
     no_json,
     responses,
 )
-from intercode_integrations.testing.requests import fit_script, request, turn
 from intercode_integrations.testing.streams import STREAMS, failure, frame
 
 FORMS: dict[str, Callable[[Answer, int], dict[str, Any]]] = {
@@ -63,9 +63,9 @@ Kind = Literal[
 """Kinds of faults. ``malformed``: a whole body that is not JSON; in a stream, one event that is not
 JSON. ``truncated``: the connection ends within the body. ``disconnect``: the connection ends before
 any answer. ``slow``: the answer is right, but late. ``empty``: an answer without choices, or a
-stream without events. ``unfinished``: a stream that ends properly, but without its last events.
-``overloaded``: in a stream, an error in place of the second half; without a stream, status 529.
-``status``: an error response with another status."""
+stream without events. ``unfinished``: a stream that ends properly, but without its last events;
+without a stream, half of the body. ``overloaded``: in a stream, an error in place of the second
+half; without a stream, status 529. ``status``: an error response with the status `Fault.status`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +80,9 @@ class Fault:
             protocol's form.
         delay: Seconds before the first byte of the answer.
         pause: Seconds before each event of a stream except the first.
-        last_request: An event for which the answer waits: a stream in its middle, and any other
-            answer before its first byte. The end of the server ends the wait, too.
+        last_request: An event for which the answer waits: a stream in its middle, and a whole
+            answer, except for an error response, before its first byte. The end of the server ends
+            the wait, too.
     """
 
     kind: Kind
@@ -109,7 +110,7 @@ def too_many(seconds: float, *, as_date: bool = False) -> Fault:
 
 
 def usual() -> tuple[Fault, ...]:
-    """Return one fault of each usual kind, without delays."""
+    """Return the usual faults, without delays: error responses, and damaged or missing answers."""
     return (
         *map(status, (500, 503, 529)),
         too_many(0),
@@ -128,8 +129,8 @@ def some(share: float, faults: Sequence[Fault], seed: int = 0) -> Plan:
     """Return a plan of random faults for a share of the requests; equal seeds give equal plans."""
 
     def plan(request_number: int) -> Fault | None:
-        generator = random.Random(f"{seed} {request_number}")
-        return generator.choice(faults) if generator.random() < share else None
+        random_generator = random.Random(f"{seed} {request_number}")
+        return random_generator.choice(faults) if random_generator.random() < share else None
 
     return plan
 
@@ -192,7 +193,7 @@ class ScriptedServer:
         self._requests = 0
         self._lock = threading.Lock()
         self._stop_event = threading.Event()
-        self._server = _Server(("127.0.0.1", 0), _handler(self))
+        self._server = _ScriptedHttpServer(("127.0.0.1", 0), _handler(self))
         self._thread = threading.Thread(
             target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
         )
@@ -220,7 +221,11 @@ class ScriptedServer:
     @property
     def usage(self) -> Usage:
         """The total tokens of all complete answers. Clients can know of no other tokens."""
-        usages = (e.usage for e in self.exchanges if e.answered and e.usage is not None)
+        usages = (
+            exchange.usage
+            for exchange in self.exchanges
+            if exchange.answered and exchange.usage is not None
+        )
         return sum(usages, Usage())
 
     def next_number(self) -> int:
@@ -244,7 +249,7 @@ class ScriptedServer:
             self.exchanges.append(exchange)
 
 
-class _Server(ThreadingHTTPServer):
+class _ScriptedHttpServer(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
     request_queue_size = 256
@@ -254,13 +259,13 @@ class _Server(ThreadingHTTPServer):
 
 
 def _handler(server: ScriptedServer) -> type[BaseHTTPRequestHandler]:
-    class Handler(_Handler):
+    class BoundRequestHandler(_ScriptedRequestHandler):
         owner = server
 
-    return Handler
+    return BoundRequestHandler
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _ScriptedRequestHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     owner: ScriptedServer
@@ -291,8 +296,8 @@ class _Handler(BaseHTTPRequestHandler):
         # time, so numbers for them would shift the faults of the other requests.
         fault = None if path == COUNT else owner.plan(owner.next_number())
         status, reply, usage = self._make_reply(path, body)
-        kind = fault.kind if fault else None
-        charged_usage = usage if kind in _CHARGED_KINDS and status == HTTPStatus.OK else None
+        fault_kind = fault.kind if fault else None
+        charged_usage = usage if fault_kind in _CHARGED_KINDS and status == HTTPStatus.OK else None
         self._record_exchange(path, body, fault, charged_usage)
         if fault is not None:
             owner.wait(fault.delay)
@@ -328,9 +333,9 @@ class _Handler(BaseHTTPRequestHandler):
         owner = self.owner
         if path not in FORMS and path != COUNT:
             return 404, error(path, 404, "there is no such endpoint", "not_found"), None
-        key = self.headers.get("x-api-key") or self.headers.get("authorization") or ""
-        if owner.key is not None and key.removeprefix("Bearer ") != owner.key:
-            message = f"Incorrect API key provided: {key}"
+        client_key = self.headers.get("x-api-key") or self.headers.get("authorization") or ""
+        if owner.key is not None and client_key.removeprefix("Bearer ") != owner.key:
+            message = f"Incorrect API key provided: {client_key}"
             return 401, error(path, 401, message, "invalid_api_key"), None
         if "llama.cpp" in owner.dialect and (refusal := no_json(body)):
             return *refusal, None
@@ -343,7 +348,11 @@ class _Handler(BaseHTTPRequestHandler):
         if path == COUNT:
             return (
                 200,
-                {"input_tokens": sum(count(m.content) for m in model_request.messages)},
+                {
+                    "input_tokens": sum(
+                        count(request_message.content) for request_message in model_request.messages
+                    )
+                },
                 None,
             )
         model_answer = answer(
@@ -351,8 +360,8 @@ class _Handler(BaseHTTPRequestHandler):
         )
         usage = model_answer.usage or Usage()
         if owner.context is not None and usage.input_tokens > owner.context:
-            name = "anthropic" if path == "messages" else owner.dialect
-            return 400, TOO_LONG.get(name, TOO_LONG["openai"]), None
+            dialect = "anthropic" if path == "messages" else owner.dialect
+            return 400, TOO_LONG.get(dialect, TOO_LONG["openai"]), None
         reply = FORMS[path](model_answer, turn(model_request.messages))
         if "choices" in reply:
             reply = add_token_data(
@@ -393,14 +402,14 @@ class _Handler(BaseHTTPRequestHandler):
         """Send an answer as events, each in its own HTTP chunk, with the fault if there is one."""
         events = list(STREAMS[path](reply, body))
         middle_index = len(events) // 2
-        kind = fault.kind if fault else None
-        if kind == "empty":
+        fault_kind = fault.kind if fault else None
+        if fault_kind == "empty":
             events = []
-        elif kind in {"truncated", "unfinished"}:
+        elif fault_kind in {"truncated", "unfinished"}:
             events = events[: middle_index + 1]
-        elif kind == "malformed":
+        elif fault_kind == "malformed":
             events.insert(middle_index, (events[middle_index][0], '{"half'))
-        elif kind == "overloaded":
+        elif fault_kind == "overloaded":
             error_payload = error(path, 529, "Overloaded", "server_is_overloaded")
             events[middle_index:] = [failure(path, reply, error_payload)]
         self._head(200, {"Content-Type": "text/event-stream", "Transfer-Encoding": "chunked"})
@@ -412,7 +421,7 @@ class _Handler(BaseHTTPRequestHandler):
                 )
             event_bytes = frame(event)
             chunk = b"%x\r\n%b\r\n" % (len(event_bytes), event_bytes)
-            if kind == "truncated" and event_index == middle_index:
+            if fault_kind == "truncated" and event_index == middle_index:
                 self.wfile.write(chunk[: len(chunk) // 2])
                 self._hang_up()
                 return
@@ -427,15 +436,17 @@ class _Handler(BaseHTTPRequestHandler):
         self, status: int, text: str, headers: Mapping[str, str] | None = None, cut: bool = False
     ) -> None:
         body = text.encode()
-        fields = {"Content-Type": "application/json", "Content-Length": str(len(body))}
+        header_fields = {"Content-Type": "application/json", "Content-Length": str(len(body))}
         # A single write: otherwise the body would wait for the acknowledgement of the headers.
-        self._head(status, fields | dict(headers or {}), body[: len(body) // 2] if cut else body)
+        self._head(
+            status, header_fields | dict(headers or {}), body[: len(body) // 2] if cut else body
+        )
 
     def _head(self, status: int, headers: Mapping[str, str], body: bytes = b"") -> None:
-        fields = {"Date": self.date_time_string(time.time()), **headers}
-        head = f"HTTP/1.1 {status} {_phrase(status)}\r\n"
-        head += "".join(f"{name}: {value}\r\n" for name, value in fields.items())
-        self.wfile.write(f"{head}\r\n".encode() + body)
+        header_fields = {"Date": self.date_time_string(time.time()), **headers}
+        head_text = f"HTTP/1.1 {status} {_phrase(status)}\r\n"
+        head_text += "".join(f"{name}: {value}\r\n" for name, value in header_fields.items())
+        self.wfile.write(f"{head_text}\r\n".encode() + body)
 
 
 def _phrase(status: int) -> str:

@@ -1,7 +1,8 @@
 """Answers as streams of server-sent events, for `intercode_integrations.testing.server`.
 
 Each function takes a whole answer in a protocol's own form, and yields the events in which the real
-server would send the answer. Each event carries one token, and a token is a word.
+server would send the answer. Each event carries at most one token, and a token is a word. Only
+arguments that are an object are sent as a whole.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def chat(answer: Payload, request_body: Mapping[str, Any]) -> Iterator[Event]:
     """Yield the events of a ``chat/completions`` answer."""
     choice = answer["choices"][0]
     message = choice.get("message", {})
-    calls = message.get("tool_calls") or ()
+    tool_calls = message.get("tool_calls") or ()
     token_fields = _TokenFields(choice)
     yield _chunk(
         answer,
@@ -44,18 +45,18 @@ def chat(answer: Payload, request_body: Mapping[str, Any]) -> Iterator[Event]:
         yield _chunk(answer, request_body, {"reasoning_content": message["reasoning_content"]})
     for token in tokens(message.get("content") or ""):
         yield _chunk(answer, request_body, {"content": token}, token_fields.next_fields())
-    for index, call in enumerate(calls):
-        function = call["function"]
+    for call_index, tool_call in enumerate(tool_calls):
+        function = tool_call["function"]
         # Ollama sends arguments as an object, which cannot be split into several events.
         is_object = not isinstance(function["arguments"], str)
         function_start = {
             **function,
             "arguments": json.dumps(function["arguments"]) if is_object else "",
         }
-        call_start = {"index": index, **call, "function": function_start}
+        call_start = {"index": call_index, **tool_call, "function": function_start}
         yield _chunk(answer, request_body, {"tool_calls": [call_start]}, token_fields.next_fields())
         for token in () if is_object else tokens(function["arguments"]):
-            delta = {"index": index, "function": {"arguments": token}}
+            delta = {"index": call_index, "function": {"arguments": token}}
             yield _chunk(answer, request_body, {"tool_calls": [delta]}, token_fields.next_fields())
     yield _chunk(answer, request_body, {}, {}, choice["finish_reason"])
     yield from _end(answer, request_body)
@@ -86,12 +87,12 @@ def _chunk(
     answer: Payload,
     request_body: Mapping[str, Any],
     delta: Payload,
-    fields: Payload | None = None,
-    finish: str | None = None,
+    choice_fields: Payload | None = None,
+    finish_reason: str | None = None,
     is_first: bool = False,
 ) -> Event:
-    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
-    data = {**_head(answer, request_body), "choices": [choice | (fields or {})]}
+    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+    data = {**_head(answer, request_body), "choices": [choice | (choice_fields or {})]}
     if is_first and answer.get("prompt_token_ids") is not None:
         data["prompt_token_ids"] = answer["prompt_token_ids"]
     return None, data
@@ -99,8 +100,8 @@ def _chunk(
 
 def _head(answer: Payload, request_body: Mapping[str, Any]) -> Payload:
     fields = {name: answer[name] for name in ("id", "created", "model")}
-    kinds = {"chat.completion": "chat.completion.chunk"}
-    fields["object"] = kinds.get(answer["object"], answer["object"])
+    object_types = {"chat.completion": "chat.completion.chunk"}
+    fields["object"] = object_types.get(answer["object"], answer["object"])
     return fields | ({"usage": None} if _has_usage(request_body) else {})
 
 
@@ -142,33 +143,37 @@ def messages(answer: Payload, request_body: Mapping[str, Any]) -> Iterator[Event
     start_message = {**answer, "content": [], "stop_reason": None}
     start_message["usage"] = {**answer["usage"], "output_tokens": 1}
     yield _named_event("message_start", message=start_message)
-    for index, block in enumerate(answer["content"]):
+    for block_index, block in enumerate(answer["content"]):
         if block["type"] == "text":
-            start_block, text, kind = {**block, "text": ""}, block["text"], ("text_delta", "text")
+            start_block, block_text, delta_names = (
+                {**block, "text": ""},
+                block["text"],
+                ("text_delta", "text"),
+            )
         else:
-            start_block, text = {**block, "input": {}}, json.dumps(block["input"])
-            kind = ("input_json_delta", "partial_json")
-        yield _named_event("content_block_start", index=index, content_block=start_block)
-        if not index:
+            start_block, block_text = {**block, "input": {}}, json.dumps(block["input"])
+            delta_names = ("input_json_delta", "partial_json")
+        yield _named_event("content_block_start", index=block_index, content_block=start_block)
+        if not block_index:
             yield _named_event("ping")
-        for token in tokens(text):
-            delta = {"type": kind[0], kind[1]: token}
-            yield _named_event("content_block_delta", index=index, delta=delta)
-        yield _named_event("content_block_stop", index=index)
-    end = {name: answer[name] for name in ("stop_reason", "stop_sequence")}
-    yield _named_event("message_delta", delta=end, usage=answer["usage"])
+        for token in tokens(block_text):
+            delta = {"type": delta_names[0], delta_names[1]: token}
+            yield _named_event("content_block_delta", index=block_index, delta=delta)
+        yield _named_event("content_block_stop", index=block_index)
+    end_delta = {name: answer[name] for name in ("stop_reason", "stop_sequence")}
+    yield _named_event("message_delta", delta=end_delta, usage=answer["usage"])
     yield _named_event("message_stop")
 
 
-def _named_event(kind: str, **fields: Any) -> Event:
-    return kind, {"type": kind, **fields}
+def _named_event(event_type: str, **fields: Any) -> Event:
+    return event_type, {"type": event_type, **fields}
 
 
 def responses(answer: Payload, request_body: Mapping[str, Any]) -> Iterator[Event]:
     """Yield the events of a ``responses`` answer, with their sequence numbers."""
-    for sequence_number, (kind, data) in enumerate(_response_events(answer)):
+    for sequence_number, (event_type, data) in enumerate(_response_events(answer)):
         assert isinstance(data, dict)
-        yield kind, {**data, "sequence_number": sequence_number}
+        yield event_type, {**data, "sequence_number": sequence_number}
 
 
 def _response_events(answer: Payload) -> Iterator[Event]:
@@ -176,13 +181,13 @@ def _response_events(answer: Payload) -> Iterator[Event]:
     start_response["incomplete_details"] = None
     yield _named_event("response.created", response=start_response)
     yield _named_event("response.in_progress", response=start_response)
-    for index, item in enumerate(answer["output"]):
-        position = {"item_id": item["id"], "output_index": index}
+    for output_index, item in enumerate(answer["output"]):
+        position = {"item_id": item["id"], "output_index": output_index}
         if item["type"] == "message":
             yield from _text_events(item, position)
         else:
             yield from _call_events(item, position)
-        yield _named_event("response.output_item.done", output_index=index, item=item)
+        yield _named_event("response.output_item.done", output_index=output_index, item=item)
     yield _named_event(f"response.{answer['status']}", response=answer)
 
 
@@ -194,8 +199,8 @@ def _text_events(item: Payload, position: Payload) -> Iterator[Event]:
     text_part = item["content"][0]
     position = {**position, "content_index": 0}
     yield _named_event("response.content_part.added", **position, part={**text_part, "text": ""})
-    for word in tokens(text_part["text"]):
-        yield _named_event("response.output_text.delta", **position, delta=word, logprobs=[])
+    for token in tokens(text_part["text"]):
+        yield _named_event("response.output_text.delta", **position, delta=token, logprobs=[])
     yield _named_event("response.output_text.done", **position, text=text_part["text"], logprobs=[])
     yield _named_event("response.content_part.done", **position, part=text_part)
 
@@ -205,10 +210,12 @@ def _call_events(item: Payload, position: Payload) -> Iterator[Event]:
     yield _named_event(
         "response.output_item.added", output_index=position["output_index"], item=start_item
     )
-    name = "response.function_call_arguments"
-    for word in tokens(item["arguments"]):
-        yield _named_event(f"{name}.delta", **position, delta=word)
-    yield _named_event(f"{name}.done", **position, name=item["name"], arguments=item["arguments"])
+    event_prefix = "response.function_call_arguments"
+    for token in tokens(item["arguments"]):
+        yield _named_event(f"{event_prefix}.delta", **position, delta=token)
+    yield _named_event(
+        f"{event_prefix}.done", **position, name=item["name"], arguments=item["arguments"]
+    )
 
 
 STREAMS: dict[str, Callable[[Payload, Mapping[str, Any]], Iterator[Event]]] = {

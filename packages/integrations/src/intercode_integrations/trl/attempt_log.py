@@ -12,8 +12,8 @@ from intercode.dialogues import RecordedDialogue
 from intercode.envs.vector import ThreadVectorEnv
 from intercode.errors import UsageError
 from intercode.evaluate.manifest import dataset_facts, describe
-from intercode.records import MANIFEST, RecordWriter
-from intercode_integrations.trl.batch import Rollout
+from intercode.records import MANIFEST, RunRecordWriter
+from intercode_integrations.trl.rollout_batch import Rollout
 
 _AGENT = "trl"
 
@@ -36,7 +36,7 @@ class AttemptLog:
         if (folder / MANIFEST).exists():
             raise UsageError(f"{folder} already holds a run: give another folder (record=)")
         tasks = env.dataset
-        self._writer = RecordWriter(folder)
+        self._writer = RunRecordWriter(folder)
         self._epochs: Counter[str] = Counter()
         self._writer.write_manifest(
             describe(
@@ -59,14 +59,14 @@ class AttemptLog:
         """
         for attempt in attempts:
             env: Any = envs.envs[attempt.number].unwrapped
-            tokens = [
-                sum(len(call[name]) for call in attempt.calls)
-                for name in ("prompt_token_ids", "token_ids")
+            token_counts = [
+                sum(len(call[field]) for call in attempt.calls)
+                for field in ("prompt_token_ids", "token_ids")
             ]
             dialogue = RecordedDialogue(
                 name=_AGENT,
-                input_tokens=tokens[0],
-                output_tokens=tokens[1],
+                input_tokens=token_counts[0],
+                output_tokens=token_counts[1],
                 cached_tokens=0,
                 cost=None,
                 messages=[],

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from intercode.agents import transcripts
-from intercode.envs.tools import Function, Tools
+from intercode.envs.tools import EnvTools, Function
 from intercode.episode import Episode
 from intercode.errors import UsageError
 from intercode.project import create, share_gold
-from intercode_integrations.trl.rows import as_dataset, dialogues
-from intercode_integrations.trl.tokens import break_tokens
+from intercode_integrations.trl.control_tokens import break_tokens
+from intercode_integrations.trl.dataset_rows import as_dataset, dialogues
 
 if TYPE_CHECKING:
     import datasets
@@ -61,13 +61,13 @@ class Environments:
     def __init__(self, env: str | Path, *, tokenizer: Any = None, **options: Any) -> None:
         self._arguments = env, options
         self._tokenizer = tokenizer
-        self._environments: weakref.WeakSet[_Environment] = weakref.WeakSet()
+        self._environments: weakref.WeakSet[_TrlEnvironment] = weakref.WeakSet()
 
     def __reduce__(self) -> tuple[Callable[[], Environments], tuple[()]]:
         env, options = self._arguments
         return partial(Environments, env, tokenizer=self._tokenizer, **options), ()
 
-    def __call__(self) -> _Environment:
+    def __call__(self) -> _TrlEnvironment:
         """Make an environment. The environment starts its sandbox at `reset`."""
         environment = self._environment_class(self._create(), self._tokenizer)
         self._environments.add(environment)
@@ -81,8 +81,8 @@ class Environments:
         """
         task_dialogues = dialogues(self._template, transcripts.tools)
         return [
-            {"prompt": [system, {**user, "content": ""}], "task_id": task.task_id}
-            for task, (system, user) in task_dialogues
+            {"prompt": [system_message, {**user_message, "content": ""}], "task_id": task.task_id}
+            for task, (system_message, user_message) in task_dialogues
         ]
 
     def dataset(self) -> datasets.Dataset:
@@ -109,22 +109,24 @@ class Environments:
         return self._create()
 
     @cached_property
-    def _environment_class(self) -> type[_Environment]:
-        name = str(self._template.name).capitalize()  # TRL's logs name the reward by the class
+    def _environment_class(self) -> type[_TrlEnvironment]:
+        class_name = str(
+            self._template.name
+        ).capitalize()  # TRL's logs name the reward by the class
         return type(
-            name,
-            (_Environment,),
-            {function.__name__: _make_method(function) for function in Tools(self._template)},
+            class_name,
+            (_TrlEnvironment,),
+            {function.__name__: _make_method(function) for function in EnvTools(self._template)},
         )
 
 
-class _Environment:
+class _TrlEnvironment:
     """An environment with TRL's interface; its subclass has a method for each tool."""
 
     def __init__(self, env: Any, tokenizer: Any = None) -> None:
         self._env = env
         self._tokenizer = tokenizer
-        self._tools = Tools(env)
+        self._tools = EnvTools(env)
         self._functions = {function.__name__: function for function in self._tools}
         self._close = weakref.finalize(self, env.close)
 
@@ -173,7 +175,7 @@ def _make_method(function: Function) -> Callable[..., str]:
     name = function.__name__
 
     @wraps(function)
-    def method(self: _Environment, *args: Any, **kwargs: Any) -> str:
+    def method(self: _TrlEnvironment, *args: Any, **kwargs: Any) -> str:
         return break_tokens(self._functions[name](*args, **kwargs), self._tokenizer)
 
     signature = inspect.signature(function)

@@ -22,9 +22,9 @@ from intercode.envs.vector import ThreadVectorEnv
 from intercode.errors import UsageError
 from intercode.project import create, create_vec
 from intercode_integrations.trl.attempt_log import AttemptLog
-from intercode_integrations.trl.batch import Batch, Rollout
+from intercode_integrations.trl.dataset_rows import as_dataset, dialogues
 from intercode_integrations.trl.environments import warn_of_loss
-from intercode_integrations.trl.rows import as_dataset, dialogues
+from intercode_integrations.trl.rollout_batch import Rollout, RolloutBatch
 
 if TYPE_CHECKING:
     import datasets
@@ -58,7 +58,8 @@ class Rollouts:
         **options: As for `intercode.make_vec`, except ``errors`` and ``autoreset_mode``.
 
     Raises:
-        UsageError: The environment does not exist, or `shared_turns` covers all turns.
+        UsageError: The environment does not exist, `shared_turns` covers all turns, or the folder
+            `record` already holds a run.
     """
 
     def __init__(
@@ -85,8 +86,8 @@ class Rollouts:
     def rows(self) -> list[dict[str, Any]]:
         """Return the tasks as rows of a dataset. Each prompt's last message has the task's id."""
         return [
-            {"prompt": [system, {**user, "task_id": task.task_id}]}
-            for task, (system, user) in dialogues(self._template, transcripts.chat)
+            {"prompt": [system_message, {**user_message, "task_id": task.task_id}]}
+            for task, (system_message, user_message) in dialogues(self._template, transcripts.chat)
         ]
 
     def dataset(self) -> datasets.Dataset:
@@ -109,17 +110,19 @@ class Rollouts:
         Raises:
             UsageError: A prompt does not contain its task's id.
         """
-        tasks = [prompt[-1].get("task_id") for prompt in prompts]
-        if None in tasks:
+        task_ids = [prompt[-1].get("task_id") for prompt in prompts]
+        if None in task_ids:
             raise UsageError("a prompt does not name its task: train_dataset=rollouts.dataset()")
         prompt_ids, *_ = trainer._tokenize_prompts(prompts)
         attempts = [
-            Rollout(attempt_number, task, list(prompt))
-            for attempt_number, (task, prompt) in enumerate(zip(tasks, prompt_ids, strict=True))
+            Rollout(attempt_number, task_id, list(prompt))
+            for attempt_number, (task_id, prompt) in enumerate(
+                zip(task_ids, prompt_ids, strict=True)
+            )
         ]
         envs = self._vector(len(attempts))
         try:
-            Batch(envs, attempts, trainer).play(self._shared_turns)
+            RolloutBatch(envs, attempts, trainer).play(self._shared_turns)
             for attempt in attempts:
                 if math.isnan(attempt.reward):
                     warn_of_loss(cast("Any", envs.envs[attempt.number].unwrapped).episode)

@@ -13,7 +13,7 @@ import openai
 import verifiers.v1 as vf
 
 import intercode
-from intercode.agents.conversation import CUT_OFF, Clip
+from intercode.agents.conversation import CUT_OFF, ObservationClipper
 from intercode.agents.strategies import NO_CALL
 from intercode.envs.tools import sendable
 from intercode.episode import NoAction
@@ -41,7 +41,12 @@ class InterCodeHarness(vf.Harness[InterCodeHarnessConfig]):
     async def session(
         self, ctx: vf.ModelContext, trace: vf.Trace, *extra_arguments: Any, **keywords: Any
     ) -> vf.HarnessSession:
-        """Start the episode. The time limit of the setup applies, not that of the agent."""
+        """Start the episode. The time limit of the setup applies, not that of the agent.
+
+        Raises:
+            UsageError: The task is not from InterCode's taskset.
+            vf.SandboxError, vf.TaskError: The episode cannot start; see `failures`.
+        """
         data = trace.task.data
         if not isinstance(data, InterCodeTaskData):
             raise intercode.UsageError("InterCode's harness plays only InterCode's tasks")
@@ -69,12 +74,14 @@ class InterCodeHarness(vf.Harness[InterCodeHarnessConfig]):
         # Certificates take longer to load than an episode takes. Only an encrypted endpoint needs
         # them.
         is_encrypted = endpoint.startswith("https:")
-        http = openai.DefaultAsyncHttpxClient(
+        http_client = openai.DefaultAsyncHttpxClient(
             verify=is_encrypted, trust_env=is_encrypted, timeout=None
         )
-        async with openai.AsyncOpenAI(base_url=endpoint, api_key=secret, http_client=http) as model:
+        async with openai.AsyncOpenAI(
+            base_url=endpoint, api_key=secret, http_client=http_client
+        ) as model_client:
             while env.episode.status == "running":
-                reply = await model.chat.completions.create(
+                reply = await model_client.chat.completions.create(
                     model=ctx.model, messages=dialogue, tools=tools
                 )
                 with failures():
@@ -88,22 +95,27 @@ class InterCodeHarness(vf.Harness[InterCodeHarnessConfig]):
             The messages to append to the dialogue: the reply, and the observations.
         """
         messages = [choice.message.model_dump(exclude_none=True)]
-        calls = choice.message.tool_calls or ()
-        if not calls:
+        tool_calls = choice.message.tool_calls or ()
+        if not tool_calls:
             note = CUT_OFF if choice.finish_reason == "length" else NO_CALL
             messages[0].setdefault("content", "")  # the API refuses a message without content
-            text, *_ = await env.step(NoAction(note))
-            return [*messages, {"role": "user", "content": text}]
-        for call in calls:
+            observation, *_ = await env.step(NoAction(note))
+            return [*messages, {"role": "user", "content": observation}]
+        for tool_call in tool_calls:
             if env.episode.status == "running":
-                text, *_ = await env.call(call.function.name, arguments(call.function.arguments))
-                clipped_text = Clip(self.config.observation_limit)(text.rstrip("\n")) or "(nothing)"
-                answer = {
+                observation, *_ = await env.call(
+                    tool_call.function.name, arguments(tool_call.function.arguments)
+                )
+                clipped_text = (
+                    ObservationClipper(self.config.observation_limit)(observation.rstrip("\n"))
+                    or "(nothing)"
+                )
+                tool_message = {
                     "role": "tool",
-                    "tool_call_id": call.id,
+                    "tool_call_id": tool_call.id,
                     "content": sendable(clipped_text),
                 }
-                messages.append(answer)
+                messages.append(tool_message)
         return messages
 
     async def cleanup(self, trace: vf.Trace, runtime: vf.Runtime) -> None:

@@ -10,13 +10,13 @@ import verifiers.v1 as vf
 from pydantic import BaseModel, ConfigDict, Field
 
 import intercode
-from intercode.agents.conversation import Prompt, PromptContext
+from intercode.agents.conversation import PromptContext, StrategyPrompts
 from intercode.episode import Score
 from intercode.outcomes import failure_kind
 from intercode_integrations.async_env import AsyncEnv
 
 
-class Source(BaseModel):
+class TaskSource(BaseModel):
     """The origin of the tasks, and the options of their environment."""
 
     env: str = "bash"
@@ -31,11 +31,11 @@ class Source(BaseModel):
         return intercode.make(self.env, split=self.split, **self.options)
 
 
-class InterCodeConfig(vf.TasksetConfig, Source):
+class InterCodeConfig(vf.TasksetConfig, TaskSource):
     """The options ``--env.taskset.…`` of the taskset."""
 
 
-class InterCodeTaskData(vf.TaskData, Source):
+class InterCodeTaskData(vf.TaskData, TaskSource):
     """A task as verifiers records it, without gold."""
 
 
@@ -93,8 +93,8 @@ class InterCodeTask(vf.Task[InterCodeTaskData, InterCodeState]):
     async def parts(self, trace: vf.Trace) -> dict[str, float]:
         """Return the parts of the reward, the success (0 or 1), and the number of turns."""
         score: Score = trace.state.score
-        turns = len(trace.state.env.episode.turns)
-        return {**score.parts, "success": float(score.value == 1.0), "turns": float(turns)}
+        turn_count = len(trace.state.env.episode.turns)
+        return {**score.parts, "success": float(score.value == 1.0), "turns": float(turn_count)}
 
 
 class InterCodeTaskset(vf.Taskset[InterCodeTask, InterCodeConfig]):
@@ -104,21 +104,21 @@ class InterCodeTaskset(vf.Taskset[InterCodeTask, InterCodeConfig]):
         """Yield the tasks, each with the prompts of the agent ``tool-calling``."""
         config = self.config
         env = config.make().unwrapped
-        traits, prompt = env.traits, Prompt("tool_calling")
+        traits, prompt = env.traits, StrategyPrompts("tool_calling")
         setting = traits.setting or traits.language
         for task in env.dataset:
-            scene = PromptContext(env.name, traits, setting, task.query, env.max_turns)
-            values = {**scene.values(), "show_reward": False}
-            data = InterCodeTaskData(
+            prompt_context = PromptContext(env.name, traits, setting, task.query, env.max_turns)
+            prompt_values = {**prompt_context.values(), "show_reward": False}
+            task_data = InterCodeTaskData(
                 id=task.task_id,
                 name=task.task_id,
-                prompt=prompt.render("task", **values),
-                system_prompt=prompt.render("system", **values),
+                prompt=prompt.render("task", **prompt_values),
+                system_prompt=prompt.render("system", **prompt_values),
                 env=config.env,
                 split=config.split,
                 options=config.options,
             )
-            yield InterCodeTask(data, config.task)
+            yield InterCodeTask(task_data, config.task)
 
 
 @contextmanager
@@ -130,6 +130,6 @@ def failures() -> Iterator[None]:
     try:
         yield
     except (intercode.InterCodeError, OSError) as error:
-        name = type(error).__name__
-        kind = vf.SandboxError if failure_kind(name) == "lost" else vf.TaskError
-        raise kind(f"{name}: {error}") from error
+        class_name = type(error).__name__
+        error_class = vf.SandboxError if failure_kind(class_name) == "lost" else vf.TaskError
+        raise error_class(f"{class_name}: {error}") from error

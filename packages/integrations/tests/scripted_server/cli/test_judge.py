@@ -11,7 +11,7 @@ import pytest
 
 from intercode.cli.main import main
 from intercode.evaluate.spending import read_spending
-from intercode.models.prices import Price
+from intercode.models.prices import ModelPrice
 from intercode_integrations.testing import ScriptedServer, status
 from rewards.judges import judged_by, numbers
 
@@ -33,7 +33,7 @@ make = Speaker
 """
 MODEL = "openai-compatible/referee"
 NAME = f"success (judged by {MODEL})"
-PRICE = Price(input=1000.0, output=2000.0)
+PRICE = ModelPrice(input=1000.0, output=2000.0)
 Tell = pytest.CaptureFixture[str]
 
 

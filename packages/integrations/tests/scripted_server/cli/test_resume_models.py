@@ -13,7 +13,7 @@ import pytest
 from intercode.cli.main import main
 from intercode.evaluate.spending import read_spending
 from intercode.models import Message, Usage
-from intercode.models.prices import Price
+from intercode.models.prices import ModelPrice
 from intercode.models.scripted import Line
 from intercode.records import EPISODES, read_episodes, read_manifest
 from intercode_integrations.testing import Fault, ScriptedServer, first, status
@@ -21,7 +21,7 @@ from intercode_integrations.testing import Fault, ScriptedServer, first, status
 KEY = "sk-very-secret-0123456789"
 TASKS = [{"task_id": f"t{n}", "query": f"say {n}", "gold": f"echo {n}"} for n in range(6)]
 MODEL = "openai-compatible/test"
-PRICE = Price(input=1000.0, output=2000.0)
+PRICE = ModelPrice(input=1000.0, output=2000.0)
 Tell = pytest.CaptureFixture[str]
 
 

@@ -21,7 +21,7 @@ from intercode.agents.language import EpisodeLimits
 from intercode.episode import Turn
 from intercode.errors import UsageError
 from intercode.evaluate import evaluate, run_episode
-from intercode.evaluate.episode_loop import EpisodeStop, Semaphore, SharedResources
+from intercode.evaluate.episode_loop import EpisodeStop, FifoSemaphore, SharedRunResources
 from intercode.models import Message, Reply, Settings, get_model
 from intercode.models.scripted import Line
 from intercode.task import Task
@@ -163,7 +163,7 @@ def test_who_waits_for_a_sandbox_holds_no_model() -> None:
 
 
 def test_first_come_first_served() -> None:
-    semaphore, order = Semaphore(1), []
+    semaphore, order = FifoSemaphore(1), []
     arrived = [threading.Event() for _ in range(6)]
 
     def visit(number: int) -> None:
@@ -185,7 +185,7 @@ def test_first_come_first_served() -> None:
 
 
 def test_a_permit_comes_back_after_a_failure_and_none_is_given_after_the_end() -> None:
-    semaphore = Semaphore(1)
+    semaphore = FifoSemaphore(1)
     with pytest.raises(ZeroDivisionError), semaphore:
         raise ZeroDivisionError
     with ThreadPoolExecutor(1) as threads, semaphore:
@@ -200,7 +200,7 @@ def test_a_permit_comes_back_after_a_failure_and_none_is_given_after_the_end() -
     assert semaphore.held == 0
 
 
-class AnHour(Semaphore):
+class AnHour(FifoSemaphore):
     """Says that it was waited for, for an hour."""
 
     def __enter__(self) -> float:
@@ -216,14 +216,14 @@ class AnHour(Semaphore):
     ],
 )
 def test_waiting_is_in_no_limit(
-    shared: dict[str, Semaphore], limit: float, ended_by: str | None
+    shared: dict[str, FifoSemaphore], limit: float, ended_by: str | None
 ) -> None:
     agents = registry.get(
         "try-again",
         model=Counted(lambda: time.sleep(0.02)),  # allow sleep: it takes longer than the limit
         limits=EpisodeLimits(seconds=limit),
     )
-    episode = run_episode(FakeEnv(TASKS), agents, TASKS[0], resources=SharedResources(**shared))
+    episode = run_episode(FakeEnv(TASKS), agents, TASKS[0], resources=SharedRunResources(**shared))
     assert episode.metadata.get("ended_by") == ended_by
     calls = episode.metadata["model"]["calls"]
     assert calls and sum(call["seconds"] for call in calls) < 3600

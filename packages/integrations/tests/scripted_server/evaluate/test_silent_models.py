@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from intercode.cli.main import main
-from intercode.cli.run_output import Watcher
+from intercode.cli.run_output import ProgressPrinter
 from intercode.errors import ModelUnavailableError
 from intercode.evaluate import worker
 from intercode.models.base import Answer, AttemptError
-from intercode.models.drain import run_drain
+from intercode.models.interrupted_calls import run_drain
 from intercode.models.limits import RateLimit, Retry
-from intercode.models.remote import CallContext, CallLimiter
+from intercode.models.remote import ModelCallContext, ModelCallLimiter
 from intercode.records import read_manifest
 from intercode_integrations.testing.server import Fault, ScriptedServer
 
@@ -46,8 +46,8 @@ def test_a_run_tells_what_it_waits_for_and_ends_by_the_options_time(
 
 
 def test_a_delay_has_the_cause_of_the_last_try() -> None:
-    frame = CallLimiter(
-        "openai/any", "http://host", CallContext(retry=Retry(retries=1, first_wait=0))
+    frame = ModelCallLimiter(
+        "openai/any", "http://host", ModelCallContext(retry=Retry(retries=1, first_wait=0))
     )
     assert frame.delay() is None
     delays: list[tuple[float, str] | None] = []
@@ -89,12 +89,12 @@ def test_after_an_interrupt_no_call_is_repeated(
         requests.append(number)
         return fault(heard)
 
-    def tick(_: Watcher) -> None:
+    def tick(_: ProgressPrinter) -> None:
         if requests and not heard.is_set():
             os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(Watcher, "tick", tick)
-    monkeypatch.setattr(Watcher, "report_interrupt", lambda *_: heard.set())
+    monkeypatch.setattr(ProgressPrinter, "tick", tick)
+    monkeypatch.setattr(ProgressPrinter, "report_interrupt", lambda *_: heard.set())
     run = ["--limit", "2", "--workers", "2", "--max-connections", "1", "--quiet"]
     with ScriptedServer(plan=plan) as server:
         asked = ["--base-url", server.url, "--out", str(tmp_path / "run")]
@@ -106,7 +106,7 @@ def test_after_an_interrupt_no_call_is_repeated(
 
 
 def test_after_an_interrupt_calls_that_are_answered_go_on() -> None:
-    frame = CallLimiter("openai/any", "http://host", CallContext())
+    frame = ModelCallLimiter("openai/any", "http://host", ModelCallContext())
     with run_drain() as drain:
         drain.interrupt()
         assert frame.ask(lambda: Answer("yes"), 1).text == "yes"
@@ -114,7 +114,9 @@ def test_after_an_interrupt_calls_that_are_answered_go_on() -> None:
 
 
 def test_after_an_interrupt_no_call_waits_for_its_pace() -> None:
-    frame = CallLimiter("openai/any", "http://host", CallContext(RateLimit(requests=0.001)))
+    frame = ModelCallLimiter(
+        "openai/any", "http://host", ModelCallContext(RateLimit(requests=0.001))
+    )
     with run_drain() as drain:
         assert frame.ask(lambda: Answer("yes"), 1).text == "yes"
         drain.interrupt()
@@ -125,8 +127,8 @@ def test_after_an_interrupt_no_call_waits_for_its_pace() -> None:
 
 
 def test_a_run_that_was_left_stays_interrupted_and_later_calls_do_not() -> None:
-    frame = CallLimiter(
-        "openai/any", "http://host", CallContext(retry=Retry(retries=1, first_wait=0))
+    frame = ModelCallLimiter(
+        "openai/any", "http://host", ModelCallContext(retry=Retry(retries=1, first_wait=0))
     )
     asked: list[int] = []
 

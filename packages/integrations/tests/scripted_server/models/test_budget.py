@@ -70,7 +70,7 @@ def test_who_does_not_fit_waits_for_those_under_way() -> None:
 def test_the_sum_is_never_above_the_limit(calls: list[tuple[int, int, str]]) -> None:
     budget = Budget(max_tokens=100)
     for bound, used, end in calls:
-        left = 100 - budget.spent.tokens - budget.reserved_amounts.tokens
+        left = 100 - budget.spent.tokens - budget.presumed_spending.tokens
         assert left >= 0
         if bound > left:
             with pytest.raises(BudgetError):
@@ -107,4 +107,4 @@ def test_a_server_that_does_not_say_what_it_took() -> None:
         reply = connect("llama.cpp/any", server, budget=budget).complete(HELLO)
     assert (reply.usage, reply.cost) == (Usage(), None)
     assert budget.spent.tokens == 0
-    assert budget.reserved_amounts.tokens > 4000
+    assert budget.presumed_spending.tokens > 4000

@@ -12,7 +12,7 @@ import pytest
 from intercode.errors import ModelUnavailableError, UsageError
 from intercode.models import Budget, Message, Reply, Settings, Tool, ToolCall, Usage, get_model
 from intercode.models.base import Request
-from intercode.models.cache import Cache, digest
+from intercode.models.cache import ReplyCache, digest
 from intercode.models.scripted import Line
 from intercode_integrations.testing import ScriptedServer, status
 from models.conftest import KEYS
@@ -81,7 +81,7 @@ def test_a_failure_is_not_kept(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("spoilt", ["", "{", "[]", "{}", '{"text": 1, "usage": 3}', "\x00"])
 def test_a_file_that_is_not_whole_is_as_good_as_none(tmp_path: Path, spoilt: str) -> None:
-    cache = Cache(tmp_path)
+    cache = ReplyCache(tmp_path)
     cache.put("abc", REPLY)
     assert cache.get("abc") == REPLY
     (file,) = tmp_path.rglob("abc.json")
@@ -95,7 +95,7 @@ def test_writers_and_readers_at_once(tmp_path: Path) -> None:
     replies = [replace(REPLY, text=letter * 200_000) for letter in "abcdefgh"]
 
     def work(reply: Reply) -> None:
-        cache = Cache(tmp_path)
+        cache = ReplyCache(tmp_path)
         for _ in range(10):
             cache.put("k", reply)
             assert cache.get("k") in replies
@@ -119,7 +119,7 @@ def test_no_key_is_in_it(tmp_path: Path) -> None:
 def test_a_reply_that_cannot_be_kept_is_a_reply(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    cache = Cache(tmp_path)
+    cache = ReplyCache(tmp_path)
     (tmp_path / "ab").write_text("in the way")
     cache.put("abc", REPLY)
     assert "cannot be written to" in caplog.text

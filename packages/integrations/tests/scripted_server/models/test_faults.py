@@ -43,7 +43,7 @@ def test_a_fault_is_tried_again(name: str, fault: Fault) -> None:
     assert reply.usage == server.usage, "the lost answer is not counted as the reply's"
     assert budget.spent.tokens == reply.usage.total
     lost = fault.kind != "status"
-    assert (budget.reserved_amounts.tokens > 0) == lost, "but may have been charged for"
+    assert (budget.presumed_spending.tokens > 0) == lost, "but may have been charged for"
 
 
 def test_a_server_that_is_silent() -> None:
@@ -57,7 +57,7 @@ def test_a_server_that_is_silent() -> None:
     assert reply.retries >= 1  # more where the machine was late with others, too
     # All were asked the same; who was given up before he was heard may come last.
     assert {exchange.usage for exchange in server.exchanges} == {reply.usage}
-    assert budget.reserved_amounts.tokens > 0
+    assert budget.presumed_spending.tokens > 0
 
 
 @pytest.mark.parametrize("as_date", [False, True])
@@ -100,7 +100,7 @@ def test_nobody_there() -> None:
         )
         with pytest.raises(ModelAccessError, match=told):
             model.complete(HELLO)
-    assert budget.reserved_amounts.tokens == 0, "nobody charges for that"
+    assert budget.presumed_spending.tokens == 0, "nobody charges for that"
 
 
 @pytest.mark.parametrize("name", ["openai/gpt", "openai-completions/gpt", "anthropic/claude"])

@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 
 from intercode.errors import ModelError, UsageError
 from intercode.models import ToolCall, get_model
-from intercode.models.keys import check_url, find
+from intercode.models.api_keys import check_url, find
 from intercode.models.scripted import Line
 from intercode.secrets import hide, parse_variables
 from intercode_integrations.testing import Fault, ScriptedServer

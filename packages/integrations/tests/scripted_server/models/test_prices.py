@@ -8,7 +8,7 @@ import pytest
 
 from intercode.errors import UsageError
 from intercode.models import Usage
-from intercode.models.prices import Price, Prices
+from intercode.models.prices import ModelPrice, ModelPrices
 from intercode.models.scripted import Line
 from intercode_integrations.testing import ScriptedServer
 from scripted_server.models.providers import HELLO, connect
@@ -17,27 +17,27 @@ from scripted_server.models.providers import HELLO, connect
 @pytest.mark.parametrize(
     ("name", "price"),
     [
-        ("openai/gpt-4o", Price(2.5, 10, 1.25)),
-        ("openai/gpt-4o-2024-08-06", Price(2.5, 10, 1.25)),
-        ("openai/gpt-4o-2024-05-13", Price(5, 15)),
-        ("openai/gpt-4-0613", Price(30, 60)),
-        ("litellm/anthropic/claude-haiku-4-5-20251001", Price(1, 5, 0.1)),
-        ("anthropic/claude-sonnet-4-20250514", Price(3, 15, 0.3)),
+        ("openai/gpt-4o", ModelPrice(2.5, 10, 1.25)),
+        ("openai/gpt-4o-2024-08-06", ModelPrice(2.5, 10, 1.25)),
+        ("openai/gpt-4o-2024-05-13", ModelPrice(5, 15)),
+        ("openai/gpt-4-0613", ModelPrice(30, 60)),
+        ("litellm/anthropic/claude-haiku-4-5-20251001", ModelPrice(1, 5, 0.1)),
+        ("anthropic/claude-sonnet-4-20250514", ModelPrice(3, 15, 0.3)),
         ("openai-compatible/gpt-4o", None),
         ("openai/gpt-4o-mega", None),
         ("vllm/gpt-4o", None),
     ],
 )
-def test_a_price_by_name(name: str, price: Price | None) -> None:
-    assert Prices().find(name) == price
+def test_a_price_by_name(name: str, price: ModelPrice | None) -> None:
+    assert ModelPrices().find(name) == price
 
 
 def test_what_the_provider_had_in_its_cache_is_cheaper() -> None:
     usage = Usage(1000, 100, 600)
-    assert Price(2, 8, 0.5).compute_cost(usage) == pytest.approx(
+    assert ModelPrice(2, 8, 0.5).compute_cost(usage) == pytest.approx(
         (400 * 2 + 600 * 0.5 + 100 * 8) / 1e6
     )
-    assert Price(2, 8).compute_cost(usage) == pytest.approx((1000 * 2 + 100 * 8) / 1e6)
+    assert ModelPrice(2, 8).compute_cost(usage) == pytest.approx((1000 * 2 + 100 * 8) / 1e6)
 
 
 def test_a_file_goes_before_the_table(tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_a_file_goes_before_the_table(tmp_path: Path) -> None:
     with ScriptedServer(lambda _: Line("four words are here")) as server:
         reply = connect("vllm/a/b", server, prices=file).complete(HELLO)
     assert reply.cost == pytest.approx((3 * 1 + 4 * 2) / 1e6)
-    assert Prices(file).find("openai/gpt-4") == Price(30, 60)
+    assert ModelPrices(file).find("openai/gpt-4") == ModelPrice(30, 60)
 
 
 @pytest.mark.parametrize(
@@ -67,5 +67,5 @@ def test_a_file_that_is_wrong(tmp_path: Path, text: str | None, said: str) -> No
     if text is not None:
         file.write_text(text)
     with pytest.raises(UsageError, match=said) as caught:
-        Prices(file)
+        ModelPrices(file)
     assert str(file) in str(caught.value)

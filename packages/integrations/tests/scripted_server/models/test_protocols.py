@@ -21,8 +21,8 @@ from intercode.models import (
 from intercode.models.base import Answer
 from intercode.models.openai import MOST_TOKENS
 from intercode.models.scripted import Line, Rule, script
-from intercode_integrations.testing import ScriptedServer, dialects
-from intercode_integrations.testing.dialects import DIALECTS
+from intercode_integrations.testing import ScriptedServer, server_dialects
+from intercode_integrations.testing.server_dialects import DIALECTS
 from models.conftest import KEYS
 from scripted_server.models.providers import ALL, ANTHROPIC, CHAT, COMPLETIONS, HELLO, connect
 
@@ -176,7 +176,7 @@ def test_cut_off_and_refused(name: str, finish: str) -> None:
         assert connect(name, server).complete(HELLO).finish == finish
 
 
-@pytest.mark.parametrize("dialect", dialects.TOO_LONG)
+@pytest.mark.parametrize("dialect", server_dialects.TOO_LONG)
 def test_a_dialogue_that_is_too_long(dialect: str) -> None:
     served = dialect if dialect in DIALECTS else "openai"
     with ScriptedServer(dialect=served, context=10) as server:
@@ -247,8 +247,8 @@ def test_what_is_no_text_on_either_side(name: str) -> None:
 
 def test_tokens_that_the_provider_had_in_its_cache() -> None:
     theirs = Answer("a", usage=Usage(100, 7, 60))
-    assert openai.decode_chat(dialects.chat(theirs)).usage == theirs.usage
-    sent = dialects.messages(theirs)
+    assert openai.decode_chat(server_dialects.chat(theirs)).usage == theirs.usage
+    sent = server_dialects.messages(theirs)
     assert anthropic.decode(sent).usage == theirs.usage
     sent["usage"] |= {"cache_creation_input_tokens": 5, "cache_read_input_tokens": None}
     assert anthropic.decode(sent).usage == Usage(45, 7, 0)
@@ -291,12 +291,14 @@ def test_a_call_that_is_no_json_does_not_spoil_the_dialogue() -> None:
         connect("vllm/any", server).complete([*HELLO, Message("assistant", "", (raw,))])
     sent = server.exchanges[0].body["messages"][1]["tool_calls"][0]["function"]["arguments"]
     assert json.loads(sent) == raw.arguments
-    told = dialects.no_json({"messages": [{"tool_calls": [{"function": {"arguments": "{"}}]}]})
+    told = server_dialects.no_json(
+        {"messages": [{"tool_calls": [{"function": {"arguments": "{"}}]}]}
+    )
     assert told is not None and told[0] == 500, "as llama.cpp would have said"
 
 
 def test_llama_cpp_python_has_no_tools_unless_they_are_asked_for() -> None:
     for choice, calls in (("auto", 1), (None, 0)):
-        said = dialects.chat(Answer("", (CALL,), Usage(1, 1), "m", "tool_calls"))
-        payload = dialects.llama_cpp_python(said, {"tool_choice": choice})
+        said = server_dialects.chat(Answer("", (CALL,), Usage(1, 1), "m", "tool_calls"))
+        payload = server_dialects.llama_cpp_python(said, {"tool_choice": choice})
         assert len(openai.decode_chat(payload).tool_calls) == calls

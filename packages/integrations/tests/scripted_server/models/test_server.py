@@ -12,8 +12,8 @@ import pytest
 
 from intercode.models import Message, Tool, ToolCall, Usage
 from intercode_integrations.testing import Line, Rule, ScriptedServer, script, shell
-from intercode_integrations.testing.dialects import DIALECTS, token_id
-from intercode_integrations.testing.requests import fit_script
+from intercode_integrations.testing.request_conversion import fit_script
+from intercode_integrations.testing.server_dialects import DIALECTS, token_id
 
 PROTOCOLS = ("chat", "responses", "messages")
 SAYS = "I look\n there, at\u2028once. "

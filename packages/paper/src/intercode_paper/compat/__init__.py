@@ -4,8 +4,9 @@ A script of 2023 runs after one changed import::
 
     from intercode_paper.compat import BashEnv, bash_build_docker, bash_image_name, bash_test_data
 
-Observations and rewards are those of ``protocol="paper"``. `docs/how-to/coming-from-2023.md` lists
-the differences, and describes the migration to the new interface.
+Observations and rewards are those of ``protocol="paper"``, except for `SWEEnv`, which that protocol
+lacks. `docs/how-to/coming-from-2023.md` lists the differences, and describes the migration to the
+new interface.
 """
 
 from intercode_paper.compat.assets import (

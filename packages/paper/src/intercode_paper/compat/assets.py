@@ -17,4 +17,4 @@ def bash_build_docker() -> None:
 
 
 def sql_build_docker() -> None:
-    """Do nothing, because engines open databases from their files, without a server or an image."""
+    """Do nothing, because no engine needs an image: SQLite, the default, opens databases' files."""

@@ -17,11 +17,11 @@ from rich.logging import RichHandler
 
 from intercode.errors import CausedInsideError, EnvironmentStateError, UsageError
 from intercode.task import Task
-from intercode_paper.bash import LIMITS, MALFORMED
+from intercode_paper.bash_interpreter import LIMITS, MALFORMED
 from intercode_paper.compat.utils import (
     Container,
+    DataRow,
     IntercodeDataLoader,
-    Record,
     read_container_settings,
 )
 from intercode_sandbox import get_provider
@@ -53,8 +53,8 @@ class IntercodeEnv(ABC, gymnasium.Env[Any, str]):
     Raises:
         OSError: The data file does not exist.
         UsageError: A keyword is invalid.
-        TaskError: The data is malformed.
-        ImageError: The image does not exist.
+        TaskError: The data is malformed, or its file system of NL2Bash does not exist.
+        ImageError: The image's name is invalid, or names a missing file.
     """
 
     name: ClassVar[str] = "intercode"
@@ -64,7 +64,7 @@ class IntercodeEnv(ABC, gymnasium.Env[Any, str]):
         self.logger = logging.Logger("intercode_paper.compat")
         self.logger.addHandler(RichHandler(show_time=False, show_path=False))
         self.logger.disabled = kwargs.get("verbose") is not True
-        self.preprocess: Callable[[Record], str | list[str]] | None = kwargs.get("preprocess")
+        self.preprocess: Callable[[DataRow], str | list[str]] | None = kwargs.get("preprocess")
         if self.preprocess is not None and not callable(self.preprocess):
             raise UsageError("preprocess must be a function from a row of the data to its commands")
         self.traj_dir: str | None = kwargs.get("traj_dir") or None
@@ -90,7 +90,8 @@ class IntercodeEnv(ABC, gymnasium.Env[Any, str]):
             index: The row of the data file; None: a random row.
 
         Returns:
-            The query, and an empty dictionary.
+            The query (None without a data file), and `info`, which is empty unless `preprocess` has
+            executed commands.
 
         Raises:
             RuntimeError: A command of `preprocess` failed.
@@ -125,7 +126,7 @@ class IntercodeEnv(ABC, gymnasium.Env[Any, str]):
 
         Raises:
             EnvironmentStateError: `reset` was not called yet, or an exception of the caller
-                (Ctrl-C) interrupted the last action.
+                (Ctrl-C) interrupted an action of the episode.
             SandboxError: The infrastructure, not a process in the sandbox, ended the sandbox.
         """
         if not hasattr(self, "trajectory"):
@@ -184,9 +185,11 @@ class IntercodeEnv(ABC, gymnasium.Env[Any, str]):
         ]
         trajectory_record["info"] = self.info
         stem = time.strftime("log_%Y%m%d%H%M%S")
-        paths = (folder / f"{stem}{f'_{n}' if n else ''}.json" for n in count())
+        candidate_paths = (
+            folder / f"{stem}{f'_{number}' if number else ''}.json" for number in count()
+        )
         # The stem has only full seconds, and several logs may be written within one second.
-        path = next(path for path in paths if not path.exists())
+        path = next(path for path in candidate_paths if not path.exists())
         path.write_text(json.dumps(trajectory_record, indent=2, default=str), encoding="utf-8")
         self.logger.info("Saved trajectory to %s", path)
 
@@ -217,8 +220,8 @@ class IntercodeEnv(ABC, gymnasium.Env[Any, str]):
             return 0.0, {"ended": str(error)}
 
     def _new_container(self, name: str) -> Container:
-        image, sandbox, network, environment = self._container_settings
-        provider = get_provider(sandbox)
+        image, sandbox_name, network, environment = self._container_settings
+        provider = get_provider(sandbox_name)
         return Container(name, lambda: provider.start(image, LIMITS, network), environment)
 
     def _task(self, fields: Mapping[str, Any] | None = None) -> Task:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from intercode.envs.traits import PYTHON
 from intercode_paper.compat.base import ACTION_EXEC, REWARD, IntercodeEnv
 from intercode_paper.compat.utils import Container
-from intercode_paper.python import LIMITS, PaperPython, is_error, score, submitted_name
+from intercode_paper.python_env import LIMITS, PaperPythonWorkspace, is_error, score, submitted_name
 
 
 class PythonEnv(IntercodeEnv):
@@ -28,10 +28,10 @@ class PythonEnv(IntercodeEnv):
     def reset_container(self) -> None:
         """Start a fresh container with a fresh interpreter."""
         self.container.reset()
-        self._python = PaperPython(self.container.sandbox)
+        self._python = PaperPythonWorkspace(self.container.sandbox)
 
     def exec_action(self, action: str) -> None:
-        """Execute Python code, and print the value if the code is an expression."""
+        """Execute Python code, and set the observation. The value of an expression is printed."""
         if action.strip().startswith("def ") and not self.is_agent:
             action = f"{action}\n{self.input_multiline_function()}"
         self.observation = self._python.step(action)
@@ -41,12 +41,16 @@ class PythonEnv(IntercodeEnv):
         """Run the tests on the submitted function and on gold, and return the reward and `info`.
 
         A task without tests has the reward 0.
+
+        Raises:
+            RewardError: Gold defines no function.
+            SandboxError: The sandbox failed.
         """
         self.reward, self.info = 0.0, {REWARD: 0.0}
         if task := (self._task() if self.record.get("tests") else None):
-            name = submitted_name(self.trajectory[-1][0])
-            result = score(self._python.trial(task, name), name)
-            self.reward, self.info = result.value, dict(result.detail)
+            function_name = submitted_name(self.trajectory[-1][0])
+            test_score = score(self._python.trial(task, function_name), function_name)
+            self.reward, self.info = test_score.value, dict(test_score.detail)
         return self.reward, self.info
 
     def input_multiline_function(self) -> str:
@@ -54,6 +58,6 @@ class PythonEnv(IntercodeEnv):
         return "\n".join(iter(lambda: input(". "), ""))
 
     def _new_container(self, name: str) -> Container:
-        image, sandbox, network, environment = self._container_settings
-        provider = PYTHON.provider(sandbox)
+        image, sandbox_name, network, environment = self._container_settings
+        provider = PYTHON.provider(sandbox_name)
         return Container(name, lambda: provider.start(image, LIMITS, network), environment)

@@ -13,23 +13,23 @@ from intercode.episode import Episode
 from intercode.rewards.swe import SweReward
 from intercode.task import Task
 from intercode_paper import bash_reward
-from intercode_paper.bash import (
+from intercode_paper.bash_env import gold_runs
+from intercode_paper.bash_interpreter import (
     GOLD_HOST,
     LIMITS,
     MALFORMED,
-    PaperBash,
+    PaperBashInterpreter,
     resolve,
     run,
     split_words,
 )
-from intercode_paper.bash_env import gold_runs
 from intercode_paper.compat.base import ACTION_EXEC, AGENT_OBS, REWARD, IntercodeEnv
 from intercode_paper.compat.utils import Container
-from intercode_paper.container import md5sum, parse_pairs
-from intercode_paper.python import submitted_name
+from intercode_paper.container_images import md5sum, parse_pairs
+from intercode_paper.python_env import submitted_name
 from intercode_sandbox import SandboxBackend, get_provider
 from intercode_sandbox.images import hide
-from intercode_sandbox.images.repository import FULL_HISTORY
+from intercode_sandbox.images.git_repository import FULL_HISTORY
 
 GIT_RESET_SCRIPT = "git reset --hard; git clean -fd;"
 GIT_STATUS_SCRIPT = "git status --short;"
@@ -38,8 +38,8 @@ GIT_STATUS_SCRIPT = "git status --short;"
 class BashEnv(IntercodeEnv):
     """A Bash environment. Each action is a new process; the reward compares with gold's container.
 
-    The folder ``/`` has no git repository. The object `container` itself answers the commands
-    `GIT_STATUS_SCRIPT` and `GIT_RESET_SCRIPT`, as if there were a repository.
+    The folder ``/`` has no git repository. The objects `container` and `container_eval` themselves
+    answer the commands `GIT_STATUS_SCRIPT` and `GIT_RESET_SCRIPT`, as if there were a repository.
     """
 
     name: ClassVar[str] = "ic_bash"
@@ -54,8 +54,8 @@ class BashEnv(IntercodeEnv):
         }
 
     def _new_container(self, name: str) -> Container:
-        image, sandbox, network, environment = self._container_settings
-        prepared_image = gold_runs(get_provider(sandbox), image).image
+        image, sandbox_name, network, environment = self._container_settings
+        prepared_image = gold_runs(get_provider(sandbox_name), image).image
 
         def reset(container: Container) -> str:
             container.reset()
@@ -74,7 +74,7 @@ class BashEnv(IntercodeEnv):
 
     def exec_action(self, action: str) -> None:
         """Execute an action. A ``cd`` changes the working directory of later actions."""
-        bash = PaperBash(
+        bash = PaperBashInterpreter(
             self.container.sandbox,
             self.container.environment,
             self.workdir,
@@ -95,11 +95,13 @@ class BashEnv(IntercodeEnv):
         """
         self.container_eval.reset()
         gold = self.gold if isinstance(self.gold, str) else ";".join(self.gold)
-        eval_ = self.container_eval
-        output = run(eval_.sandbox, split_words(self.clean_cmd(gold)), eval_.environment).text
+        eval_container = self.container_eval
+        gold_output = run(
+            eval_container.sandbox, split_words(self.clean_cmd(gold)), eval_container.environment
+        ).text
         score = bash_reward.score(
             self._outcome(self.container, str(self.observation)),
-            self._outcome(eval_, output),
+            self._outcome(eval_container, gold_output),
             self.info.get(ACTION_EXEC, True),
         )
         self.reward = score.value
@@ -122,12 +124,12 @@ class BashEnv(IntercodeEnv):
         return parse_pairs(status)
 
     def simplify_path(self, current: str, changed: str) -> str:
-        """Return the working directory after ``cd changed``."""
+        """Return the working directory after ``cd`` from `current`, with the argument `changed`."""
         return resolve(current, changed)
 
-    def _outcome(self, container: Container, output: str) -> bash_reward.Outcome:
+    def _outcome(self, container: Container, output: str) -> bash_reward.ContainerOutcome:
         status = container.exec_run(self.clean_cmd(GIT_STATUS_SCRIPT)).output.decode("utf-8")
-        return bash_reward.Outcome(
+        return bash_reward.ContainerOutcome(
             self.parse_status(status),
             output,
             lambda path: md5sum(container.sandbox, path),
@@ -136,7 +138,7 @@ class BashEnv(IntercodeEnv):
 
 
 class CTFEnv(BashEnv):
-    """A capture-the-flag environment: Bash, and ``submit FLAG``, in which case does not matter.
+    """A capture-the-flag environment: Bash, and ``submit FLAG``. The flag's case does not matter.
 
     The files of an episode's task are in ``/ctf/ID``. They come from the folder ``task_assets``
     beside the data file. As in 2023, `preprocess` must enter ``/ctf/ID`` and run the task's setup,
@@ -158,16 +160,16 @@ class CTFEnv(BashEnv):
     def clean_cmd(self, action: str) -> str:
         """Return the command line that runs an action."""
         action = action.strip()
-        as_it_stands = action.startswith(("python -c", "python3 -c"))
-        return action if as_it_stands else f"/bin/bash -c '{action}'"
+        is_unchanged = action.startswith(("python -c", "python3 -c"))
+        return action if is_unchanged else f"/bin/bash -c '{action}'"
 
     def _new_container(self, name: str) -> Container:
         if self.data_path is None:
             return IntercodeEnv._new_container(self, name)
-        image, sandbox, network, environment = self._container_settings
+        image, sandbox_name, network, environment = self._container_settings
         folder = Path(self.data_path).absolute().parent
         hide(folder / "task_assets")  # the write-ups in this folder contain flags
-        stage = CtfStage(sandbox, image, LIMITS, network)
+        stage = CtfStage(sandbox_name, image, LIMITS, network)
 
         def start() -> SandboxBackend:
             ctf_fields = task_fields(self.record.fields, folder)
@@ -179,7 +181,8 @@ class CTFEnv(BashEnv):
 class SWEEnv(BashEnv):
     """An environment of SWE-bench's issues: Bash in the repository of an issue.
 
-    The reward runs the issue's tests in the image. In the 2023 release the reward was always 0.
+    The reward runs the issue's tests on the agent's changes. In the 2023 release, the reward was
+    always 0.
 
     Args:
         image_name: The image.
@@ -199,27 +202,34 @@ class SWEEnv(BashEnv):
 
     def get_reward(self) -> tuple[float, dict[str, Any]]:
         """Run the tests of the issue, and return the reward and `info`."""
-        reward = SweReward(self._stage.open, self._stage.plan, self._stage.identify)
+        swe_reward = SweReward(self._stage.open, self._stage.plan, self._stage.identify)
         issue = self._issue()
         episode = Episode(issue.task_id, issue.query, self.name)
-        score = reward(issue, episode, self.container.sandbox)
+        score = swe_reward(issue, episode, self.container.sandbox)
         self.reward, self.info = score.value, {**score.detail, REWARD: score.value}
         return self.reward, self.info
 
     def _issue(self) -> Task:
-        """Return the row as a task. The fields of the object ``tests`` of 2023 become its own."""
+        """Return the row as a task.
+
+        The fields of the object ``tests`` of 2023 become fields of the task, ``patch`` under the
+        name ``test_patch``.
+        """
         fields = dict(self.record.fields)
-        tests = fields.pop("tests", None)
-        if isinstance(tests, Mapping):
-            fields |= {"test_patch" if name == "patch" else name: v for name, v in tests.items()}
+        test_fields = fields.pop("tests", None)
+        if isinstance(test_fields, Mapping):
+            fields |= {
+                "test_patch" if name == "patch" else name: value
+                for name, value in test_fields.items()
+            }
         return self._task(fields)
 
     def _new_container(self, name: str) -> Container:
-        image, sandbox, network, environment = self._container_settings
+        image, sandbox_name, network, environment = self._container_settings
         repositories = self.kwargs.get("repositories", "https://github.com")
         # As in 2023, the repository of an issue contains its full history.
         self._stage = SweStage(
-            sandbox, image, LIMITS, network, repositories=repositories, history=FULL_HISTORY
+            sandbox_name, image, LIMITS, network, repositories=repositories, history=FULL_HISTORY
         )
         if self.tool_mode:
             return IntercodeEnv._new_container(self, name)

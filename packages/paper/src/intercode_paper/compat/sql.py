@@ -30,8 +30,8 @@ class SqlEnv(IntercodeEnv):
     Args:
         image_name: The image's name of 2023; the environment needs no container.
         **kwargs: As for `IntercodeEnv`, with two more. ``databases``: the dump, file or folder of
-            the databases, by default beside the data file. ``engine``: ``sqlite`` (actions are
-            translated from MySQL's dialect), ``mysql`` or the URL of a server.
+            the databases; the default is that of `find_databases`. ``engine``: ``sqlite`` (the
+            default; actions are translated from MySQL's dialect), ``mysql`` or the URL of a server.
     """
 
     name: ClassVar[str] = "ic_sql"
@@ -45,7 +45,7 @@ class SqlEnv(IntercodeEnv):
         database_engine = shared_engine(
             kwargs.get("engine", "sqlite"), sandbox=self._container_settings.sandbox
         )
-        self.cnx = Connection(
+        self.cnx = MySQLConnectorConnection(
             EngineDatabases(database_engine, lambda name: find(databases_path, name))
         )
         self.cur = self.cnx.cursor()
@@ -56,9 +56,9 @@ class SqlEnv(IntercodeEnv):
         Raises:
             TaskError: The database of the row does not exist.
         """
-        if not self.tool_mode and (name := self.record.get("db")):
+        if not self.tool_mode and (database_name := self.record.get("db")):
             try:
-                find(self._databases, name)
+                find(self._databases, database_name)
             except TaskError as error:
                 advice = "give the dump, file or folder that has it: SqlEnv(…, databases=PATH)"
                 raise TaskError(f"{error}; {advice}") from None
@@ -84,7 +84,7 @@ class SqlEnv(IntercodeEnv):
         return sql_env.common_rows(my_list, Counter(my_dict))
 
 
-class Connection:
+class MySQLConnectorConnection:
     """The part of a ``mysql.connector`` connection that `SqlEnv` exposed in 2023.
 
     Args:
@@ -96,7 +96,7 @@ class Connection:
     def __init__(self, databases: EngineDatabases) -> None:
         self._databases = databases
         self._open: EngineConnection | None = databases.connect()
-        self._cursor = Cursor(self)
+        self._cursor = MySQLConnectorCursor(self)
 
     def answer(self, sql: str) -> Answer:
         """Execute a statement, and return the answer.
@@ -112,7 +112,7 @@ class Connection:
         except TaskError:  # no database has been selected by USE
             return error_observation("No database selected")
 
-    def cursor(self, **options: object) -> Cursor:
+    def cursor(self, **options: object) -> MySQLConnectorCursor:
         """Return the only cursor of the connection; the options are ignored."""
         return self._cursor
 
@@ -127,7 +127,7 @@ class Connection:
         self._databases.close()
 
 
-class Cursor:
+class MySQLConnectorCursor:
     """The part of a ``mysql.connector`` cursor that scripts of 2023 use.
 
     Args:
@@ -136,7 +136,7 @@ class Cursor:
 
     __class__ = stands_for("mysql.connector.cursor", "MySQLCursor")
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: MySQLConnectorConnection) -> None:
         self._connection = connection
         self._rows: list[Any] | None = None
 

@@ -14,13 +14,20 @@ import numpy
 
 from intercode.datasets.files import read_rows
 from intercode.errors import EnvironmentStateError, UsageError
-from intercode_paper.bash import AGENT_HOST, LIMITS, Output, run, split_words, variables
+from intercode_paper.bash_interpreter import (
+    AGENT_HOST,
+    LIMITS,
+    ActionOutput,
+    run,
+    split_words,
+    variables,
+)
 from intercode_paper.compat.images import image_for
 from intercode_sandbox import SandboxBackend, get_provider
 from intercode_sandbox.images.resolve import check
 
 TIMEOUT_DURATION = 10
-"""The default time limit of an action in seconds."""
+"""The default time limit of a block of `timeout` in seconds."""
 START_UP_DELAY = 0
 """The seconds to wait after the start of a container: none, because a sandbox is ready at once."""
 MAX_SECONDS = 3600.0
@@ -30,11 +37,11 @@ SUFFIXES = (".csv", ".json", ".jsonl", ".tsv")
 _deadline: ContextVar[float | None] = ContextVar("deadline", default=None)
 
 
-class Record(dict[str, Any]):
+class DataRow(dict[str, Any]):
     """A row of a data file, with query, gold and all other fields.
 
     Early releases had the other fields in ``extra``, later releases beside query and gold. A
-    `Record` permits both ways of access.
+    `DataRow` permits both ways of access.
 
     Args:
         fields: All fields of the row by name.
@@ -42,9 +49,11 @@ class Record(dict[str, Any]):
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
         self.fields = fields
-        extra = {name: value for name, value in fields.items() if name not in ("query", "gold")}
+        extra_fields = {
+            name: value for name, value in fields.items() if name not in ("query", "gold")
+        }
         main_fields = {name: fields[name] for name in ("query", "gold") if name in fields}
-        super().__init__({**main_fields, "extra": extra} if extra else main_fields)
+        super().__init__({**main_fields, "extra": extra_fields} if extra_fields else main_fields)
 
     def __missing__(self, name: str) -> Any:
         return self.fields[name]
@@ -66,9 +75,9 @@ class IntercodeDataLoader:
 
     Raises:
         OSError: The file does not exist.
-        UsageError: The format is unknown, or a row lacks the field ``query``. The class is a
-            `ValueError`.
-        TaskError: The file is malformed. The class is a `ValueError`.
+        UsageError: The format is unknown, the file has no rows, or a row lacks the field ``query``.
+            The class is derived from `ValueError`.
+        TaskError: The file is malformed. The class is derived from `ValueError`.
     """
 
     def __init__(self, data_path: str, parse_func: Callable[..., Any] | None = None) -> None:
@@ -79,7 +88,7 @@ class IntercodeDataLoader:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def get(self, index: int | None = None) -> Record:
+    def get(self, index: int | None = None) -> DataRow:
         """Return a row without its empty fields.
 
         Args:
@@ -89,7 +98,7 @@ class IntercodeDataLoader:
             # NumPy's global generator is used, because scripts of 2023 seed it.
             index = numpy.random.randint(0, len(self))
         row = self._rows[index]
-        return Record({name: value for name, value in row.items() if value not in (None, "")})
+        return DataRow({name: value for name, value in row.items() if value not in (None, "")})
 
     @cached_property
     def data(self) -> Any:
@@ -128,14 +137,14 @@ class IntercodeDataLoader:
 
 
 class timeout:  # noqa: N801 - its name in 2023
-    """A time limit for the commands of containers within a ``with`` block.
+    """A time limit for the commands of `Container.exec_run` within a ``with`` block.
 
-    The class of 2023 used a signal, which works only in the main thread. This class limits the
-    commands of `Container.exec_run`.
+    The class of 2023 used a signal, which works only in the main thread, and limited all code of
+    the block. This class limits no other code.
 
     Args:
-        seconds: The time limit of the whole block.
-        error_message: The text of the `TimeoutError` that the block then raises.
+        seconds: The seconds from the start of the block, after which its commands are killed.
+        error_message: The text of a `TimeoutError` that leaves the block.
     """
 
     def __init__(self, seconds: float = TIMEOUT_DURATION, error_message: str = "Timeout") -> None:
@@ -173,7 +182,8 @@ class ExecResult(NamedTuple):
     """The result of a command in a container."""
 
     exit_code: int | None
-    """The exit code of the command; None if its text could not be split."""
+    """The exit code of the command; None if its text could not be split, or its output was not
+    UTF-8."""
     output: bytes
 
 
@@ -187,7 +197,8 @@ class Container:
         name: The name of the container.
         start: A function that starts a sandbox.
         environment: All environment variables of the container's processes.
-        answers: Text of a command → function that returns the output without running the command.
+        answers: Last word of a command, such as the script after ``bash -c`` → function that
+            returns the output without running the command.
     """
 
     def __init__(
@@ -233,16 +244,17 @@ class Container:
 
         Raises:
             TimeoutError: The command exceeded its time limit, and was killed.
-            SandboxError: The sandbox failed.
+            EnvironmentStateError: The container was stopped.
+            SandboxError, ImageError: The sandbox failed, or cannot be started.
         """
         argv = split_words(cmd) if isinstance(cmd, str) else tuple(map(str.encode, cmd))
         script = argv[-1].decode("utf-8", "replace").strip() if argv else ""
-        if (answer := self._answers.get(script)) is not None:
-            return ExecResult(0, answer(self).encode())
+        if (scripted_answer := self._answers.get(script)) is not None:
+            return ExecResult(0, scripted_answer(self).encode())
         if timeout is None:
             deadline = _deadline.get()
             timeout = MAX_SECONDS if deadline is None else max(0.01, deadline - time.monotonic())
-        output: Output = run(self.sandbox, argv, self.environment, workdir or "/", timeout)
+        output: ActionOutput = run(self.sandbox, argv, self.environment, workdir or "/", timeout)
         if output.timed_out:
             raise TimeoutError(f"{script!r} took longer than {timeout:.0f} s")
         return ExecResult(output.exit_code, output.text.encode())
@@ -280,12 +292,13 @@ def read_container_settings(image_name: str, kwargs: Mapping[str, Any]) -> Conta
 
     Args:
         image_name: The image: a name of 2023, or a name for ``intercode run --image``.
-        kwargs: The keywords. Only ``sandbox``, ``network``, ``environment`` and ``data_path`` are
-            read.
+        kwargs: The keywords. Only ``sandbox``, ``network``, ``environment`` and ``data_path`` have
+            an effect.
 
     Raises:
-        UsageError: ``ports``, ``volumes`` or ``command`` is given, which sandboxes do not support.
-        TaskError, ImageError: The image does not exist.
+        UsageError: ``ports``, ``volumes`` or ``command`` is set, which sandboxes do not support.
+        TaskError: The data's file system of NL2Bash does not exist.
+        ImageError: The image's name is invalid, or names a missing file.
     """
     for name in ("ports", "volumes", "command"):
         if kwargs.get(name):
@@ -309,8 +322,9 @@ def get_container(ctr_name: str, image_name: str, **kwargs: Any) -> Container:
         **kwargs: The keywords of an environment; see `read_container_settings`.
 
     Raises:
-        UsageError, TaskError, ImageError: As for `read_container_settings`.
+        UsageError: As for `read_container_settings`; or ``sandbox`` names no provider.
+        TaskError, ImageError: As for `read_container_settings`.
     """
-    image, sandbox, network, environment = read_container_settings(image_name, kwargs)
-    provider = get_provider(sandbox)
+    image, sandbox_name, network, environment = read_container_settings(image_name, kwargs)
+    provider = get_provider(sandbox_name)
     return Container(ctr_name, lambda: provider.start(image, LIMITS, network), environment)

@@ -17,7 +17,7 @@ _CONNECTIONS = 4
 """Maximum number of connection pools that the client keeps."""
 
 
-class Client(docker.APIClient):  # type: ignore[misc]
+class DockerApiClient(docker.APIClient):  # type: ignore[misc]
     """A `docker.APIClient` that first checks, over a Unix socket, whether an engine listens.
 
     Args:

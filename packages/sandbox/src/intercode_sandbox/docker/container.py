@@ -1,6 +1,7 @@
-"""`Container`: a container that Docker's engine starts, and whose process 1 InterCode controls.
+"""`DockerContainer`: a container of Docker's engine, whose process 1 InterCode controls.
 
-Process 1 of the container is InterCode's C program. Process 1 connects to a socket of the caller,
+Process 1 of the container is InterCode's C program. If the container has workers, process 1 is a
+Python process that runs the C program as a library. Process 1 connects to a socket of the caller,
 whose folder is mounted into the container. After the connection nothing listens at the socket.
 Process 1 ends when the caller closes the connection, or when the caller's process ends. Then the
 engine removes the container.
@@ -22,25 +23,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from intercode_sandbox.accounts import MAX_TABLE_BYTES, Account, resolve_account
-from intercode_sandbox.base import Evidence, Limits
+from intercode_sandbox.base import FailureEvidence, Limits
 from intercode_sandbox.docker.engine import (
     DOCKER_HOST_COMMAND,
     LABEL,
     LEASE,
     DockerEngine,
-    MissingObjectError,
+    MissingDockerObjectError,
 )
-from intercode_sandbox.docker.images import EngineImage
-from intercode_sandbox.docker.runtime_mounts import CONTAINER_FOLDER, RuntimeFolder
+from intercode_sandbox.docker.images import DockerEngineImage
+from intercode_sandbox.docker.runtime_mounts import CONTAINER_FOLDER, ContainerRuntimeFolder
 from intercode_sandbox.errors import SandboxError, SandboxUnavailableError
-from intercode_sandbox.host_files import Descriptor
+from intercode_sandbox.host_files import FileDescriptor
+from intercode_sandbox.image_accounts import MAX_TABLE_BYTES, ImageAccount, resolve_account
 from intercode_sandbox.images.base import HOSTNAME
 from intercode_sandbox.linux_capabilities import mask
 from intercode_sandbox.native import seccomp, wire
-from intercode_sandbox.native.identity import OWN_THREADS
 from intercode_sandbox.native.preflight import load_error
 from intercode_sandbox.native.process import END_SECONDS, InitProcess
+from intercode_sandbox.native.user_ids import OWN_THREADS
 from intercode_sandbox.native.zygote import MASKED_FILES, describe_failure
 from intercode_sandbox.ownership import disown_in_forks
 from intercode_sandbox.units import MIB
@@ -80,7 +81,7 @@ _SHM = "rw,nosuid,nodev,noexec,mode=1777,size=64m,nr_inodes=4096"
 class ContainerKey:
     """The properties of a container. Unused containers with equal keys are interchangeable."""
 
-    image: EngineImage
+    image: DockerEngineImage
     network: bool
     memory: int
     processes: int
@@ -91,14 +92,22 @@ class ContainerKey:
     debugger: bool
 
     @classmethod
-    def from_limits(cls, image: EngineImage, network: bool, limits: Limits) -> ContainerKey:
+    def from_limits(cls, image: DockerEngineImage, network: bool, limits: Limits) -> ContainerKey:
         """Return the key of the containers for sandboxes with these limits."""
-        names = ("memory", "processes", "disk", "files", "open_files", "capabilities", "debugger")
-        return cls(image, network, *(getattr(limits, name) for name in names))
+        limit_names = (
+            "memory",
+            "processes",
+            "disk",
+            "files",
+            "open_files",
+            "capabilities",
+            "debugger",
+        )
+        return cls(image, network, *(getattr(limits, limit_name) for limit_name in limit_names))
 
 
 @dataclass(eq=False)
-class Container:
+class DockerContainer:
     """A running container whose process 1 is ready for requests."""
 
     key: ContainerKey
@@ -109,7 +118,7 @@ class Container:
     process: InitProcess | None
     """Process 1 of the container; None if this process cannot see the engine's processes."""
     engine: DockerEngine
-    account: Account
+    account: ImageAccount
     """The user of the image, under which programs run."""
     ids: int
     """The number of user ids in the container."""
@@ -130,21 +139,21 @@ class Container:
         Raises:
             SandboxError: The request failed, or process 1 has ended.
         """
-        answered = False
+        is_answered = False
         try:
             with self._lock:
                 wire.send(self.control, message, fds, packed=True)
-                reply, descriptors = wire.receive(self.control)
-                answered = True
+                reply, reply_fds = wire.receive(self.control)
+                is_answered = True
         except (EOFError, OSError) as error:
             raise SandboxError(f"container {self.id[:12]} died: {error}") from error
         finally:
-            if not answered:
+            if not is_answered:
                 self.close()  # otherwise the next request would receive the reply to this request
         if "errno" in reply:
             reason = reply["error"] or os.strerror(reply["errno"])
             raise SandboxError(f"container {self.id[:12]} failed at {message['op']!r}: {reason}")
-        return reply, descriptors
+        return reply, reply_fds
 
     def disown(self) -> None:
         """Close the inherited descriptors in a fork of this process: see `SupportsDisown`."""
@@ -182,28 +191,31 @@ class Container:
                 return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         return self.ask({"op": "root"})[1][0]
 
-    def evidence(self, mute: bool) -> Evidence:
+    def evidence(self, is_timeout: bool) -> FailureEvidence:
         """Return the engine's evidence about the container's end, or about its failure to answer.
 
         Args:
-            mute: Whether process 1 did not answer in time. False: its socket was closed.
+            is_timeout: Whether process 1 did not answer in time. False: its socket was closed.
         """
         try:
             with self.engine.errors("looking at a container") as api:
-                if mute:
-                    state = api.inspect_container(self.id)["State"]
-                    return Evidence(
-                        True, was_killed_outside=state["Paused"], running=state["Running"]
+                if is_timeout:
+                    container_state = api.inspect_container(self.id)["State"]
+                    return FailureEvidence(
+                        True,
+                        was_killed_outside=container_state["Paused"],
+                        running=container_state["Running"],
                     )
                 return _read_exit_evidence(api, self.id)
         except SandboxError:
-            return Evidence(is_keeper_alive=False)
+            return FailureEvidence(is_keeper_alive=False)
 
     def close(self) -> None:
         """End the container and wait for the end of all its processes. Idempotent.
 
-        If the kernel needs longer than `END_SECONDS` to end them, only the engine waits on. The
-        engine removes the container after its end.
+        If the kernel needs longer than `END_SECONDS` to end them, the call returns, and only the
+        engine waits on. If this process cannot see process 1 (`process` is None), the call does not
+        wait. The engine removes the container after its end.
         """
         with suppress(OSError):
             self.control.shutdown(socket.SHUT_RDWR)
@@ -223,13 +235,13 @@ class Container:
     def remove(self) -> None:
         """End the container, and request that the engine remove it."""
         self.close()
-        with suppress(MissingObjectError), self.engine.errors("removing a container") as api:
+        with suppress(MissingDockerObjectError), self.engine.errors("removing a container") as api:
             api.remove_container(self.id, force=True, v=True)
 
 
 def start_container(
-    engine: DockerEngine, runtime_folder: RuntimeFolder, key: ContainerKey
-) -> Container:
+    engine: DockerEngine, runtime_folder: ContainerRuntimeFolder, key: ContainerKey
+) -> DockerContainer:
     """Start a container, and wait until it is ready.
 
     Raises:
@@ -239,7 +251,7 @@ def start_container(
     """
     socket_folder = runtime_folder.link()
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    identity = ""
+    container_id = ""
     try:
         with listener:
             _bind(listener, socket_folder)
@@ -249,55 +261,64 @@ def start_container(
                     response = api.create_container_from_config(
                         _container_config(runtime_folder, socket_folder, key)
                     )
-                    identity = response["Id"]
-                    api.start(identity)
+                    container_id = response["Id"]
+                    api.start(container_id)
             except SandboxError as error:
                 raise _explain_error(error, engine) from error
-            control = _accept(listener, engine, identity)
+            control = _accept(listener, engine, container_id)
         try:
-            account, ids = _greet(control, identity, key)
+            account, id_count = _greet(control, container_id, key)
         except BaseException:
             control.close()
             raise
-        process = _open_init_process(control)
-        return Container(
-            key, identity, control, process, engine, account, ids, runtime_folder.preload
+        init_process = _open_init_process(control)
+        return DockerContainer(
+            key,
+            container_id,
+            control,
+            init_process,
+            engine,
+            account,
+            id_count,
+            runtime_folder.preload,
         )
     except BaseException:
-        if identity:
+        if container_id:
             with suppress(SandboxError), engine.errors("removing a container") as api:
-                api.remove_container(identity, force=True, v=True)
+                api.remove_container(container_id, force=True, v=True)
         raise
     finally:
         shutil.rmtree(socket_folder, ignore_errors=True)
 
 
-def _read_exit_evidence(api: APIClient, identity: str) -> Evidence:
+def _read_exit_evidence(api: APIClient, container_id: str) -> FailureEvidence:
     """Return evidence about a container's end, from the events that the engine has recorded.
 
     The container itself cannot be inspected, because the engine removes it at its end.
     """
     now = time.time()
     actions: set[str] = set()
-    code: int | None = None
+    exit_code: int | None = None
     with closing(
         api.events(
             since=int(now - _EVENTS_SECONDS),
             until=int(now + _EVENT_WAIT_SECONDS),
-            filters={"container": identity, "event": ["die", "kill", "oom"]},
+            filters={"container": container_id, "event": ["die", "kill", "oom"]},
             decode=True,
         )
     ) as events:
         for event in events:
             actions.add(event["Action"])
             if event["Action"] == "die":
-                code = int(event["Actor"]["Attributes"]["exitCode"])
+                exit_code = int(event["Actor"]["Attributes"]["exitCode"])
                 break
-    return Evidence(
+    return FailureEvidence(
         is_keeper_alive=True,
         was_killed_outside="kill" in actions,
         # The engine's exit code is 128 + N if signal N killed process 1, as in a shell.
-        exit_code=code if code is None or code <= _SIGNAL_EXIT_BASE else _SIGNAL_EXIT_BASE - code,
+        exit_code=exit_code
+        if exit_code is None or exit_code <= _SIGNAL_EXIT_BASE
+        else _SIGNAL_EXIT_BASE - exit_code,
         starved="oom" in actions,
     )
 
@@ -308,18 +329,23 @@ def _bind(listener: socket.socket, socket_folder: Path) -> None:
     The name that is bound has the folder's descriptor in place of its path. A socket's name has at
     most 107 bytes, and the path of a cache may have more.
     """
-    with Descriptor(os.open(socket_folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as fd:
-        listener.bind(f"/proc/self/fd/{fd}/s")
+    with FileDescriptor(
+        os.open(socket_folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    ) as folder_fd:
+        listener.bind(f"/proc/self/fd/{folder_fd}/s")
     # Any user who can enter the folder may connect: the mode of the folder controls the access.
     (socket_folder / "s").chmod(0o666)
 
 
 def _container_config(
-    runtime_folder: RuntimeFolder, socket_folder: Path, key: ContainerKey
+    runtime_folder: ContainerRuntimeFolder, socket_folder: Path, key: ContainerKey
 ) -> dict[str, Any]:
     mounts = [
         (socket_folder, CONTAINER_FOLDER),
-        *((path, f"{CONTAINER_FOLDER}/{name}") for name, path in runtime_folder.mounts.items()),
+        *(
+            (source, f"{CONTAINER_FOLDER}/{mount_name}")
+            for mount_name, source in runtime_folder.mounts.items()
+        ),
     ]
     return {
         "Image": key.image.reference,
@@ -341,7 +367,7 @@ def _container_config(
 
 
 def _host_config(
-    runtime_folder: RuntimeFolder, mounts: list[tuple[Path, str]], key: ContainerKey
+    runtime_folder: ContainerRuntimeFolder, mounts: list[tuple[Path, str]], key: ContainerKey
 ) -> dict[str, Any]:
     image, memory = key.image, key.memory + _OVERHEAD
     low_ports = "net_bind_service" in key.capabilities
@@ -353,11 +379,11 @@ def _host_config(
         "CapAdd": sorted({*_CAPABILITIES, *map(str.upper, key.capabilities)}),
         "SecurityOpt": ["no-new-privileges"],
         "MaskedPaths": [
-            *(f"/proc/{name}" for name in MASKED_FILES),
+            *(f"/proc/{proc_file}" for proc_file in MASKED_FILES),
             "/sys/firmware",
             *image.hidden_paths,
         ],
-        "ReadonlyPaths": ["/dev", *(f"/proc/{name}" for name in _READ_ONLY)],
+        "ReadonlyPaths": ["/dev", *(f"/proc/{proc_file}" for proc_file in _READ_ONLY)],
         "NetworkMode": "bridge" if key.network else "none",
         "IpcMode": "private",
         "Sysctls": {
@@ -375,12 +401,12 @@ def _host_config(
             {"Type": "bind", "Source": str(source), "Target": target, "ReadOnly": True}
             for source, target in mounts
         ]
-        + [_program_volume(path, runtime_folder.empty_folder) for path in image.binds],
+        + [_program_volume(bind_path, runtime_folder.empty_folder) for bind_path in image.binds],
         **({"StorageOpt": {"size": str(key.disk)}} if runtime_folder.quota else {}),
     }
 
 
-def _program_volume(path: str, empty_folder: Path) -> dict[str, Any]:
+def _program_volume(program_folder: str, empty_folder: Path) -> dict[str, Any]:
     """Return the settings of a volume with a folder of this machine's programs.
 
     The engine removes the volume with its container. The volume is an overlay, because an overlay
@@ -388,40 +414,40 @@ def _program_volume(path: str, empty_folder: Path) -> dict[str, Any]:
     other containers.
 
     Args:
-        path: The path of the folder, on this machine and in the container.
+        program_folder: The path of the folder, on this machine and in the container.
         empty_folder: An empty folder: an overlay needs a second layer.
     """
-    lower = str(empty_folder).replace("\\", "\\\\").replace(":", "\\:")
+    lower_folder = str(empty_folder).replace("\\", "\\\\").replace(":", "\\:")
     options = {
         "type": "overlay",
         "device": "overlay",
-        "o": f"ro,nosuid,nodev,lowerdir={path}:{lower}",
+        "o": f"ro,nosuid,nodev,lowerdir={program_folder}:{lower_folder}",
     }
     return {
         "Type": "volume",
-        "Target": path,
+        "Target": program_folder,
         "VolumeOptions": {"NoCopy": True, "DriverConfig": {"Name": "local", "Options": options}},
     }
 
 
 def _explain_error(error: SandboxError, engine: DockerEngine) -> SandboxError:
-    text = str(error)
-    if "bind source path does not exist" in text or "bind mount source" in text:
+    error_text = str(error)
+    if "bind source path does not exist" in error_text or "bind mount source" in error_text:
         return SandboxUnavailableError(
             f"the engine at {engine.url} cannot see this machine's files, but needs to: it runs "
-            f"on another machine, or in a container ({text})",
+            f"on another machine, or in a container ({error_text})",
             DOCKER_HOST_COMMAND,
         )
     return error
 
 
-def _accept(listener: socket.socket, engine: DockerEngine, identity: str) -> socket.socket:
+def _accept(listener: socket.socket, engine: DockerEngine, container_id: str) -> socket.socket:
     """Wait until process 1 of a container connects; return the connection.
 
     Args:
         listener: The listening socket.
         engine: The engine.
-        identity: The engine's identifier of the container.
+        container_id: The engine's identifier of the container.
 
     Raises:
         SandboxError: Process 1 has ended, or did not connect in time.
@@ -434,13 +460,13 @@ def _accept(listener: socket.socket, engine: DockerEngine, identity: str) -> soc
         if time.monotonic() < deadline:
             try:
                 with engine.errors("looking at a container") as api:
-                    state = api.inspect_container(identity)["State"]
-            except MissingObjectError:
-                state = {"Running": False, "ExitCode": "unknown"}
-            if state["Running"]:
+                    container_state = api.inspect_container(container_id)["State"]
+            except MissingDockerObjectError:
+                container_state = {"Running": False, "ExitCode": "unknown"}
+            if container_state["Running"]:
                 continue
-            reason = f"its process 1 ended with exit code {state['ExitCode']}"
-        raise SandboxError(f"container {identity[:12]} did not start: {reason}")
+            reason = f"its process 1 ended with exit code {container_state['ExitCode']}"
+        raise SandboxError(f"container {container_id[:12]} did not start: {reason}")
     control, _ = listener.accept()
     control.settimeout(_START_SECONDS)
     return control
@@ -448,39 +474,42 @@ def _accept(listener: socket.socket, engine: DockerEngine, identity: str) -> soc
 
 def _open_init_process(control: socket.socket) -> InitProcess | None:
     credentials_format = "3i"
-    size = struct.calcsize(credentials_format)
+    credentials_size = struct.calcsize(credentials_format)
     pid, *_ = struct.unpack(
-        credentials_format, control.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+        credentials_format,
+        control.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, credentials_size),
     )
-    with suppress(OSError):  # process 1 has ended, which `_receive_introduction` reports
+    with suppress(OSError):  # process 1 has ended, which the next request reports
         return InitProcess(os.pidfd_open(pid)) if pid else None
     return None
 
 
-def _greet(control: socket.socket, identity: str, key: ContainerKey) -> tuple[Account, int]:
+def _greet(
+    control: socket.socket, container_id: str, key: ContainerKey
+) -> tuple[ImageAccount, int]:
     """Send process 1 the settings of its container, and wait until it is ready.
 
     Args:
         control: The socket to process 1.
-        identity: The engine's identifier of the container.
+        container_id: The engine's identifier of the container.
         key: The container's properties.
 
     Returns:
         The account of the image's user, and the number of user ids in the container.
     """
     try:
-        ids, account = _receive_introduction(control, key.image.user)
-        with Descriptor(os.pidfd_open(os.getpid())) as owner:
-            wire.send(control, _start_message(key, account), [owner], packed=True)
+        id_count, account = _receive_introduction(control, key.image.user)
+        with FileDescriptor(os.pidfd_open(os.getpid())) as owner_pidfd:
+            wire.send(control, _start_message(key, account), [owner_pidfd], packed=True)
         reply, _ = wire.receive(control)
         if "ready" not in reply:
             raise SandboxError(describe_failure(reply)["failed"])
     except (EOFError, OSError, LookupError, SandboxError) as error:
-        raise SandboxError(f"container {identity[:12]} did not start: {error}") from error
-    return account, ids
+        raise SandboxError(f"container {container_id[:12]} did not start: {error}") from error
+    return account, id_count
 
 
-def _receive_introduction(control: socket.socket, user: str) -> tuple[int, Account]:
+def _receive_introduction(control: socket.socket, user: str) -> tuple[int, ImageAccount]:
     """Receive the first message of process 1, before any program runs in the container.
 
     Args:
@@ -492,32 +521,32 @@ def _receive_introduction(control: socket.socket, user: str) -> tuple[int, Accou
     """
     reply: dict[str, Any] = {}
     while "ids" not in reply:  # a process 1 with workers first reports that it has imported them
-        reply, fds = wire.receive(control)
+        reply, table_fds = wire.receive(control)
         if "unloaded" in reply:
             raise load_error(reply)
         if "call" in reply:
             reply = describe_failure(reply)
         if "failed" in reply:
             raise SandboxError(reply["failed"])
-    tables = dict(zip(("/etc/passwd", "/etc/group"), map(_read_text, fds), strict=True))
-    return reply["ids"], resolve_account(user, tables.__getitem__)
+    table_texts = dict(zip(("/etc/passwd", "/etc/group"), map(_read_text, table_fds), strict=True))
+    return reply["ids"], resolve_account(user, table_texts.__getitem__)
 
 
 def _read_text(fd: int) -> str:
     """Close a descriptor, and return the text of its file; empty if the file is not regular."""
     with open(fd, "rb") as file:
-        regular = stat.S_ISREG(os.fstat(fd).st_mode)
-        return file.read(MAX_TABLE_BYTES).decode(errors="replace") if regular else ""
+        is_regular = stat.S_ISREG(os.fstat(fd).st_mode)
+        return file.read(MAX_TABLE_BYTES).decode(errors="replace") if is_regular else ""
 
 
-def _start_message(key: ContainerKey, account: Account) -> dict[str, Any]:
+def _start_message(key: ContainerKey, account: ImageAccount) -> dict[str, Any]:
     files: dict[str, str | None] = dict.fromkeys(
         ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf")
     )
     if not key.network:
         files |= key.image.files
     return {
-        **{name: getattr(key, name) for name in ("memory", "disk", "open_files")},
+        **{limit_name: getattr(key, limit_name) for limit_name in ("memory", "disk", "open_files")},
         "kept": mask(key.capabilities),
         "code": seccomp.build(key.debugger, "sys_chroot" in key.capabilities),
         "user": [account.uid, account.gid, *account.groups],

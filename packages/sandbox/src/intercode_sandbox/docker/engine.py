@@ -64,14 +64,14 @@ class DockerEngine:
         try:
             import docker
 
-            from intercode_sandbox.docker.client import Client
+            from intercode_sandbox.docker.client import DockerApiClient
         except ImportError:
             raise SandboxUnavailableError(
                 "the sandbox 'docker' needs the package docker", INSTALL_COMMAND
             ) from None
-        environment = docker.utils.kwargs_from_env() if self.url.startswith("tcp") else {}
+        client_options = docker.utils.kwargs_from_env() if self.url.startswith("tcp") else {}
         try:
-            return Client(self.url, **{**environment, "timeout": _SECONDS})
+            return DockerApiClient(self.url, **{**client_options, "timeout": _SECONDS})
         except docker.errors.DockerException as error:
             raise unavailable_error(self.url, error) from error
 
@@ -83,11 +83,11 @@ class DockerEngine:
             activity: The purpose of the block, for messages.
 
         Raises:
-            MissingObjectError: The engine does not have the requested object.
+            MissingDockerObjectError: The engine does not have the requested object.
             SandboxError: The engine, or the connection to it, failed.
         """
-        # This line comes before the imports: if the package docker is missing, its error has the
-        # fix.
+        # This line comes before the imports: if the package docker is missing, the property `api`
+        # raises an error that names the fix.
         api = self.api
         import docker
         import requests
@@ -95,7 +95,7 @@ class DockerEngine:
         try:
             yield api
         except docker.errors.NotFound as error:
-            raise MissingObjectError(f"{activity}: {error.explanation or error}") from error
+            raise MissingDockerObjectError(f"{activity}: {error.explanation or error}") from error
         except (docker.errors.DockerException, requests.RequestException, OSError) as error:
             message = getattr(error, "explanation", None) or error
             raise SandboxError(
@@ -109,6 +109,7 @@ class DockerEngine:
 
         Raises:
             SandboxUnavailableError: The engine is Podman's, or no engine listens.
+            SandboxError: The engine failed.
         """
         with self.errors("telling of itself") as api:
             info: dict[str, Any] = api.info()
@@ -129,12 +130,15 @@ class DockerEngine:
             client.close()
 
 
-class MissingObjectError(SandboxError, ImageError):
+class MissingDockerObjectError(SandboxError, ImageError):
     """An image or a container that the engine does not have."""
 
 
 def default_url() -> str:
-    """Return the engine's address: ``DOCKER_HOST``, or the first usual socket that exists."""
+    """Return the engine's address: ``DOCKER_HOST``, or the first usual socket that exists.
+
+    If none of the usual sockets exists, the address is the first of them.
+    """
     if url := os.environ.get("DOCKER_HOST"):
         return url
     return "unix://" + next(iter(_default_sockets()), _SOCKETS[0])
@@ -142,9 +146,9 @@ def default_url() -> str:
 
 def _default_sockets() -> list[str]:
     """Return the paths of the engine's usual sockets that exist, or may exist."""
-    run = os.environ.get("XDG_RUNTIME_DIR", f"/run/user/{os.getuid()}")
-    paths = [path.format(run=run) for path in _SOCKETS]
-    return [path for path in paths if may_exist(Path(path))]
+    xdg_runtime_folder = os.environ.get("XDG_RUNTIME_DIR", f"/run/user/{os.getuid()}")
+    socket_paths = [path.format(run=xdg_runtime_folder) for path in _SOCKETS]
+    return [path for path in socket_paths if may_exist(Path(path))]
 
 
 def may_exist(path: Path) -> bool:
@@ -162,24 +166,30 @@ def unavailable_error(url: str, error: Exception) -> SandboxUnavailableError:
         url: The engine's address.
         error: The error of the connection.
     """
-    text = str(error)
-    path = Path(url.removeprefix("unix://"))
-    if "Permission denied" in text or (may_exist(path) and not os.access(path, os.W_OK)):
+    error_text = str(error)
+    socket_path = Path(url.removeprefix("unix://"))
+    if "Permission denied" in error_text or (
+        may_exist(socket_path) and not os.access(socket_path, os.W_OK)
+    ):
         fix = f"{as_root('usermod -aG docker $USER')}  # and log in again"
-        reason = f"{path} is not for this user"
+        reason = f"{socket_path} is not for this user"
     else:
-        is_named = os.environ.get("DOCKER_HOST") == url
+        is_configured = os.environ.get("DOCKER_HOST") == url
         if not url.startswith("unix://"):
             reason = f"{url} does not answer"
         else:
-            reason = f"nothing answers at {path}" if may_exist(path) else f"there is no {path}"
-        reason += ", which DOCKER_HOST names" if is_named else ""
-        fix = "unset DOCKER_HOST" if is_named and _default_sockets() else _start_command()
+            reason = (
+                f"nothing answers at {socket_path}"
+                if may_exist(socket_path)
+                else f"there is no {socket_path}"
+            )
+        reason += ", which DOCKER_HOST names" if is_configured else ""
+        fix = "unset DOCKER_HOST" if is_configured and _default_sockets() else _start_command()
     return SandboxUnavailableError(f"no engine for the sandbox 'docker': {reason}", fix)
 
 
 def _start_command() -> str:
-    """Return the command that starts Docker's engine on this machine; "" in a container."""
+    """Return the command that starts, or first installs, Docker's engine; "" in a container."""
     if in_container():
         return ""
     if not shutil.which("dockerd", path=f"{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin"):

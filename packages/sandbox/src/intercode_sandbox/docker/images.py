@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from intercode_sandbox.docker.engine import LABEL, LEASE, DockerEngine, MissingObjectError
+from intercode_sandbox.docker.engine import LABEL, LEASE, DockerEngine, MissingDockerObjectError
 from intercode_sandbox.errors import ImageError, SandboxError
 from intercode_sandbox.host_files import joint_digest, sha256
 from intercode_sandbox.images import (
@@ -27,9 +27,9 @@ from intercode_sandbox.images import (
     resolve,
     resolve_hidden_paths,
 )
-from intercode_sandbox.images.archive import opaque_folders
-from intercode_sandbox.images.base import Addition, Spec, clean_environment, parse
-from intercode_sandbox.images.transfer import write_tree
+from intercode_sandbox.images.base import ImageAddition, ParsedImageName, clean_environment, parse
+from intercode_sandbox.images.image_export import write_tree
+from intercode_sandbox.images.tarballs import opaque_folders
 from intercode_sandbox.images.tree import find_entry
 from intercode_sandbox.ownership import new_lease
 
@@ -41,13 +41,13 @@ _FILES = ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf")
 
 
 @dataclass(frozen=True, slots=True)
-class EngineImage:
+class DockerEngineImage:
     """An image of the engine, and additional settings of its containers."""
 
     image: Image = field(hash=False)
     """Name, digest, and settings of programs. The layers are empty: the engine has the files."""
     reference: str
-    """The engine's digest, or its name, of the image."""
+    """The digest or the name that the image has in the engine."""
     user: str = "0"
     """The image's user, in the format of ``USER``."""
     volumes: tuple[str, ...] = ()
@@ -62,7 +62,7 @@ class EngineImage:
     """Path of a file over which an engine mounts its own version → the image's content."""
 
 
-class Images:
+class DockerImageFinder:
     """The finder of images in the engine, which remembers images that were requested before.
 
     Args:
@@ -81,29 +81,29 @@ class Images:
         self._build_script = build_script
         self._progress = progress
         self._lock = threading.Lock()
-        self._images_by_key: dict[str, EngineImage] = {}
+        self._images_by_key: dict[str, DockerEngineImage] = {}
         self._layered_images: dict[Hashable, tuple[str, str]] = {}
 
-    def find(self, name: str | Image) -> EngineImage:
+    def find(self, image_or_name: str | Image) -> DockerEngineImage:
         """Return the image of a name; build or import it if necessary.
 
         Raises:
             ImageError: The image does not exist, or cannot be built.
             SandboxError: The engine failed.
         """
-        if isinstance(name, Image):
-            return self._convert_image(name)
-        if name.startswith(SCHEME):
-            return self._find_daemon_image(parse(name))
-        image = resolve(name, build_script=self._build_script, progress=self._progress())
+        if isinstance(image_or_name, Image):
+            return self._convert_image(image_or_name)
+        if image_or_name.startswith(SCHEME):
+            return self._find_daemon_image(parse(image_or_name))
+        image = resolve(image_or_name, build_script=self._build_script, progress=self._progress())
         return self._convert_image(image)
 
-    def _convert_image(self, image: Image) -> EngineImage:
+    def _convert_image(self, image: Image) -> DockerEngineImage:
         hidden_paths = tuple(_list_hidden_paths()) if image.host else ()
-        key = f"{image.digest} {image.cwd} {image.user} {hidden_paths}"
+        cache_key = f"{image.digest} {image.cwd} {image.user} {hidden_paths}"
         with self._lock:
-            if key not in self._images_by_key:
-                self._images_by_key[key] = EngineImage(
+            if cache_key not in self._images_by_key:
+                self._images_by_key[cache_key] = DockerEngineImage(
                     replace(image, layers=()),
                     self._import_image(image),
                     user=image.user or "0",
@@ -111,7 +111,7 @@ class Images:
                     hidden_paths=hidden_paths,
                     files={path: _read_content(image.layers, path) or "" for path in _FILES},
                 )
-            return self._images_by_key[key]
+            return self._images_by_key[cache_key]
 
     def _import_image(self, image: Image) -> str:
         """Import an image of InterCode into the engine, unless the engine has the image already.
@@ -119,46 +119,46 @@ class Images:
         Returns:
             The engine's digest of the image.
         """
-        name = f"{REPOSITORY}:{image.digest}"
+        image_tag = f"{REPOSITORY}:{image.digest}"
         with self._engine.errors("looking for an image") as api:
-            image_ids = api.images(name, quiet=True)
+            image_ids = api.images(image_tag, quiet=True)
         if image_ids:
             return str(image_ids[0])
         if progress := self._progress():
             progress(f"giving the image {image.name} to the engine")
-        reader, writer = os.pipe2(os.O_CLOEXEC)
-        failure: list[OSError] = []
+        read_fd, write_fd = os.pipe2(os.O_CLOEXEC)
+        failures: list[OSError] = []
 
         def stream() -> None:
             try:
-                with os.fdopen(writer, "wb") as pipe:
-                    write_tree(image.layers, pipe)
+                with os.fdopen(write_fd, "wb") as pipe_writer:
+                    write_tree(image.layers, pipe_writer)
             except OSError as error:
-                failure.append(error)
+                failures.append(error)
 
         thread = threading.Thread(target=stream, name="intercode-import")
         thread.start()
         try:
             with (
-                os.fdopen(reader, "rb") as source,
+                os.fdopen(read_fd, "rb") as pipe_reader,
                 self._engine.errors("importing an image") as api,
             ):
                 api.import_image_from_data(
-                    source, REPOSITORY, image.digest, changes=[f"LABEL {LABEL}=1"]
+                    pipe_reader, REPOSITORY, image.digest, changes=[f"LABEL {LABEL}=1"]
                 )
         finally:
             thread.join()
-        if failure:
+        if failures:
             with self._engine.errors("removing a torn image") as api:
-                api.remove_image(name)
-            raise ImageError(f"cannot read the image {image.name}: {failure[0]}")
+                api.remove_image(image_tag)
+            raise ImageError(f"cannot read the image {image.name}: {failures[0]}")
         with self._engine.errors("looking for an image") as api:
-            image_ids = api.images(name, quiet=True)
+            image_ids = api.images(image_tag, quiet=True)
         if not image_ids:
             raise SandboxError(f"the engine did not accept the image {image.name}")
         return str(image_ids[0])
 
-    def _find_daemon_image(self, spec: Spec) -> EngineImage:
+    def _find_daemon_image(self, spec: ParsedImageName) -> DockerEngineImage:
         """Return the image that a name with ``docker-daemon:`` denotes.
 
         Each call inspects the image again, because a tag may have moved to another image.
@@ -166,15 +166,15 @@ class Images:
         name = spec.argument
         try:
             with self._engine.errors("looking for an image") as api:
-                facts = api.inspect_image(name)
-        except MissingObjectError as error:
+                inspection = api.inspect_image(name)
+        except MissingDockerObjectError as error:
             raise ImageError(
                 f"the engine has no image {name!r}: `docker pull {name}`, or `docker build` it"
             ) from error
-        reference, digest = facts["Id"], str(facts["Id"]).removeprefix("sha256:")
+        reference, digest = inspection["Id"], str(inspection["Id"]).removeprefix("sha256:")
         if spec.additions:
             reference, digest = self._layer_archives(reference, spec.additions)
-        config: dict[str, Any] = facts.get("Config") or {}
+        config: dict[str, Any] = inspection.get("Config") or {}
         variables = dict(entry.partition("=")[::2] for entry in config.get("Env") or ())
         image = Image(
             name=str(spec),
@@ -183,7 +183,7 @@ class Images:
             env={**clean_environment(), **variables},
             cwd=config.get("WorkingDir") or "/",
         )
-        return EngineImage(
+        return DockerEngineImage(
             image,
             reference,
             user=config.get("User") or "0",
@@ -191,13 +191,16 @@ class Images:
             volumes=tuple(sorted(config.get("Volumes") or ())),
         )
 
-    def _layer_archives(self, base: str, additions: tuple[Addition, ...]) -> tuple[str, str]:
+    def _layer_archives(self, base: str, additions: tuple[ImageAddition, ...]) -> tuple[str, str]:
         """Return the image of `_lay_over`, computed again only after a change of an archive."""
-        key = base, tuple((str(addition.path), *_stamp(addition.path)) for addition in additions)
+        cache_key = (
+            base,
+            tuple((str(addition.path), *_stamp(addition.path)) for addition in additions),
+        )
         with self._lock:
-            if key not in self._layered_images:
-                self._layered_images[key] = _lay_over(self._engine, base, additions)
-            return self._layered_images[key]
+            if cache_key not in self._layered_images:
+                self._layered_images[cache_key] = _lay_over(self._engine, base, additions)
+            return self._layered_images[cache_key]
 
 
 def _stamp(path: Path) -> tuple[int, int, int]:
@@ -212,7 +215,9 @@ def _list_hidden_paths() -> list[str]:
     return [path for path in resolve_hidden_paths() if Path(path).exists()]
 
 
-def _lay_over(engine: DockerEngine, base: str, additions: Sequence[Addition]) -> tuple[str, str]:
+def _lay_over(
+    engine: DockerEngine, base: str, additions: Sequence[ImageAddition]
+) -> tuple[str, str]:
     """Return an image of the engine: `base` with archives unpacked at its root.
 
     The first call creates the image. Its name contains a digest of its inputs, by which later calls
@@ -239,46 +244,47 @@ def _lay_over(engine: DockerEngine, base: str, additions: Sequence[Addition]) ->
             )
         input_digests.append(_archive_digest(addition.path))
     digest = joint_digest(*input_digests)
-    name = f"{REPOSITORY}:{digest}"
+    image_tag = f"{REPOSITORY}:{digest}"
     with engine.errors("looking for an image") as api:
-        image_ids = api.images(name, quiet=True)
+        image_ids = api.images(image_tag, quiet=True)
     if not image_ids:
         _build_layered_image(engine, digest, base, additions)
-    return name, digest
+    return image_tag, digest
 
 
 def _build_layered_image(
-    engine: DockerEngine, digest: str, base: str, additions: Sequence[Addition]
+    engine: DockerEngine, digest: str, base: str, additions: Sequence[ImageAddition]
 ) -> None:
     # If this process is killed, `provider.sweep` finds and removes the container by the labels.
     labels = {LABEL: "1", LEASE: new_lease()}
     with engine.errors("laying files over an image") as api:
-        container = api.create_container(base, ["-"], labels=labels)["Id"]
+        container_id = api.create_container(base, ["-"], labels=labels)["Id"]
         try:
             for addition in additions:
-                _check_free(engine, container, addition)
+                _check_free(engine, container_id, addition)
                 with addition.path.open("rb") as archive:
-                    api.put_archive(container, "/", archive)
+                    api.put_archive(container_id, "/", archive)
             # The new image has the container's useless command "-" in place of the image's command.
             # InterCode never runs either of them.
-            api.commit(container, REPOSITORY, digest, changes=[f"LABEL {LABEL}=1"])
+            api.commit(container_id, REPOSITORY, digest, changes=[f"LABEL {LABEL}=1"])
         finally:
-            api.remove_container(container, force=True, v=True)
+            api.remove_container(container_id, force=True, v=True)
 
 
-def _check_free(engine: DockerEngine, container: str, addition: Addition) -> None:
+def _check_free(engine: DockerEngine, container_id: str, addition: ImageAddition) -> None:
     """Refuse an archive with a folder that must hide a folder of the image.
 
     An engine cannot hide the image's folder, but would merge both folders.
     """
-    for name in opaque_folders(addition.path):
+    for folder_path in opaque_folders(addition.path):
         try:
             with engine.errors("looking at an image") as api:
-                api.get_archive(container, f"/{name}")[0].close()
-        except MissingObjectError:
+                api.get_archive(container_id, f"/{folder_path}")[0].close()
+        except MissingDockerObjectError:
             continue
         raise ImageError(
-            f"the image has /{name}, which an engine cannot hide: remove it in the Dockerfile, "
+            f"the image has /{folder_path}, which an engine cannot hide: remove it in the "
+            "Dockerfile, "
             "name another 'metadata.directory', or use --sandbox native"
         )
 
@@ -310,7 +316,7 @@ def prune(dry_run: bool = False) -> list[tuple[str, int]]:
         dry_run: Whether to return the images without removing them.
 
     Returns:
-        The identifier and the size in bytes of each image.
+        The first 12 digits of the identifier, and the size in bytes, of each image.
     """
     removed_images = []
     with suppress(SandboxError), closing(DockerEngine()) as engine:

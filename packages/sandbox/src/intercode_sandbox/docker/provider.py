@@ -18,25 +18,30 @@ from pathlib import Path
 from typing import Any
 
 from intercode_sandbox.base import Limits, Snapshot
-from intercode_sandbox.docker.container import Container, ContainerKey, start_container
+from intercode_sandbox.docker.container import ContainerKey, DockerContainer, start_container
 from intercode_sandbox.docker.engine import LABEL, LEASE, DockerEngine
-from intercode_sandbox.docker.images import EngineImage, Images
+from intercode_sandbox.docker.images import DockerEngineImage, DockerImageFinder
 from intercode_sandbox.docker.runtime_mounts import (
     CACHE_FOLDER,
     RUN_PREFIX,
-    RuntimeFolder,
+    ContainerRuntimeFolder,
     check_users,
     has_own_users,
 )
-from intercode_sandbox.docker.sandbox import DockerSandbox, DockerSnapshot, Origin, SnapshotFile
+from intercode_sandbox.docker.sandbox import (
+    DockerSandbox,
+    DockerSnapshot,
+    SandboxOrigin,
+    SnapshotFile,
+)
 from intercode_sandbox.errors import ImageError, InterCodeError, SandboxError
 from intercode_sandbox.extensions import bare_packages
 from intercode_sandbox.host_files import cache_root
 from intercode_sandbox.images import Command, Image, Progress
-from intercode_sandbox.native.process_start import Workers
+from intercode_sandbox.native.process_start import WorkerModules
 from intercode_sandbox.native.sandbox import NativeSandbox
 from intercode_sandbox.native.snapshot import build_script
-from intercode_sandbox.network import Network, Policy
+from intercode_sandbox.network import Network, NetworkPolicy
 from intercode_sandbox.ownership import close_at_exit, disown_in_forks, is_gone
 
 _REMOVAL_SECONDS = 20.0
@@ -62,7 +67,7 @@ class DockerProvider:
         url: str | None = None,
     ) -> None:
         self.progress = progress
-        self._workers = Workers([*preload], [*path], bare_packages(preload))
+        self._workers = WorkerModules([*preload], [*path], bare_packages(preload))
         self._reset_to(url)
         close_at_exit(self)
         disown_in_forks(self)
@@ -77,11 +82,11 @@ class DockerProvider:
     def _reset_to(self, url: str | None) -> None:
         self._lock = threading.Lock()
         self._engine = DockerEngine(url)
-        self._images = Images(self._engine, self.build_script, lambda: self.progress)
-        self._home: RuntimeFolder | None = None
+        self._images = DockerImageFinder(self._engine, self.build_script, lambda: self.progress)
+        self._home: ContainerRuntimeFolder | None = None
         self._pool = ContainerPool(self._start_container)
         self._live: weakref.WeakSet[NativeSandbox] = weakref.WeakSet()
-        self._baseline_containers: dict[EngineImage, Container] = {}
+        self._baseline_containers: dict[DockerEngineImage, DockerContainer] = {}
         self._baseline_lock = threading.Lock()
 
     def start(
@@ -90,30 +95,30 @@ class DockerProvider:
         limits: Limits | None = None,
         network: Network = False,
     ) -> DockerSandbox:
-        """Start a fresh sandbox."""
-        limits, policy = limits or Limits(), Policy.parse(network)
+        """Start a fresh sandbox: see `Provider.start`."""
+        limits, network_policy = limits or Limits(), NetworkPolicy.parse(network)
         self._prepare_runtime()
-        engine_image, layer = self._find_image(image)
-        base = image.base if isinstance(image, DockerSnapshot) else engine_image
-        key = ContainerKey.from_limits(base, policy.shared, limits)
-        origin = Origin(
-            base,
-            layer,
+        engine_image, snapshot_layer = self._find_image(image)
+        base_image = image.base if isinstance(image, DockerSnapshot) else engine_image
+        key = ContainerKey.from_limits(base_image, network_policy.shared, limits)
+        origin = SandboxOrigin(
+            base_image,
+            snapshot_layer,
             image.baseline_layer if isinstance(image, DockerSnapshot) else None,
-            get_baseline=partial(self._find_baseline, base),
+            get_baseline=partial(self._find_baseline, base_image),
             take=partial(self._take, key),
             count_end=partial(self._pool.count_end, key),
         )
-        container = origin.take(layer)
-        user_image = _image_with_home(engine_image, container)
-        sandbox = DockerSandbox(container, user_image, limits, origin, self._release_sandbox)
+        container = origin.take(snapshot_layer)
+        image_with_home = _image_with_home(engine_image, container)
+        sandbox = DockerSandbox(container, image_with_home, limits, origin, self._release_sandbox)
         sandbox.start_sibling = partial(self.start, limits=limits, network=network)
         with self._lock:
             self._live.add(sandbox)
-        sandbox.admit(policy)
+        sandbox.admit(network_policy)
         return sandbox
 
-    def _take(self, key: ContainerKey, layer: SnapshotFile | None) -> Container:
+    def _take(self, key: ContainerKey, layer: SnapshotFile | None) -> DockerContainer:
         """Take a container from the pool, and apply the changes of a snapshot to it.
 
         Args:
@@ -136,7 +141,7 @@ class DockerProvider:
         return self._find_image(image)[0].image.digest
 
     def facts(self) -> dict[str, Any]:
-        """Return the facts of this machine and its engine, for a run's record."""
+        """Return facts on the engine, for a run's record."""
         info = self._engine.info()
         return {
             "engine": info.get("ServerVersion", ""),
@@ -150,12 +155,16 @@ class DockerProvider:
         build_script(self.start, base, script, layer)
 
     def close(self) -> None:
-        """Close all sandboxes, and wait until the engine has removed them. Idempotent."""
+        """Close all sandboxes, and wait until the engine has removed them. Idempotent.
+
+        After `_REMOVAL_SECONDS` the call requests the removal of the remaining containers, and
+        returns.
+        """
         with self._lock:
-            live, runtime_folder = list(self._live), self._home
+            live_sandboxes, runtime_folder = list(self._live), self._home
             self._home = None
         self._pool.close()
-        for sandbox in live:
+        for sandbox in live_sandboxes:
             sandbox.close()
         with self._baseline_lock:
             for container in self._baseline_containers.values():
@@ -168,7 +177,7 @@ class DockerProvider:
         self._engine.close()
         self._pool = ContainerPool(self._start_container)
 
-    def _wait_until_gone(self, runtime_folder: RuntimeFolder) -> None:
+    def _wait_until_gone(self, runtime_folder: ContainerRuntimeFolder) -> None:
         deadline = time.monotonic() + _REMOVAL_SECONDS
         filters = {"label": [f"{LEASE}={runtime_folder.lease}"]}
         with suppress(SandboxError):  # without an engine no container exists
@@ -185,26 +194,30 @@ class DockerProvider:
                     return
                 time.sleep(0.02)
 
-    def _prepare_runtime(self) -> RuntimeFolder:
+    def _prepare_runtime(self) -> ContainerRuntimeFolder:
         with self._lock:
             if self._home is None:
                 info = self._engine.info()
                 check_users(info, self._engine.url)
                 sweep(self._engine)
-                self._home = RuntimeFolder(self._workers, info)
+                self._home = ContainerRuntimeFolder(self._workers, info)
             return self._home
 
-    def _find_image(self, image: str | Snapshot | Image) -> tuple[EngineImage, SnapshotFile | None]:
+    def _find_image(
+        self, image: str | Snapshot | Image
+    ) -> tuple[DockerEngineImage, SnapshotFile | None]:
         if isinstance(image, DockerSnapshot):
             return image.engine_image, image.layer
         if isinstance(image, str | Image):
             return self._images.find(image), None
         raise ImageError(f"a snapshot of another provider cannot be started here: {image!r}")
 
-    def _start_container(self, key: ContainerKey) -> Container:
+    def _start_container(self, key: ContainerKey) -> DockerContainer:
         return start_container(self._engine, self._prepare_runtime(), key)
 
-    def _find_baseline(self, image: EngineImage, layer: SnapshotFile | None) -> Container:
+    def _find_baseline(
+        self, image: DockerEngineImage, layer: SnapshotFile | None
+    ) -> DockerContainer:
         """Return the container with whose files the files of sandboxes are compared.
 
         No sandbox uses the container, which is started at its first use.
@@ -236,7 +249,7 @@ class DockerProvider:
             sandbox.origin.count_end()
 
 
-def _image_with_home(engine_image: EngineImage, container: Container) -> Image:
+def _image_with_home(engine_image: DockerEngineImage, container: DockerContainer) -> Image:
     """Return the image with all environment variables of its programs.
 
     An image of the engine may set no ``HOME``. Then the variables ``HOME`` and ``USER`` are those
@@ -270,10 +283,10 @@ class ContainerPool:
         start: A function that starts a container of a key.
     """
 
-    def __init__(self, start: Callable[[ContainerKey], Container]) -> None:
+    def __init__(self, start: Callable[[ContainerKey], DockerContainer]) -> None:
         self._start = start
         self._condition = threading.Condition()
-        self._idle_containers: OrderedDict[ContainerKey, list[Container]] = OrderedDict()
+        self._idle_containers: OrderedDict[ContainerKey, list[DockerContainer]] = OrderedDict()
         self._starting_counts: Counter[ContainerKey] = Counter()
         self._waiter_counts: Counter[ContainerKey] = Counter()
         self._live_counts: Counter[ContainerKey] = Counter()
@@ -282,7 +295,7 @@ class ContainerPool:
         self._thread_count = 0
         self.closed = False
 
-    def take(self, key: ContainerKey) -> Container:
+    def take(self, key: ContainerKey) -> DockerContainer:
         """Return an unused container of a key; start a container if none is ready.
 
         Raises:
@@ -308,7 +321,7 @@ class ContainerPool:
         finally:
             self._refill(key)
 
-    def _pop(self, key: ContainerKey) -> Container | None:
+    def _pop(self, key: ContainerKey) -> DockerContainer | None:
         """Return an idle container of a key, or None; close idle containers that have ended."""
         idle_containers = self._idle_containers.get(key, [])
         while idle_containers:
@@ -390,34 +403,34 @@ class ContainerPool:
         finally:
             self._add_started(key, container)
 
-    def _add_started(self, key: ContainerKey, container: Container | None) -> None:
-        surplus: list[Container] = []
+    def _add_started(self, key: ContainerKey, container: DockerContainer | None) -> None:
+        surplus_containers: list[DockerContainer] = []
         with self._condition:
             self._starting_counts[key] -= 1
             if container is not None and self.closed:
-                surplus.append(container)
+                surplus_containers.append(container)
             elif container is not None:
                 self._idle_containers.setdefault(key, []).append(container)
                 self._idle_containers.move_to_end(key)
-                surplus += self._pop_surplus()
+                surplus_containers += self._pop_surplus()
             self._condition.notify_all()
-        for surplus_container in surplus:
+        for surplus_container in surplus_containers:
             surplus_container.close()
 
-    def _pop_surplus(self) -> list[Container]:
+    def _pop_surplus(self) -> list[DockerContainer]:
         """Remove idle containers in excess of `MAX_IDLE_CONTAINERS` from the pool; return them.
 
-        Containers of the least recently used keys come first.
+        The containers of a key come first if its last start in advance is the oldest.
         """
         idle_count = sum(map(len, self._idle_containers.values()))
-        surplus: list[Container] = []
-        while idle_count - len(surplus) > MAX_IDLE_CONTAINERS:
+        surplus_containers: list[DockerContainer] = []
+        while idle_count - len(surplus_containers) > MAX_IDLE_CONTAINERS:
             key, idle_containers = next(iter(self._idle_containers.items()))
             if idle_containers:
-                surplus.append(idle_containers.pop(0))
+                surplus_containers.append(idle_containers.pop(0))
             if not idle_containers:
                 del self._idle_containers[key]
-        return surplus
+        return surplus_containers
 
 
 def sweep(engine: DockerEngine, dry_run: bool = False) -> list[str]:

@@ -3,8 +3,8 @@
 Process 1 is the C program of native sandboxes, which is linked statically and needs nothing of the
 image. Workers need a Python. The image may have no Python, or a different C library. Therefore
 containers with workers use this machine's Python, with its library, shared objects and loader,
-mounted read-only. The files are copied once into the cache. The originals may be at any path, and
-may be upgraded while a container runs.
+mounted read-only. Process 1 is then a process of this Python. Python's files are copied once into
+the cache, because the originals may be at any path, and may be upgraded while a container runs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 from intercode_sandbox.errors import SandboxUnavailableError
 from intercode_sandbox.host_files import cache_root, file_lock, hold_folder, joint_digest
 from intercode_sandbox.native.preflight import missing_program_error
-from intercode_sandbox.native.process_start import PROGRAM, Workers, command
+from intercode_sandbox.native.process_start import PROGRAM, WorkerModules, command
 from intercode_sandbox.ownership import new_lease, register_finalizer
 
 _PACKAGE_FOLDER = Path(__file__).parents[1]
@@ -53,7 +53,7 @@ RUN_PREFIX = "run-"
 """Beginning of the name of a process's folder there. The process's lease follows."""
 
 
-class RuntimeFolder:
+class ContainerRuntimeFolder:
     """The folder of the current process with the files that its containers need.
 
     The folder is removed when this process ends.
@@ -63,7 +63,7 @@ class RuntimeFolder:
         info: The engine's facts, from ``/info`` of its API.
     """
 
-    def __init__(self, workers: Workers, info: dict[str, Any]) -> None:
+    def __init__(self, workers: WorkerModules, info: dict[str, Any]) -> None:
         self.quota = has_quota(info)
         self._owner = folder_owner_id(info)
         self.preload = tuple(workers.modules)
@@ -87,21 +87,23 @@ class RuntimeFolder:
 
     def command(self) -> list[str]:
         """Return the command line of process 1 of a container."""
-        socket = f"{CONTAINER_FOLDER}/s"
+        socket_path = f"{CONTAINER_FOLDER}/s"
         if not self.preload:
-            return [f"{CONTAINER_FOLDER}/{self.program.name}", socket]
-        python, code_folder = f"{CONTAINER_FOLDER}/python", f"{CONTAINER_FOLDER}/code"
-        arguments = {"modules": self.preload, "caller": socket}
-        packages = {name: f"{code_folder}/{_folder(name)}" for name in self._packages}
-        path, program = [f"{code_folder}/others"], f"{python}/{PYTHON}"
+            return [f"{CONTAINER_FOLDER}/{self.program.name}", socket_path]
+        python_folder, code_folder = f"{CONTAINER_FOLDER}/python", f"{CONTAINER_FOLDER}/code"
+        worker_arguments = {"modules": self.preload, "caller": socket_path}
+        package_folders = {
+            package: f"{code_folder}/{_folder(package)}" for package in self._packages
+        }
+        import_folders, python_program = [f"{code_folder}/others"], f"{python_folder}/{PYTHON}"
         return [
-            *(f"{python}/{LOADER}", "--library-path", f"{python}/so"),
+            *(f"{python_folder}/{LOADER}", "--library-path", f"{python_folder}/so"),
             *command(
                 "worker",
-                arguments,
-                path,
-                packages,
-                program,
+                worker_arguments,
+                import_folders,
+                package_folders,
+                python_program,
                 f"{code_folder}/{_PACKAGE_FOLDER.name}",
             ),
         ]
@@ -110,12 +112,12 @@ class RuntimeFolder:
         """Create the folder that is mounted as `CONTAINER_FOLDER` into one container.
 
         The folder has the program of process 1, and mount points for `mounts`. The caller creates
-        the container's socket in it.
+        the container's socket in this folder.
         """
         socket_folder = self.folder / secrets.token_hex(6)
         socket_folder.mkdir()
-        for name in self.mounts:
-            (socket_folder / name).mkdir()
+        for mount_name in self.mounts:
+            (socket_folder / mount_name).mkdir()
         (socket_folder / self.program.name).hardlink_to(self.program)
         if os.geteuid() == 0:
             os.chown(socket_folder, self._owner, self._owner)
@@ -126,32 +128,41 @@ class RuntimeFolder:
         """Remove the folder with its content."""
         self._finalizer()
 
-    def _copy_code(self, code: Path, path: Sequence[str]) -> None:
+    def _copy_code(self, code_folder: Path, search_folders: Sequence[str]) -> None:
         """Copy the modules that run in containers.
 
         Other modules are not copied, because packages also contain reference solutions (golds).
 
         Args:
-            code: The target folder.
-            path: Folders with the single-file modules among the workers' modules.
+            code_folder: The target folder.
+            search_folders: Folders with the single-file modules among the workers' modules.
         """
-        copies = {_PACKAGE_FOLDER / name: code / _PACKAGE_FOLDER.name / name for name in _MODULES}
-        for package in dict.fromkeys(name.rpartition(".")[0] for name in self.preload):
+        target_by_file = {
+            _PACKAGE_FOLDER / module_name: code_folder / _PACKAGE_FOLDER.name / module_name
+            for module_name in _MODULES
+        }
+        for package in dict.fromkeys(
+            module_name.rpartition(".")[0] for module_name in self.preload
+        ):
             if package in self._packages:
-                folder = code / _folder(package)
-                files = Path(self._packages[package]).glob("*.py")
-                copies |= {file: folder / file.name for file in files}
-        for file, target in copies.items():
+                package_folder = code_folder / _folder(package)
+                package_files = Path(self._packages[package]).glob("*.py")
+                target_by_file |= {file: package_folder / file.name for file in package_files}
+        for file, target in target_by_file.items():
             target.parent.mkdir(parents=True, exist_ok=True)
             py_compile.compile(str(shutil.copyfile(file, target)), doraise=True, quiet=2)
-        program = code / _PACKAGE_FOLDER.name / Path(PROGRAM).relative_to(_PACKAGE_FOLDER)
-        program.parent.mkdir()
-        program.hardlink_to(self.program)
-        module_folder = code / "others"
+        program_copy = (
+            code_folder / _PACKAGE_FOLDER.name / Path(PROGRAM).relative_to(_PACKAGE_FOLDER)
+        )
+        program_copy.parent.mkdir()
+        program_copy.hardlink_to(self.program)
+        module_folder = code_folder / "others"
         module_folder.mkdir()
-        for name in self.preload:
+        for module_name in self.preload:
             module_files = [
-                file for folder in path if (file := Path(folder, f"{name}.py")).is_file()
+                file
+                for package_folder in search_folders
+                if (file := Path(package_folder, f"{module_name}.py")).is_file()
             ]
             if module_files:
                 shutil.copyfile(module_files[0], module_folder / module_files[0].name)
@@ -164,13 +175,16 @@ def _folder(package: str) -> str:
 def has_quota(info: dict[str, Any]) -> bool:
     """Return whether the engine can limit the bytes that a container writes to disk.
 
-    The storage drivers btrfs and zfs can, and overlay2 on xfs with project quotas.
+    The storage drivers btrfs and zfs can, and overlay2 on xfs with the mount option pquota. The
+    engine's facts do not show the mount option, so any xfs counts.
 
     Args:
         info: The engine's facts, from ``/info`` of its API.
     """
-    status = dict(entry for entry in info.get("DriverStatus") or () if len(entry) == 2)
-    return info.get("Driver") in ("btrfs", "zfs") or status.get("Backing Filesystem") == "xfs"
+    driver_status = dict(entry for entry in info.get("DriverStatus") or () if len(entry) == 2)
+    return (
+        info.get("Driver") in ("btrfs", "zfs") or driver_status.get("Backing Filesystem") == "xfs"
+    )
 
 
 def remapped_root_id(info: dict[str, Any]) -> int | None:
@@ -190,8 +204,12 @@ def remapped_root_id(info: dict[str, Any]) -> int | None:
 
 def has_own_users(info: dict[str, Any]) -> bool:
     """Return whether user 0 of a container is another user on this machine."""
-    options = info.get("SecurityOptions") or ()
-    return any(f"name={kind}" in option for option in options for kind in ("userns", "rootless"))
+    security_options = info.get("SecurityOptions") or ()
+    return any(
+        f"name={option_name}" in option
+        for option in security_options
+        for option_name in ("userns", "rootless")
+    )
 
 
 def check_users(info: dict[str, Any], url: str) -> None:
@@ -218,9 +236,9 @@ def check_users(info: dict[str, Any], url: str) -> None:
 def folder_owner_id(info: dict[str, Any]) -> int:
     """Return the owner of InterCode's folders in a container, as an id of this machine.
 
-    No program in the container has this id, or privileges over files of other users. Process 1 has
-    such privileges, but only over files of ids that the container has. If the engine remaps ids,
-    the owner must therefore be an id of the container.
+    No program in the container has this id. Process 1 has privileges over files of other users, but
+    only of ids that the container has. If the engine remaps ids, the owner must therefore be an id
+    of the container.
 
     Args:
         info: The engine's facts, from ``/info`` of its API.
@@ -247,10 +265,10 @@ def runtime(owner: int) -> Path:
     Raises:
         SandboxUnavailableError: This Python cannot be copied.
     """
-    program = Path(getattr(sys, "_base_executable", sys.executable)).resolve()
-    facts = program.stat()
-    size = f"{facts.st_size} {facts.st_mtime_ns}"
-    digest = joint_digest(VERSION, sys.version, str(program), size, str(owner))
+    python_program = Path(getattr(sys, "_base_executable", sys.executable)).resolve()
+    program_status = python_program.stat()
+    program_stamp = f"{program_status.st_size} {program_status.st_mtime_ns}"
+    digest = joint_digest(VERSION, sys.version, str(python_program), program_stamp, str(owner))
     parent = cache_root() / CACHE_FOLDER
     hold_folder(parent)
     python_folder = parent / f"python-{digest}"
@@ -258,31 +276,35 @@ def runtime(owner: int) -> Path:
         return python_folder
     with file_lock(parent / "python.lock"):
         if not python_folder.is_dir():
-            temporary = parent / f".python-{digest}"
-            shutil.rmtree(temporary, ignore_errors=True)
+            temporary_folder = parent / f".python-{digest}"
+            shutil.rmtree(temporary_folder, ignore_errors=True)
             try:
-                _copy_python(program, temporary, owner)
+                _copy_python(python_program, temporary_folder, owner)
             except OSError as error:
                 raise SandboxUnavailableError(
-                    f"this Python ({program}) cannot be copied for containers: {error}"
+                    f"this Python ({python_program}) cannot be copied for containers: {error}"
                 ) from error
-            temporary.rename(python_folder)
+            temporary_folder.rename(python_folder)
     return python_folder
 
 
 def _copy_python(program: Path, python_folder: Path, owner: int) -> None:
-    library = Path(sysconfig.get_path("stdlib"))
-    library_copy = python_folder / "lib" / library.name
-    shutil.copytree(library, library_copy, ignore=_IGNORE_PATTERNS)
+    stdlib_folder = Path(sysconfig.get_path("stdlib"))
+    stdlib_copy = python_folder / "lib" / stdlib_folder.name
+    shutil.copytree(stdlib_folder, stdlib_copy, ignore=_IGNORE_PATTERNS)
     extension_folder = Path(sysconfig.get_path("platstdlib"), "lib-dynload")
-    if extension_folder.is_dir() and not (library_copy / extension_folder.name).is_dir():
-        shutil.copytree(extension_folder, library_copy / extension_folder.name)
+    if extension_folder.is_dir() and not (stdlib_copy / extension_folder.name).is_dir():
+        shutil.copytree(extension_folder, stdlib_copy / extension_folder.name)
     (python_folder / "bin").mkdir()
     shutil.copy2(program, python_folder / PYTHON)
     (python_folder / "so").mkdir()
-    for path in _shared_objects([program, *(library_copy / extension_folder.name).glob("*.so")]):
-        is_loader = path.name.startswith("ld-")
-        shutil.copy2(path, python_folder / (LOADER if is_loader else f"so/{path.name}"))
+    for object_path in _shared_objects(
+        [program, *(stdlib_copy / extension_folder.name).glob("*.so")]
+    ):
+        is_loader = object_path.name.startswith("ld-")
+        shutil.copy2(
+            object_path, python_folder / (LOADER if is_loader else f"so/{object_path.name}")
+        )
     if not (python_folder / LOADER).exists():
         raise OSError("the Python has no dynamic loader")
     if os.geteuid() == 0:
@@ -292,8 +314,8 @@ def _copy_python(program: Path, python_folder: Path, owner: int) -> None:
 
 def _shared_objects(files: list[Path]) -> set[Path]:
     """Return the shared objects that the dynamic loader would load for these files."""
-    result = subprocess.run(
+    ldd_result = subprocess.run(
         ["ldd", *map(str, files)], capture_output=True, text=True, check=False, timeout=60
     )
-    matches = (_LDD_LINE.search(line.strip()) for line in result.stdout.splitlines())
+    matches = (_LDD_LINE.search(line.strip()) for line in ldd_result.stdout.splitlines())
     return {Path(match[1]) for match in matches if match}

@@ -1,9 +1,9 @@
 """Sandboxes in containers, and their snapshots.
 
 `DockerSandbox` is a `NativeSandbox` whose process 1 runs in a container. A snapshot is a file with
-the stream of all differences from the image. A sandbox of the snapshot takes a container that was
-started in advance, and applies the stream. The engine's own snapshots (``docker commit``) would be
-slower: each would create an image, and need a new container of it.
+the stream of all differences from the image. A sandbox of the snapshot takes an unused container
+of the image, mostly one started in advance, and applies the stream. The engine's own snapshots
+(``docker commit``) would be slower: each would create an image, and need a new container of it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from intercode_sandbox.base import Change, Evidence, Limits
-from intercode_sandbox.docker.container import Container
-from intercode_sandbox.docker.images import EngineImage
+from intercode_sandbox.base import Change, FailureEvidence, Limits
+from intercode_sandbox.docker.container import DockerContainer
+from intercode_sandbox.docker.images import DockerEngineImage
 from intercode_sandbox.errors import SandboxError
-from intercode_sandbox.host_files import Descriptor, cache_root, joint_digest
+from intercode_sandbox.host_files import FileDescriptor, cache_root, joint_digest
 from intercode_sandbox.images import Image
 from intercode_sandbox.native.process import SandboxSlot
 from intercode_sandbox.native.sandbox import NativeSandbox
@@ -30,20 +30,20 @@ _FILES_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
-class Origin:
+class SandboxOrigin:
     """The image or snapshot from which a sandbox started."""
 
-    image: EngineImage
+    image: DockerEngineImage
     layer: SnapshotFile | None
     """The sandbox's differences from the image at its start; None: no differences. The reference
     keeps the file as long as the sandbox exists."""
     baseline_layer: SnapshotFile | None
     """The snapshot with which `changes` compares the files; None: `changes` compares with the
     image."""
-    get_baseline: Callable[[SnapshotFile | None], Container]
+    get_baseline: Callable[[SnapshotFile | None], DockerContainer]
     """A function that returns a container for comparisons, which no sandbox uses. The container has
     the files of the image, or of a snapshot over the image."""
-    take: Callable[[SnapshotFile | None], Container]
+    take: Callable[[SnapshotFile | None], DockerContainer]
     """A function that returns a container for the sandbox alone, with the changes of a snapshot."""
     count_end: Callable[[], None]
     """A function that is called when the sandbox no longer needs its container."""
@@ -62,10 +62,10 @@ class DockerSandbox(NativeSandbox):
 
     def __init__(
         self,
-        container: Container,
+        container: DockerContainer,
         image: Image,
         limits: Limits,
-        origin: Origin,
+        origin: SandboxOrigin,
         on_close: Callable[[NativeSandbox], None],
     ) -> None:
         super().__init__(_make_slot(container), image, limits, on_close)
@@ -75,7 +75,7 @@ class DockerSandbox(NativeSandbox):
     exec_private = None  # type: ignore[assignment]  # not a `SupportsPrivacy`
 
     def changes(self) -> list[Change]:
-        """List all differences from the image, sorted by path."""
+        """List all differences from the image or `Origin.baseline_layer`, sorted by path."""
         baseline_layer = self.origin.baseline_layer
         request = {
             "op": "changes",
@@ -112,35 +112,35 @@ class DockerSandbox(NativeSandbox):
         return self._wait_until_still(lambda: SnapshotFile(self.archive))
 
     # The argument `alone` has no effect, because a container has no prepared program.
-    def _continue(self, alone: bool) -> SandboxSlot:
+    def _continue(self, skip_program: bool) -> SandboxSlot:
         self.container = self.origin.take(self.origin.layer)
         return _make_slot(self.container)
 
     def archive(self, descriptor: int) -> None:
         """Write a stream of all differences from the image to a descriptor.
 
-        The module `intercode_sandbox.native.archive` describes the format.
+        The module `intercode_sandbox.native.change_stream` describes the format.
         """
         self._request_comparison({"op": "archive", "timeout": _FILES_SECONDS}, None, descriptor)
 
     def _request_comparison(
-        self, request: dict[str, Any], layer: SnapshotFile | None, *fds: int
+        self, request: dict[str, Any], baseline_layer: SnapshotFile | None, *fds: int
     ) -> dict[str, Any]:
         """Send a request by which process 1 compares the sandbox's files with a baseline.
 
         Args:
             request: The request.
-            layer: The snapshot that is the baseline; None: the image.
+            baseline_layer: The snapshot that is the baseline; None: the image.
             *fds: Further descriptors for process 1.
         """
         if self._end is not None:
             raise self._end_error()
-        with Descriptor(self.origin.get_baseline(layer).root()) as root:
-            reply, _ = self._request(request, [root, *fds], seconds=2 * _FILES_SECONDS)
+        with FileDescriptor(self.origin.get_baseline(baseline_layer).root()) as baseline_root_fd:
+            reply, _ = self._request(request, [baseline_root_fd, *fds], seconds=2 * _FILES_SECONDS)
         return reply
 
-    def _keeper_evidence(self, mute: bool) -> Evidence:
-        return self.container.evidence(mute)
+    def _keeper_evidence(self, is_timeout: bool) -> FailureEvidence:
+        return self.container.evidence(is_timeout)
 
     def close(self) -> None:
         """End all processes and free the resources.
@@ -152,7 +152,7 @@ class DockerSandbox(NativeSandbox):
         self.origin = replace(self.origin, layer=None, baseline_layer=None)
 
 
-def _make_slot(container: Container) -> SandboxSlot:
+def _make_slot(container: DockerContainer) -> SandboxSlot:
     return SandboxSlot(
         container.control,
         container.process,
@@ -170,6 +170,9 @@ class SnapshotFile:
 
     Args:
         write: A function that writes the stream to a descriptor.
+
+    Raises:
+        SandboxError: The stream cannot be created or written.
     """
 
     def __init__(self, write: Callable[[int], None]) -> None:
@@ -181,24 +184,24 @@ class SnapshotFile:
         except OSError as error:
             raise SandboxError(f"the snapshot could not be saved: {error}") from error
         register_finalizer(self, shutil.rmtree, self.folder, True)
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        open_flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         self._path = self.folder / "layer"
         self._lock = threading.Lock()
-        self._baseline: Container | None = None
+        self._baseline: DockerContainer | None = None
         try:
-            with Descriptor(os.open(self._path, flags, 0o600)) as fd:
+            with FileDescriptor(os.open(self._path, open_flags, 0o600)) as fd:
                 write(fd)
         except SandboxError:
             raise
         except OSError as error:
             raise SandboxError(f"the snapshot could not be saved: {error}") from error
 
-    def apply(self, container: Container) -> None:
+    def apply(self, container: DockerContainer) -> None:
         """Apply the snapshot's changes to the files of an unused container."""
-        with Descriptor(os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)) as fd:
+        with FileDescriptor(os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)) as fd:
             container.ask({"op": "apply"}, [fd])
 
-    def get_baseline(self, start: Callable[[], Container]) -> Container:
+    def get_baseline(self, start: Callable[[], DockerContainer]) -> DockerContainer:
         """Return the container with the snapshot's files for comparisons.
 
         The first call starts the container.
@@ -232,7 +235,10 @@ class DockerSnapshot:
     """
 
     def __init__(
-        self, base_image: EngineImage, layer: SnapshotFile, baseline_layer: SnapshotFile | None
+        self,
+        base_image: DockerEngineImage,
+        layer: SnapshotFile,
+        baseline_layer: SnapshotFile | None,
     ) -> None:
         image = base_image.image
         self.base = base_image
@@ -243,7 +249,7 @@ class DockerSnapshot:
         self.digest = joint_digest(image.digest, layer.name)
 
     @property
-    def engine_image(self) -> EngineImage:
+    def engine_image(self) -> DockerEngineImage:
         """The image below the snapshot, but with the name and digest of the snapshot."""
         image = replace(self.base.image, name=self.name, digest=self.digest)
         return replace(self.base, image=image)

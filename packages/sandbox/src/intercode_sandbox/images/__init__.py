@@ -6,7 +6,7 @@ A name is resolved to an image, which is built at its first use and retained in 
 from intercode_sandbox.images.base import BuildScript, Command, Image, Progress
 from intercode_sandbox.images.cache import (
     ImageInfo,
-    SourceInfo,
+    SourceTarballInfo,
     list_images,
     prune,
     prune_sources,
@@ -21,7 +21,7 @@ __all__ = [
     "Image",
     "ImageInfo",
     "Progress",
-    "SourceInfo",
+    "SourceTarballInfo",
     "resolve_hidden_paths",
     "hide",
     "host_mounts",

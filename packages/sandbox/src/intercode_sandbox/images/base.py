@@ -59,12 +59,13 @@ class Image:
     root."""
     config: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """The configuration of an image, if any, in OCI's format: ``Env``, ``Cmd``, ``Labels``, …
-    InterCode itself uses the fields above. The configuration is for people and other tools."""
+    Sandboxes use the fields above only. A Dockerfile's build over the image starts from the
+    configuration."""
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A program that creates a layer over an image, with the image's settings and as root."""
+    """A program that creates a layer over an image, with the image's settings, as its user."""
 
     argv: tuple[str, ...]
     script: bytes | None = None
@@ -94,7 +95,7 @@ build then counts as running until they have ended.
 """
 
 
-class Cache(Protocol):
+class BuiltImageStore(Protocol):
     """The store of built images, as its users see it: see `cache.ImageCache`."""
 
     root: Path
@@ -121,11 +122,12 @@ class Cache(Protocol):
 class Context:
     """Objects and options that each builder of an image gets."""
 
-    cache: Cache
+    cache: BuiltImageStore
     progress: Progress
     build_script: BuildScript
     inputs: set[Path] = field(default_factory=set)
-    """Files and folders that the build has used, in addition to those in the image's name."""
+    """Files and folders that the build has used. `resolve` examines them for changes at later uses
+    of the image in this process."""
     refresh: bool = False
     """Whether to request again which image a registry has under a name."""
 
@@ -169,7 +171,7 @@ _PATH = re.compile(r"/|~|\.{1,2}(?:/|$)")
 
 
 @dataclass(frozen=True, slots=True)
-class Addition:
+class ImageAddition:
     """A tarball or a script that a name adds to an image. Each addition makes one layer."""
 
     text: str
@@ -184,7 +186,7 @@ class Addition:
 
 
 @dataclass(frozen=True, slots=True)
-class Spec:
+class ParsedImageName:
     """A parsed name of an image.
 
     `str()` returns the canonical name, which is valid in any working directory.
@@ -194,14 +196,14 @@ class Spec:
     """The kind of the base: ``host``, ``debian``, … or ``folder``."""
     argument: str = ""
     """The text after the scheme's colon, or the absolute path of a folder."""
-    additions: tuple[Addition, ...] = ()
+    additions: tuple[ImageAddition, ...] = ()
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """The paths of all files and folders that the name contains."""
+        """The paths of the base and the additions in the name, without a user's Python file."""
         has_path = self.scheme in (FOLDER, *_PATH_SCHEMES) and self.argument
-        base = (Path(_OPTIONS.sub("", self.argument)),) if has_path else ()
-        return (*base, *(addition.path for addition in self.additions))
+        base_paths = (Path(_OPTIONS.sub("", self.argument)),) if has_path else ()
+        return (*base_paths, *(addition.path for addition in self.additions))
 
     def __str__(self) -> str:
         if self.scheme == FOLDER:
@@ -216,7 +218,7 @@ def is_path(text: str) -> bool:
     return _PATH.match(text) is not None
 
 
-def parse(text: str, folder: Path | None = None) -> Spec:
+def parse(text: str, folder: Path | None = None) -> ParsedImageName:
     """Parse the name of an image.
 
     Args:
@@ -228,40 +230,42 @@ def parse(text: str, folder: Path | None = None) -> Spec:
     """
     if "\0" in text or not text.strip():
         raise ImageError(f"{text!r} is not an image.\n{GRAMMAR}")
-    starts = "|".join((*_STARTS, *map(re.escape, FOLDERS)))
-    base, *addition_texts = re.split(_ADDITION.format(starts), text.strip())
+    start_pattern = "|".join((*_STARTS, *map(re.escape, FOLDERS)))
+    base_text, *addition_texts = re.split(_ADDITION.format(start_pattern), text.strip())
     additions = tuple(_addition(addition_text, text, folder) for addition_text in addition_texts)
-    if is_reference(base) and not _NAME.fullmatch(base):  # the base is a function in a user's file
-        scheme, argument = split(absolute(base), ":")
-        return Spec(scheme, argument, additions)
-    if is_path(base):
-        scheme = "dockerfile" if _DOCKERFILE.fullmatch(base) else FOLDER
-        return Spec(scheme, str(_absolute(base, folder)), additions)
-    match = _NAME.fullmatch(base)
+    if is_reference(base_text) and not _NAME.fullmatch(
+        base_text
+    ):  # the base is a function in a user's file
+        scheme, argument = split(absolute(base_text), ":")
+        return ParsedImageName(scheme, argument, additions)
+    if is_path(base_text):
+        scheme = "dockerfile" if _DOCKERFILE.fullmatch(base_text) else FOLDER
+        return ParsedImageName(scheme, str(_absolute(base_text, folder)), additions)
+    match = _NAME.fullmatch(base_text)
     if match is None or match["argument"] == "":
-        raise ImageError(f"cannot understand {base!r} in the image {text!r}.\n{GRAMMAR}")
+        raise ImageError(f"cannot understand {base_text!r} in the image {text!r}.\n{GRAMMAR}")
     if match["scheme"] == FOLDER:
-        raise ImageError(f"cannot understand {base!r}: write the folder's path.\n{GRAMMAR}")
+        raise ImageError(f"cannot understand {base_text!r}: write the folder's path.\n{GRAMMAR}")
     argument = match["argument"] or ""
     if match["scheme"] in _PATH_SCHEMES and argument:
         argument = str(_absolute(argument, folder))
-    return Spec(match["scheme"], argument, additions)
+    return ParsedImageName(match["scheme"], argument, additions)
 
 
-def _addition(addition_text: str, image_text: str, folder: Path | None) -> Addition:
+def _addition(addition_text: str, image_text: str, folder: Path | None) -> ImageAddition:
     if not addition_text.endswith(ARCHIVES + SCRIPTS):
         endings = ", ".join(ARCHIVES + SCRIPTS)
         raise ImageError(f"a layer over an image must end in one of {endings}: {addition_text!r}")
     prefix = next((prefix for prefix in FOLDERS if addition_text.startswith(prefix)), None)
     if prefix is None:
         path = _absolute(addition_text, folder)
-        return Addition(str(path), path)
-    name = Path(addition_text.removeprefix(prefix))
-    if name.is_absolute() or ".." in name.parts:
+        return ImageAddition(str(path), path)
+    relative_path = Path(addition_text.removeprefix(prefix))
+    if relative_path.is_absolute() or ".." in relative_path.parts:
         raise ImageError(
             f"{addition_text!r} in the image {image_text!r} is not a bundled file of InterCode"
         )
-    return Addition(f"{prefix}{name}", FOLDERS[prefix] / name)
+    return ImageAddition(f"{prefix}{relative_path}", FOLDERS[prefix] / relative_path)
 
 
 def _absolute(text: str, folder: Path | None) -> Path:

@@ -5,7 +5,7 @@ image builds it, and other processes wait. The files are::
 
     ROOT/images/DIGEST/image.json     the image's record; its modification time is the last use
     ROOT/images/DIGEST/layer/         the image's top layer; lower layers belong to other images
-    ROOT/images/DIGEST.tmp-PID-X/     a build, or the rest of a killed one if DIGEST's lock is free
+    ROOT/images/DIGEST.tmp-PID-X/     a build, or files to be removed if DIGEST's lock is free
     ROOT/locks/DIGEST                 lock of a process that builds or removes, and its children
     ROOT/locks/use                    lock; shared: to begin using an image; exclusive: to remove
     ROOT/users/PID-X                  file locked by a process, with images and tarballs in use
@@ -52,6 +52,9 @@ class ImageCache:
 
     Args:
         root: The cache folder.
+
+    Raises:
+        ImageError: The folder cannot be written, or its images belong to another user.
     """
 
     def __init__(self, root: Path) -> None:
@@ -77,7 +80,7 @@ class ImageCache:
             ) from None
         self._memory: dict[Hashable, tuple[Image, tuple[str, ...]]] = {}
         self.inputs: dict[Hashable, tuple[str, ...]] = {}
-        """Parsed name of an image → the paths of its inputs, in addition to those in the name."""
+        """Parsed name of an image → the paths that its build has used: `Context.inputs`."""
         self._mutex = threading.Lock()
         self._marked_names: set[str] = set()
         self._users_file: int | None = None
@@ -100,10 +103,10 @@ class ImageCache:
         entry = self._memory.get(key)
         if entry is None:
             return None
-        image, records = entry
+        image, record_paths = entry
         try:
-            for record in records:
-                _touch(record)
+            for record_path in record_paths:
+                _touch(record_path)
         except OSError:
             self._memory.pop(key, None)
             return None
@@ -111,8 +114,12 @@ class ImageCache:
 
     def remember(self, key: Hashable, image: Image) -> None:
         """Remember an image under a key in this process, for `recall`."""
-        records = [str(p.parent / RECORD) for p in image.layers if p.is_relative_to(self.images)]
-        self._memory[key] = (image, tuple(records))
+        record_paths = [
+            str(layer.parent / RECORD)
+            for layer in image.layers
+            if layer.is_relative_to(self.images)
+        ]
+        self._memory[key] = (image, tuple(record_paths))
 
     # --- on disk -----------------------------------------------------------------------------
 
@@ -140,20 +147,23 @@ class ImageCache:
             spec: The name from which the image is built.
             fill: Fills the topmost layer: see `Fill`.
             progress: Receives the messages.
+
+        Raises:
+            ImageError: The build failed.
         """
         digest = template.digest
         if image := self.lookup(digest):
             return image
-        with file_lock(self.locks / digest, wait=False) as lock:
-            if lock is not None:
-                return self._build(template, spec, fill, lock, progress)
+        with file_lock(self.locks / digest, wait=False) as lock_fd:
+            if lock_fd is not None:
+                return self._build(template, spec, fill, lock_fd, progress)
         progress(f"waiting for another process that builds {template.name}")
-        with file_lock(self.locks / digest) as lock:
-            assert lock is not None  # file_lock with a wait always yields a descriptor
-            return self._build(template, spec, fill, lock, progress)
+        with file_lock(self.locks / digest) as lock_fd:
+            assert lock_fd is not None  # file_lock with a wait always yields a descriptor
+            return self._build(template, spec, fill, lock_fd, progress)
 
     def _build(
-        self, template: Image, spec: str, fill: Fill, lock: int, progress: Progress
+        self, template: Image, spec: str, fill: Fill, lock_fd: int, progress: Progress
     ) -> Image:
         digest = template.digest
         if built_image := self.lookup(digest):
@@ -161,22 +171,22 @@ class ImageCache:
         progress(f"building {template.name}")
         start_time = time.monotonic()
         remove_tree(self.images / digest)  # a folder without a valid record may exist
-        temporary = self.temporary(digest)
+        temporary_folder = self.temporary(digest)
         try:
-            layer = temporary / LAYER
+            layer = temporary_folder / LAYER
             layer.mkdir(parents=True)
             layer.chmod(0o755)
-            details = fill(layer, lock)
+            details = fill(layer, lock_fd)
             transfer_ownership(layer)
             image = replace(template, layers=(*template.layers, self.images / digest / LAYER))
             self._write(
-                temporary, image, spec, {**details, "seconds": time.monotonic() - start_time}
+                temporary_folder, image, spec, {**details, "seconds": time.monotonic() - start_time}
             )
-            temporary.rename(self.images / digest)
+            temporary_folder.rename(self.images / digest)
         except OSError as error:
             raise ImageError(f"cannot build the image {template.name}: {error}") from error
         finally:
-            remove_tree(temporary)
+            remove_tree(temporary_folder)
         built_image = self.lookup(digest)
         if built_image is None:
             raise ImageError(f"{template.name} was removed immediately after it was built")
@@ -238,25 +248,25 @@ class ImageCache:
 
     # --- use by processes --------------------------------------------------------------------
 
-    def mark_used(self, name: str) -> None:
+    def mark_used(self, digest_or_name: str) -> None:
         """Record that this process uses an image or a tarball, until the process ends.
 
         The caller must hold ``locks/use``, to exclude a concurrent removal.
 
         Args:
-            name: The digest of the image, or the name of the tarball.
+            digest_or_name: The digest of the image, or the name of the tarball.
         """
         with self._mutex:
-            if name in self._marked_names:
+            if digest_or_name in self._marked_names:
                 return
             if self._users_file is None:
                 # The lock on this file is held until this process ends, for any cause.
-                path = self.users / _unique_name()
-                flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-                self._users_file = os.open(path, flags, 0o644)
+                users_path = self.users / _unique_name()
+                open_flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+                self._users_file = os.open(users_path, open_flags, 0o644)
                 fcntl.flock(self._users_file, fcntl.LOCK_EX)
-            os.write(self._users_file, name.encode() + b"\n")
-            self._marked_names.add(name)
+            os.write(self._users_file, digest_or_name.encode() + b"\n")
+            self._marked_names.add(digest_or_name)
 
     def in_use(self) -> set[str]:
         """Return the names that running processes have marked as used by `mark_used`.
@@ -265,12 +275,12 @@ class ImageCache:
         Otherwise a process could be between creating and locking its file, and would seem to have
         ended.
         """
-        names: set[str] = set()
-        for path in self.users.iterdir():
-            with file_lock(path, wait=False) as descriptor:
-                if descriptor is None:
-                    names.update(path.read_text(encoding="ascii").split())
-        return names
+        used_names: set[str] = set()
+        for users_path in self.users.iterdir():
+            with file_lock(users_path, wait=False) as lock_fd:
+                if lock_fd is None:
+                    used_names.update(users_path.read_text(encoding="ascii").split())
+        return used_names
 
 
 def _unique_name() -> str:
@@ -278,9 +288,9 @@ def _unique_name() -> str:
     return f"{os.getpid()}-{secrets.token_hex(4)}"
 
 
-def _touch(record: str) -> None:
-    if time.time() - os.stat(record).st_mtime > TOUCH_INTERVAL:  # noqa: PTH116 - on a hot path
-        os.utime(record)
+def _touch(record_path: str) -> None:
+    if time.time() - os.stat(record_path).st_mtime > TOUCH_INTERVAL:  # noqa: PTH116 - on a hot path
+        os.utime(record_path)
 
 
 _TEMPORARY_NAME = re.compile(r"(?P<digest>[0-9a-f]+)" + re.escape(TEMPORARY) + r"(?P<pid>\d+)-.*")
@@ -388,8 +398,8 @@ def prune(
             removed_folders.append(cache.temporary(info.digest))
             # After this line the image is absent. Its files are removed without the lock.
             info.path.rename(removed_folders[-1])
-    for path in removed_folders:
-        remove_tree(path)
+    for removed_folder in removed_folders:
+        remove_tree(removed_folder)
     return victims
 
 
@@ -408,12 +418,12 @@ def sweep(cache: ImageCache | None = None) -> list[Path]:
     return removed_folders
 
 
-def _remove_temporary(folder: Path, lock: Path, pid: str) -> bool:
+def _remove_temporary(folder: Path, lock_path: Path, pid: str) -> bool:
     """Remove the temporary folder of a build, unless the build still runs.
 
     Args:
         folder: The folder.
-        lock: The file of the build's lock.
+        lock_path: The file of the build's lock.
         pid: The pid of the building process.
 
     Returns:
@@ -421,8 +431,8 @@ def _remove_temporary(folder: Path, lock: Path, pid: str) -> bool:
     """
     deadline = time.monotonic() + _DYING_SECONDS
     while True:
-        with file_lock(lock, wait=False) as descriptor:
-            if descriptor is not None:
+        with file_lock(lock_path, wait=False) as lock_fd:
+            if lock_fd is not None:
                 remove_tree(folder)
                 return True
         # If the building process was killed, its programs still hold the lock until they end.
@@ -438,7 +448,7 @@ _TEMPORARY_LIFETIME = 86400.0
 
 
 @dataclass(frozen=True, slots=True)
-class SourceInfo:
+class SourceTarballInfo:
     """Facts on a tarball in the cache, which was packed for images."""
 
     path: Path
@@ -497,7 +507,7 @@ def prune_sources(
     include_recent: bool = False,
     dry_run: bool = False,
     excluded_digests: Collection[str] = (),
-) -> list[SourceInfo]:
+) -> list[SourceTarballInfo]:
     """Remove the tarballs that were not used for some time; return facts on them.
 
     Tarballs that a running process uses, and tarballs that the name of an image contains, are never
@@ -511,7 +521,7 @@ def prune_sources(
             caller is about to remove these images.
     """
     cache = ImageCache.default()
-    specs = [info.spec for info in list_images(cache) if info.digest not in excluded_digests]
+    image_specs = [info.spec for info in list_images(cache) if info.digest not in excluded_digests]
     victims = []
     with file_lock(cache.locks / "use"):
         used_names, now = cache.in_use(), time.time()
@@ -521,9 +531,9 @@ def prune_sources(
             if (
                 is_old
                 and path.name not in used_names
-                and not any(path.name in image_spec for image_spec in specs)
+                and not any(path.name in image_spec for image_spec in image_specs)
             ):
-                victims.append(SourceInfo(path, info.st_blocks * 512, info.st_atime))
+                victims.append(SourceTarballInfo(path, info.st_blocks * 512, info.st_atime))
         if not dry_run:
             for victim in victims:
                 victim.path.unlink()
@@ -542,4 +552,6 @@ def _tarballs(cache: ImageCache, *, torn: bool) -> list[Path]:
         torn: Whether to return the incomplete tarballs, rather than the complete ones.
     """
     pattern = ".*" if torn else "[!.]*.tar"
-    return sorted(path for name in TARBALL_FOLDERS for path in (cache.root / name).glob(pattern))
+    return sorted(
+        path for folder_name in TARBALL_FOLDERS for path in (cache.root / folder_name).glob(pattern)
+    )

@@ -1,4 +1,4 @@
-"""The images ``debian:SUITE[PKG,…]``: Debian systems that debootstrap installs from its archive.
+"""The images ``debian:SUITE[PKG,…]``: systems that debootstrap installs from Debian's archive.
 
 The image ``nl2bash``, of `RECIPES`, is such a system, too.
 """
@@ -46,7 +46,7 @@ _TEXTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class System:
+class DebianSystem:
     """A description of a Debian system: its packages, and changes after their installation."""
 
     suite: str
@@ -71,6 +71,9 @@ def make(argument: str, context: Context) -> Image:
     Args:
         argument: The text after ``debian:``.
         context: See `Context`.
+
+    Raises:
+        ImageError: The argument is malformed, or see `make_system`.
     """
     match = _ARGUMENT.fullmatch(argument)
     if match is None:
@@ -78,71 +81,77 @@ def make(argument: str, context: Context) -> Image:
             f"cannot understand 'debian:{argument}'; write debian:SUITE or debian:SUITE[PKG,PKG], "
             "for instance debian:bookworm[python3,jq]"
         )
-    packages = sorted({name.strip() for name in (match["packages"] or "").split(",")} - {""})
-    for name in packages:
-        if not _PACKAGE.fullmatch(name):
-            raise ImageError(f"{name!r} is not the name of a Debian package")
-    system = System(match["suite"], packages=tuple(packages))
-    package_list = f"[{','.join(packages)}]" if packages else ""
-    return make_system(f"debian:{system.suite}{package_list}", system, context)
+    packages = sorted({package.strip() for package in (match["packages"] or "").split(",")} - {""})
+    for package in packages:
+        if not _PACKAGE.fullmatch(package):
+            raise ImageError(f"{package!r} is not the name of a Debian package")
+    system = DebianSystem(match["suite"], packages=tuple(packages))
+    package_suffix = f"[{','.join(packages)}]" if packages else ""
+    return make_system(f"debian:{system.suite}{package_suffix}", system, context)
 
 
-def make_system(name: str, system: System, context: Context) -> Image:
+def make_system(name: str, system: DebianSystem, context: Context) -> Image:
     """Return the image of a system, built if necessary.
 
     Args:
         name: The image's name.
         system: The description of the system.
         context: See `Context`.
+
+    Raises:
+        ImageError: This process is not root's, debootstrap is not installed, or the build failed.
     """
-    facts = json.dumps(dataclasses.asdict(system), sort_keys=True)
+    system_json = json.dumps(dataclasses.asdict(system), sort_keys=True)
     template = Image(
         name=name,
-        digest=joint_digest("debian", VERSION, platform.machine(), facts),
+        digest=joint_digest("debian", VERSION, platform.machine(), system_json),
         layers=(),
         env=system.env,
         cwd=system.cwd,
     )
 
-    def fill(layer: Path, lock: int) -> Mapping[str, object]:
+    def fill(layer: Path, lock_fd: int) -> Mapping[str, object]:
         _check_machine(name, system)
-        return _install(system, BuildChroot(layer, lock, context.progress))
+        return _install(system, BuildChroot(layer, lock_fd, context.progress))
 
     return context.cache.build(template, name, fill, context.progress)
 
 
-def _check_machine(name: str, system: System) -> None:
+def _check_machine(image_name: str, system: DebianSystem) -> None:
     if os.geteuid():
-        packages = ",".join((*system.packages, *system.with_recommended))
-        include = f" --include={packages}" if packages else ""
-        folder = f"/var/tmp/{system.suite}"
-        file = f"{system.suite}.tar.gz"
+        packages_text = ",".join((*system.packages, *system.with_recommended))
+        include_option = f" --include={packages_text}" if packages_text else ""
+        target_folder = f"/var/tmp/{system.suite}"
+        tarball_name = f"{system.suite}.tar.gz"
         raise ImageError(
-            f"the image {name!r} can only be built by root, because Debian's files belong to its "
+            f"the image {image_name!r} can only be built by root, because Debian's files belong "
+            "to its "
             "system users. Run this command as root, or create a tarball with these two commands "
-            f"and name the image 'scratch+./{file}':\n  sudo debootstrap "
-            f"--variant=minbase{include} {system.suite} {folder}\n  sudo tar -C {folder} "
-            f"--exclude='./dev/*' -czf {file} ."
+            f"and name the image 'scratch+./{tarball_name}':\n  sudo debootstrap "
+            f"--variant=minbase{include_option} {system.suite} {target_folder}\n  sudo tar -C "
+            f"{target_folder} "
+            f"--exclude='./dev/*' -czf {tarball_name} ."
         )
-    names = [] if shutil.which("debootstrap", path=SEARCH_PATH) else ["debootstrap"]
+    missing_packages = [] if shutil.which("debootstrap", path=SEARCH_PATH) else ["debootstrap"]
     # Without the keyring debootstrap verifies nothing, and only prints a warning.
     if not KEYRING.exists():
-        names.append("debian-archive-keyring")
-    if names:
+        missing_packages.append("debian-archive-keyring")
+    if missing_packages:
         raise ImageError(
-            f"building {name!r} needs {' and '.join(names)}: apt-get install {' '.join(names)}"
+            f"building {image_name!r} needs {' and '.join(missing_packages)}: apt-get install "
+            f"{' '.join(missing_packages)}"
         )
 
 
-def _install(system: System, chroot: BuildChroot) -> Mapping[str, object]:
+def _install(system: DebianSystem, chroot: BuildChroot) -> Mapping[str, object]:
     mirror = os.environ.get("INTERCODE_DEBIAN_MIRROR") or MIRROR
     root = chroot.root
     argv = ["debootstrap", "--variant=minbase", f"--keyring={KEYRING}"]
     run([*argv, system.suite, str(root), mirror], chroot.lock, chroot.progress)
-    policy = root / "usr/sbin/policy-rc.d"
+    policy_path = root / "usr/sbin/policy-rc.d"
     # By this script, packages start no services at their installation.
-    policy.write_text("#!/bin/sh\nexit 101\n", encoding="ascii")
-    policy.chmod(0o755)
+    policy_path.write_text("#!/bin/sh\nexit 101\n", encoding="ascii")
+    policy_path.chmod(0o755)
     apt_command = ["apt-get", "-q", "-y", "-o", "Acquire::Retries=3", "-o", "Dpkg::Use-Pty=0"]
     if system.packages or system.with_recommended:
         chroot.run([*apt_command, "update"])
@@ -154,16 +163,16 @@ def _install(system: System, chroot: BuildChroot) -> Mapping[str, object]:
     if system.finish:
         chroot.run(["/bin/sh", "-eu", "-c", system.finish])
     _empty_folder(root / "dev")
-    status = (root / "var/lib/dpkg/status").read_bytes()
+    dpkg_status = (root / "var/lib/dpkg/status").read_bytes()
     return {
         "version": VERSION,
         "mirror": mirror,
-        "packages": status.count(b"\nStatus: install ok installed\n"),
-        "packages_sha256": sha256(status),
+        "packages": dpkg_status.count(b"\nStatus: install ok installed\n"),
+        "packages_sha256": sha256(dpkg_status),
     }
 
 
-def _clean_root(root: Path, system: System) -> None:
+def _clean_root(root: Path, system: DebianSystem) -> None:
     for relative_path in _EMPTIED_FOLDERS:
         _empty_folder(root / relative_path)
     for relative_path, mode in (("run/lock", 0o1777), ("var/cache/apt/archives/partial", 0o700)):
@@ -174,8 +183,8 @@ def _clean_root(root: Path, system: System) -> None:
             for relative_path in files:
                 os.truncate(Path(folder, relative_path), 0)
     else:  # the log must not contain the path of the system's folder on this machine
-        log = root / "var/log/bootstrap.log"
-        log.write_bytes(log.read_bytes().replace(os.fsencode(root), b""))
+        log_path = root / "var/log/bootstrap.log"
+        log_path.write_bytes(log_path.read_bytes().replace(os.fsencode(root), b""))
     for path in (*(root / "var/lib/dpkg").glob("*-old"), *(root / "etc").glob("*-")):
         path.unlink()
     (root / "var/lib/dbus/machine-id").unlink(missing_ok=True)
@@ -255,8 +264,8 @@ md5deep xxd sudo bc rsync parallel wget python file vi vim nano gcc c++ make unz
 compress ip gawk
 """
 
-RECIPES: dict[str, System] = {
-    "nl2bash": System(
+RECIPES: dict[str, DebianSystem] = {
+    "nl2bash": DebianSystem(
         suite="bullseye",
         # Debian's package cron recommends a mail server, which Ubuntu's package does not. So cron
         # is installed without recommended packages.
@@ -289,7 +298,7 @@ _LAST_LINES = 15
 class BuildChroot:
     """A root file system under construction, in which Debian's own programs run.
 
-    The programs are trusted, because a chroot does not isolate them as a sandbox does.
+    The programs must be trusted, because a chroot does not isolate them as a sandbox does.
     """
 
     root: Path
@@ -303,12 +312,12 @@ class BuildChroot:
         run(["/bin/sh", "-c", _IN_ROOT, str(self.root), *argv], self.lock, self.progress)
 
 
-def run(argv: Sequence[str], lock: int, progress: Progress) -> None:
+def run(argv: Sequence[str], lock_fd: int, progress: Progress) -> None:
     """Run a program of a build to its end, and report each line of its output.
 
     Args:
         argv: The program and its arguments.
-        lock: The descriptor of the build's lock: see `Chroot.lock`.
+        lock_fd: The descriptor of the build's lock: see `BuildChroot.lock`.
         progress: A function that receives the lines.
 
     Raises:
@@ -322,7 +331,7 @@ def run(argv: Sequence[str], lock: int, progress: Progress) -> None:
         stderr=subprocess.STDOUT,
         env=_environment(),
         cwd="/",
-        pass_fds=(lock,),
+        pass_fds=(lock_fd,),
         start_new_session=True,  # Ctrl-C reaches only this process, which then kills the program
         encoding="utf-8",
         errors="replace",
@@ -344,9 +353,11 @@ def run(argv: Sequence[str], lock: int, progress: Progress) -> None:
 
 
 def _environment() -> dict[str, str]:
-    proxies = {name: value for name, value in os.environ.items() if name.lower() in _PROXY_NAMES}
+    proxy_variables = {
+        name: value for name, value in os.environ.items() if name.lower() in _PROXY_NAMES
+    }
     return {
-        **proxies,
+        **proxy_variables,
         "PATH": SEARCH_PATH,
         "HOME": "/root",
         "LC_ALL": "C",

@@ -1,7 +1,7 @@
 """The image ``host``: a clean writable root, with this machine's own ``/usr`` mounted read-only.
 
 The image is created in milliseconds. Only files of ``/etc`` that programs need are copied from the
-machine. The image contains no name, account, address, key or setting of the machine's owner.
+machine. The copies contain no name, account, address or key of the machine's owner.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from intercode_sandbox.errors import ImageError
 from intercode_sandbox.extensions import PACKAGES
 from intercode_sandbox.host_files import cache_root, joint_digest, write_atomically
-from intercode_sandbox.images.base import HOSTNAME, SEARCH_PATH, Cache, Context, Image
+from intercode_sandbox.images.base import HOSTNAME, SEARCH_PATH, BuiltImageStore, Context, Image
 
 VERSION = "2"
 SPEC = "host"
@@ -138,14 +138,14 @@ def resolve_hidden_paths() -> list[str]:
     with contextlib.suppress(OSError):
         paths.append(Path.cwd())
     paths += _cached_private_paths(str(cache_root()))
-    mounts = tuple(f"{path}/" for path in host_mounts())
-    packages = (Path(__file__).parents[1], *PACKAGES.values())
-    outermost_paths = _outermost_paths(packages, tuple(sys.path), tuple(paths))
-    return [path for path in outermost_paths if path.startswith(mounts)]
+    mount_prefixes = tuple(f"{path}/" for path in host_mounts())
+    package_folders = (Path(__file__).parents[1], *PACKAGES.values())
+    outermost_paths = _outermost_paths(package_folders, tuple(sys.path), tuple(paths))
+    return [path for path in outermost_paths if path.startswith(mount_prefixes)]
 
 
 @lru_cache(maxsize=2)
-def _cached_private_paths(cache: str) -> tuple[Path, ...]:
+def _cached_private_paths(cache_path: str) -> tuple[Path, ...]:
     """Return the files and folders below `host_mounts()` that are closed to other users.
 
     A full scan takes a second. So a file in the cache keeps the result until a package or a program
@@ -153,29 +153,31 @@ def _cached_private_paths(cache: str) -> tuple[Path, ...]:
     Each process scans it again.
 
     Args:
-        cache: The path of the cache folder.
+        cache_path: The path of the cache folder.
 
     Raises:
         ImageError: The machine has more such files and folders than `_MAX_PRIVATE_PATHS`.
     """
-    record_file = Path(cache, "private-places.json")
-    key = joint_digest(VERSION, *host_mounts(), *map(_path_stamp, _watched_paths()))
+    record_file = Path(cache_path, "private-places.json")
+    stamp_digest = joint_digest(VERSION, *host_mounts(), *map(_path_stamp, _watched_paths()))
     local_folder = "/usr/local"
     try:
         record = json.loads(record_file.read_text(encoding="utf-8"))
-        packaged_paths = record["places"] if record["key"] == key else None
+        packaged_paths = record["places"] if record["key"] == stamp_digest else None
     except (OSError, ValueError, LookupError, TypeError):
         packaged_paths = None
     if packaged_paths is None:
         packaged_paths = [
             path
-            for top in host_mounts()
-            for path in _private_paths(top, excluded_path=local_folder)
+            for mount in host_mounts()
+            for path in _private_paths(mount, excluded_path=local_folder)
         ]
         # If the cache cannot be written, images cannot be stored either. `ImageCache` then raises
         # the error.
         with contextlib.suppress(OSError):
-            write_atomically(record_file, json.dumps({"key": key, "places": packaged_paths}))
+            write_atomically(
+                record_file, json.dumps({"key": stamp_digest, "places": packaged_paths})
+            )
             record_file.chmod(0o600)
     private_paths = [*packaged_paths, *_private_paths(local_folder)]
     if len(private_paths) > _MAX_PRIVATE_PATHS:
@@ -192,16 +194,16 @@ def _path_stamp(path: Path) -> str:
     return f"{path} {info and info.st_mtime_ns}"
 
 
-def _private_paths(top: str, excluded_path: str = "") -> Iterator[str]:
+def _private_paths(top_folder: str, excluded_path: str = "") -> Iterator[str]:
     """Yield the files and folders below a folder that are closed to other users.
 
     Other users can neither read nor execute such a file, and cannot enter such a folder.
 
     Args:
-        top: The folder.
+        top_folder: The folder.
         excluded_path: A path that is not examined.
     """
-    folders = [top]
+    folders = [top_folder]
     while folders:
         try:
             entries = list(os.scandir(folders.pop()))
@@ -276,7 +278,15 @@ def _checkout(package: Path) -> Path:
 
 
 def make(argument: str, context: Context) -> Image:
-    """Return the image ``host``, built if this machine's programs have changed."""
+    """Return the image ``host``, built if this machine's programs have changed.
+
+    Args:
+        argument: The text after ``host:``, which must be empty.
+        context: See `Context`.
+
+    Raises:
+        ImageError: The argument is not empty, the machine lacks a program, or the build failed.
+    """
     if argument:
         raise ImageError(f"the image {SPEC!r} takes no argument, not {argument!r}")
     _check_programs()
@@ -284,7 +294,7 @@ def make(argument: str, context: Context) -> Image:
     files, alternatives = _files(), _alternatives()
     template = Image(name=SPEC, digest=_digest(files, alternatives), layers=(), host=True)
 
-    def fill(layer: Path, lock: int) -> Mapping[str, object]:
+    def fill(layer: Path, lock_fd: int) -> Mapping[str, object]:
         return _fill(layer, files, alternatives)
 
     return context.cache.build(template, SPEC, fill, context.progress)
@@ -311,17 +321,17 @@ def _digest(files: Mapping[str, bytes], alternatives: Mapping[str, str]) -> str:
         alternatives: Name in ``/etc/alternatives`` → the link's target.
     """
     digest_inputs: list[str | bytes] = [SPEC, VERSION, *host_mounts()]
-    for name, data in files.items():
-        digest_inputs += [name, data]
+    for name, content in files.items():
+        digest_inputs += [name, content]
     for name, target in sorted(alternatives.items()):
         digest_inputs += [name, target]
-    for folder in _program_folders():
-        digest_inputs += [folder, *_programs(folder)]
+    for program_folder in _program_folders():
+        digest_inputs += [program_folder, *_programs(program_folder)]
     return joint_digest(*digest_inputs, *_packages())
 
 
 def _program_folders() -> list[str]:
-    return list(dict.fromkeys(os.path.realpath(name) for name in SEARCH_PATH.split(":")))
+    return list(dict.fromkeys(os.path.realpath(folder) for folder in SEARCH_PATH.split(":")))
 
 
 def _watched_paths() -> list[Path]:
@@ -339,9 +349,9 @@ def _packages() -> list[str]:
     packages = []
     if _PACKAGES[0].is_file():
         for block in _PACKAGES[0].read_text(encoding="utf-8", errors="replace").split("\n\n"):
-            facts = dict(line.partition(": ")[::2] for line in block.split("\n"))
-            if facts.get("Status", "").endswith(" installed"):
-                packages.append(f"{facts.get('Package')} {facts.get('Version')}")
+            package_fields = dict(line.partition(": ")[::2] for line in block.split("\n"))
+            if package_fields.get("Status", "").endswith(" installed"):
+                packages.append(f"{package_fields.get('Package')} {package_fields.get('Version')}")
     return sorted(packages)
 
 
@@ -359,11 +369,11 @@ def _programs(folder: str) -> list[str]:
                 continue
             with contextlib.suppress(FileNotFoundError):  # the file was replaced just now
                 info = entry.stat(follow_symlinks=False)
-                facts = f"{info.st_size} {info.st_mtime_ns}"
+                stamp = f"{info.st_size} {info.st_mtime_ns}"
                 # The time of a link may be that of the installation, so only its target counts.
                 if entry.is_symlink():
-                    facts = os.readlink(entry.path)  # noqa: PTH115 - it is one of thousands
-                programs.append(f"{entry.name}\0{info.st_mode:o} {facts}")
+                    stamp = os.readlink(entry.path)  # noqa: PTH115 - it is one of thousands
+                programs.append(f"{entry.name}\0{info.st_mode:o} {stamp}")
     return sorted(programs)
 
 
@@ -392,18 +402,18 @@ def _fill(
     for name in (*_FOLDERS, "etc/alternatives"):
         (layer / name).mkdir(parents=True, exist_ok=True)
     for name in _SYSTEM_FOLDERS:
-        path = Path("/", name)
-        if path.is_symlink():
-            (layer / name).symlink_to(path.readlink())
-        elif path.is_dir():
+        machine_path = Path("/", name)
+        if machine_path.is_symlink():
+            (layer / name).symlink_to(machine_path.readlink())
+        elif machine_path.is_dir():
             (layer / name).mkdir()
     for name, target in _LINKS.items():
         (layer / name).symlink_to(target)
     for name, target in alternatives.items():
         (layer / "etc/alternatives" / name).symlink_to(target)
-    for name, data in files.items():
+    for name, content in files.items():
         (layer / "etc" / name).parent.mkdir(exist_ok=True)
-        (layer / "etc" / name).write_bytes(data)
+        (layer / "etc" / name).write_bytes(content)
     _set_modes(layer)
     return {"version": VERSION, "installed": _installed_versions()}
 
@@ -414,16 +424,16 @@ def _installed_versions() -> dict[str, str]:
     Returns:
         Package → version, and path of a program → the text of `_programs`.
     """
-    packages = dict(line.split(" ", 1) for line in _packages())
-    programs = [
-        (f"{program_folder}/{name}", program_facts)
+    package_versions = dict(line.split(" ", 1) for line in _packages())
+    program_stamps = [
+        (f"{program_folder}/{name}", program_stamp)
         for program_folder in _program_folders()
-        for name, _, program_facts in (line.partition("\0") for line in _programs(program_folder))
+        for name, _, program_stamp in (line.partition("\0") for line in _programs(program_folder))
     ]
-    return packages | dict(programs)
+    return package_versions | dict(program_stamps)
 
 
-def changes(previous_digest: str, current_digest: str, cache: Cache) -> list[str]:
+def changes(previous_digest: str, current_digest: str, cache: BuiltImageStore) -> list[str]:
     """List the packages installed, removed or upgraded between two images based on ``host``.
 
     Args:
@@ -440,19 +450,19 @@ def changes(previous_digest: str, current_digest: str, cache: Cache) -> list[str
     )
     if not (previous_versions and current_versions):
         return []
-    names = sorted(
+    changed_names = sorted(
         name
         for name in previous_versions | current_versions
         if previous_versions.get(name) != current_versions.get(name)
     )
-    packages = [name for name in names if not name.startswith("/")]
+    changed_packages = [name for name in changed_names if not name.startswith("/")]
     return [
         _describe_change(name, previous_versions.get(name), current_versions.get(name))
-        for name in packages or names
+        for name in changed_packages or changed_names
     ]
 
 
-def _read_installed(digest: str, cache: Cache) -> dict[str, str]:
+def _read_installed(digest: str, cache: BuiltImageStore) -> dict[str, str]:
     """Return the machine's packages and programs when an image's lowest layer was built.
 
     `_installed_versions` describes the result, which is empty if the cache lacks the image.
@@ -487,39 +497,40 @@ def _files() -> dict[str, bytes]:
 
 
 def _texts() -> dict[str, str]:
-    users = [line.split() for line in _SYSTEM_USERS.splitlines()]
+    user_rows = [line.split() for line in _SYSTEM_USERS.splitlines()]
     nologin = "/usr/sbin/nologin"
-    groups = _SYSTEM_GROUPS.split()
-    release = _ETC / "os-release"
+    group_words = _SYSTEM_GROUPS.split()
+    release_file = _ETC / "os-release"
     return {
         "passwd": "".join(
             f"{name}:x:{uid}:{gid}:{name}:{home}:{shell[0] if shell else nologin}\n"
-            for name, uid, gid, home, *shell in users
+            for name, uid, gid, home, *shell in user_rows
         ),
         "group": "".join(
-            f"{name}:x:{gid}:\n" for name, gid in zip(groups[::2], groups[1::2], strict=True)
+            f"{name}:x:{gid}:\n"
+            for name, gid in zip(group_words[::2], group_words[1::2], strict=True)
         ),
         "hostname": f"{HOSTNAME}\n",
         "hosts": f"127.0.0.1\tlocalhost {HOSTNAME}\n::1\tlocalhost ip6-localhost ip6-loopback\n",
         "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n"
         "networks: files\nprotocols: files\nservices: files\n",
-        "os-release": release.read_text(encoding="utf-8") if release.is_file() else "",
+        "os-release": release_file.read_text(encoding="utf-8") if release_file.is_file() else "",
         "shells": "/bin/sh\n/bin/bash\n",
         "timezone": "Etc/UTC\n",
     }
 
 
 def _set_modes(layer: Path) -> None:
-    """Set the owners and modes of all files and folders of the layer to fixed values.
+    """Set the modes, and as root the owners, of all files and folders of the layer to fixed values.
 
     Otherwise they would depend on the umask, on the group of the cache, and on the machine's files.
     """
     for folder, folders, files in os.walk(layer):
-        relative = os.path.relpath(folder, layer)
+        relative_path = os.path.relpath(folder, layer)
         if os.geteuid() == 0:
             for name in (".", *folders, *files):
                 os.lchown(os.path.join(folder, name), 0, 0)  # noqa: PTH118
-        Path(folder).chmod(_FOLDERS.get(relative, 0o755))
+        Path(folder).chmod(_FOLDERS.get(relative_path, 0o755))
         for name in files:
             path = Path(folder, name)
             if not path.is_symlink():

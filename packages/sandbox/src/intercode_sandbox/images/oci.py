@@ -29,8 +29,8 @@ from typing import IO, Any, Protocol, cast
 
 from intercode_sandbox.errors import ImageError
 from intercode_sandbox.host_files import joint_digest, remove_tree, sha256
-from intercode_sandbox.images.archive import DAMAGE, Archive, Unpacker, split_name
 from intercode_sandbox.images.base import Context, Image, clean_environment
+from intercode_sandbox.images.tarballs import DAMAGE, LayerUnpacker, MemberSource, split_name
 from intercode_sandbox.images.tree import Parts, resolve_image_account
 from intercode_sandbox.privileges import has_single_user
 
@@ -42,7 +42,7 @@ _NAMES = ("org.opencontainers.image.ref.name", "io.containerd.image.name")
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class OciManifest:
     """The description of one image in a store, which is an archive or a folder."""
 
     config: Mapping[str, Any]
@@ -65,6 +65,9 @@ def make(argument: str, context: Context) -> Image:
     Args:
         argument: ``PATH``, the path of an archive or a folder, or ``PATH[NAME]``.
         context: See `Context`.
+
+    Raises:
+        ImageError: The path cannot be read, or has no valid image, or no image of that name.
     """
     match = _ARGUMENT.fullmatch(argument)
     assert match is not None  # the pattern matches any text
@@ -79,7 +82,7 @@ def make(argument: str, context: Context) -> Image:
                 layers=(),
             )
 
-            def fill(layer: Path, lock: int) -> Mapping[str, object]:
+            def fill(layer: Path, lock_fd: int) -> Mapping[str, object]:
                 unpack_layers(store, manifest.layers, layer)
                 return {"version": VERSION, "config": manifest.digest}
 
@@ -118,17 +121,17 @@ def apply_settings(image: Image, settings: Mapping[str, Any]) -> Image:
             f"{image.name} is for the user {user!r}, but an ordinary user's sandboxes have only "
             "the user root: run as root, or build it without USER"
         )
-    home = {"HOME": account.home, "USER": account.name} if user else {}
+    home_variables = {"HOME": account.home, "USER": account.name} if user else {}
     return replace(
         image,
-        env={**clean_environment(), **home, **variables},
+        env={**clean_environment(), **home_variables, **variables},
         cwd=settings.get("WorkingDir") or "/",
         user=str(account),
         config=dict(settings),
     )
 
 
-def find(store: Store, name: str) -> Manifest:
+def find(store: OciStore, name: str) -> OciManifest:
     """Return the description of the image in a store.
 
     Args:
@@ -147,7 +150,7 @@ def find(store: Store, name: str) -> Manifest:
     return manifest
 
 
-def _find_in_store(store: Store, name: str) -> Manifest:
+def _find_in_store(store: OciStore, name: str) -> OciManifest:
     if store.has_file("oci-layout"):
         return _find_in_layout(store, name)
     if store.has_file("manifest.json"):
@@ -166,21 +169,29 @@ def _check(settings: Mapping[str, Any]) -> None:
         raise ImageError(f"its WorkingDir {settings_texts[-1]!r} is not absolute")
 
 
-def _find_in_layout(store: Store, name: str) -> Manifest:
+def _find_in_layout(store: OciStore, name: str) -> OciManifest:
     entries = store.json("index.json").get("manifests") or []
-    entries_by_name = {tag: e for e in entries for tag in _image_names(e)}
+    entries_by_name = {
+        tag: index_entry for index_entry in entries for tag in _image_names(index_entry)
+    }
     if name:
-        entries = [e for tag, e in entries_by_name.items() if tag == name]
-    manifests = [m for entry in entries for m in _platform_manifests(store, entry)]
+        entries = [index_entry for tag, index_entry in entries_by_name.items() if tag == name]
+    manifests = [
+        platform_manifest
+        for entry in entries
+        for platform_manifest in _platform_manifests(store, entry)
+    ]
     if len(manifests) != 1:
         raise ImageError(_selection_problem(name, sorted(entries_by_name), len(manifests)))
     manifest = manifests[0]
-    config = manifest["config"]["digest"]
-    layers = [store.blob(layer["digest"]) for layer in manifest.get("layers") or ()]
-    return _make_manifest(store.json(store.blob(config), config), config, layers)
+    config_digest = manifest["config"]["digest"]
+    layer_paths = [store.blob(layer["digest"]) for layer in manifest.get("layers") or ()]
+    return _make_manifest(
+        store.json(store.blob(config_digest), config_digest), config_digest, layer_paths
+    )
 
 
-def _platform_manifests(store: Store, entry: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _platform_manifests(store: OciStore, entry: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the manifests for this machine's platform to which an entry of an index leads."""
     required_platform = entry.get("platform") or {}
     machine = _MACHINES.get(platform.machine(), platform.machine())
@@ -193,40 +204,46 @@ def _platform_manifests(store: Store, entry: Mapping[str, Any]) -> list[dict[str
     if not str(entry.get("mediaType", "")).endswith(_INDEX) and "config" in manifest:
         return [manifest]
     return [
-        m
+        nested_manifest
         for nested_entry in manifest.get("manifests") or ()
-        for m in _platform_manifests(store, nested_entry)
+        for nested_manifest in _platform_manifests(store, nested_entry)
     ]
 
 
 def _image_names(entry: Mapping[str, Any]) -> list[str]:
-    notes = entry.get("annotations") or {}
-    return [notes[key] for key in _NAMES if key in notes]
+    image_annotations = entry.get("annotations") or {}
+    return [image_annotations[key] for key in _NAMES if key in image_annotations]
 
 
-def _find_in_docker_archive(store: Store, name: str) -> Manifest:
+def _find_in_docker_archive(store: OciStore, name: str) -> OciManifest:
     entries = store.json("manifest.json")
-    names = [tag for entry in entries for tag in entry.get("RepoTags") or ()]
-    matches = [e for e in entries if not name or name in (e.get("RepoTags") or ())]
+    image_names = [tag for entry in entries for tag in entry.get("RepoTags") or ()]
+    matches = [
+        candidate for candidate in entries if not name or name in (candidate.get("RepoTags") or ())
+    ]
     if len(matches) != 1:
-        raise ImageError(_selection_problem(name, names, len(matches)))
-    path = matches[0]["Config"]
-    digest = f"sha256:{Path(path).name.removesuffix('.json')}"
-    return _make_manifest(store.json(path, digest), digest, matches[0]["Layers"])
+        raise ImageError(_selection_problem(name, image_names, len(matches)))
+    config_path = matches[0]["Config"]
+    config_digest = f"sha256:{Path(config_path).name.removesuffix('.json')}"
+    return _make_manifest(
+        store.json(config_path, config_digest), config_digest, matches[0]["Layers"]
+    )
 
 
-def _make_manifest(config: Mapping[str, Any], digest: str, layer_paths: list[str]) -> Manifest:
-    digests = (config.get("rootfs") or {}).get("diff_ids") or []
-    if len(digests) != len(layer_paths):
-        raise ImageError(f"it has {len(layer_paths)} layers and digests of {len(digests)}")
-    return Manifest(config, digest, tuple(zip(layer_paths, digests, strict=True)))
+def _make_manifest(
+    config: Mapping[str, Any], config_digest: str, layer_paths: list[str]
+) -> OciManifest:
+    layer_digests = (config.get("rootfs") or {}).get("diff_ids") or []
+    if len(layer_digests) != len(layer_paths):
+        raise ImageError(f"it has {len(layer_paths)} layers and digests of {len(layer_digests)}")
+    return OciManifest(config, config_digest, tuple(zip(layer_paths, layer_digests, strict=True)))
 
 
-def _selection_problem(name: str, names: list[str], count: int) -> str:
+def _selection_problem(name: str, names: list[str], match_count: int) -> str:
     listing = ", ".join(names) or "none by name"
     if name:
         return f"it has no image {name!r} for this machine; it has: {listing}"
-    if not count:
+    if not match_count:
         return "it has no image for this machine"
     return f"it has several images: write oci:PATH[NAME], with one of: {listing}"
 
@@ -246,6 +263,9 @@ def pull(argument: str, context: Context) -> Image:
     Args:
         argument: ``//REFERENCE``.
         context: See `Context`.
+
+    Raises:
+        ImageError: The reference is malformed, or the image cannot be pulled, or is invalid.
     """
     reference = argument.removeprefix("//")
     if not argument.startswith("//"):
@@ -257,46 +277,46 @@ def pull(argument: str, context: Context) -> Image:
     if not _REFERENCE.fullmatch(reference):
         raise ImageError(f"{reference!r} is not the name of an image in a registry")
     reference_file = context.cache.root / "references" / f"{joint_digest(reference)}.json"
-    manifest = None if context.refresh else _read_reference(reference_file)
-    if manifest is None:
+    manifest_digest = None if context.refresh else _read_reference(reference_file)
+    if manifest_digest is None:
         context.progress(f"asking for {reference}")
         raw_manifest = _run_skopeo(
             reference, "inspect", "--raw", *_tls_options("", reference), f"docker://{reference}"
         )
-        manifest = sha256(raw_manifest)
-        _write_reference(reference_file, reference, manifest)
-    return _image(reference, manifest, context)
+        manifest_digest = sha256(raw_manifest)
+        _write_reference(reference_file, reference, manifest_digest)
+    return _image(reference, manifest_digest, context)
 
 
-def _image(reference: str, manifest: str, context: Context) -> Image:
+def _image(reference: str, manifest_digest: str, context: Context) -> Image:
     template = Image(
         name=reference,
-        digest=joint_digest("pulled", _PULLED_VERSION, manifest, platform.machine()),
+        digest=joint_digest("pulled", _PULLED_VERSION, manifest_digest, platform.machine()),
         layers=(),
     )
 
-    def fill(layer: Path, lock: int) -> Mapping[str, object]:
-        layout = layer.parent / "layout"
+    def fill(layer: Path, lock_fd: int) -> Mapping[str, object]:
+        layout_folder = layer.parent / "layout"
         repository = re.sub(r"(@sha256:\w+|:[^/:]*)$", "", reference)
-        source = f"docker://{repository}@sha256:{manifest}"
+        source_url = f"docker://{repository}@sha256:{manifest_digest}"
         _run_skopeo(
             reference,
             "copy",
             *_tls_options("src-", reference),
-            source,
-            f"oci:{layout}:image",
-            lock=lock,
+            source_url,
+            f"oci:{layout_folder}:image",
+            lock_fd=lock_fd,
         )
         try:
-            with open_store(layout) as store:
+            with open_store(layout_folder) as store:
                 source_manifest = find(store, "")
                 unpack_layers(store, source_manifest.layers, layer)
         except DAMAGE as error:
             raise ImageError(f"cannot read the image {reference}: {error}") from error
-        remove_tree(layout)
+        remove_tree(layout_folder)
         return {
             "version": _PULLED_VERSION,
-            "manifest": manifest,
+            "manifest": manifest_digest,
             "settings": source_manifest.settings,
         }
 
@@ -306,15 +326,15 @@ def _image(reference: str, manifest: str, context: Context) -> Image:
     return apply_settings(image, settings)
 
 
-def _tls_options(prefix: str, reference: str) -> list[str]:
+def _tls_options(option_prefix: str, reference: str) -> list[str]:
     """Return skopeo's option for a registry on this machine's loopback, otherwise no option.
 
     Such a registry needs no certificate. Docker has the same rule.
     """
-    return [f"--{prefix}tls-verify=false"] if _LOOPBACK.match(reference) else []
+    return [f"--{option_prefix}tls-verify=false"] if _LOOPBACK.match(reference) else []
 
 
-def _run_skopeo(reference: str, *arguments: str, lock: int | None = None) -> bytes:
+def _run_skopeo(reference: str, *arguments: str, lock_fd: int | None = None) -> bytes:
     if shutil.which("skopeo") is None:
         raise ImageError("pulling an image needs skopeo: apt-get install skopeo")
     try:
@@ -323,7 +343,7 @@ def _run_skopeo(reference: str, *arguments: str, lock: int | None = None) -> byt
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=_SECONDS,
-            pass_fds=() if lock is None else (lock,),
+            pass_fds=() if lock_fd is None else (lock_fd,),
             check=False,
         )
     except subprocess.TimeoutExpired:
@@ -368,12 +388,12 @@ def _read_reference(reference_file: Path) -> str | None:
         return None
 
 
-def _write_reference(reference_file: Path, reference: str, manifest: str) -> None:
+def _write_reference(reference_file: Path, reference: str, manifest_digest: str) -> None:
     reference_file.parent.mkdir(exist_ok=True)
-    text = json.dumps({"reference": reference, "manifest": manifest})
-    temporary = reference_file.with_suffix(f".{joint_digest(text)}")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(reference_file)
+    text = json.dumps({"reference": reference, "manifest": manifest_digest})
+    temporary_path = reference_file.with_suffix(f".{joint_digest(text)}")
+    temporary_path.write_text(text, encoding="utf-8")
+    temporary_path.replace(reference_file)
 
 
 _WHITEOUT = ".wh."
@@ -385,7 +405,7 @@ _OPAQUE = ".wh..wh..opq"
 _ZSTD = (("compression.zstd", "ZstdFile"), ("pyzstd", "ZstdFile"), ("zstandard", "open"))
 
 
-def unpack_layers(store: Store, layers: Sequence[tuple[str, str]], folder: Path) -> None:
+def unpack_layers(store: OciStore, layers: Sequence[tuple[str, str]], folder: Path) -> None:
     """Unpack the layers of an image, one over the other, into one empty folder.
 
     Args:
@@ -396,27 +416,27 @@ def unpack_layers(store: Store, layers: Sequence[tuple[str, str]], folder: Path)
     Raises:
         ImageError: A layer does not match its digest, or has content that no image may have.
     """
-    unpacker = _LayerUnpacker(folder)
-    for name, digest in layers:
-        with store.open(name) as layer_file, _decompress(layer_file) as file:
-            source = _HashingReader(file)
+    unpacker = _OciLayerUnpacker(folder)
+    for layer_path, digest in layers:
+        with store.open(layer_path) as layer_file, _decompress(layer_file) as decompressed_file:
+            layer_reader = _HashingReader(decompressed_file)
             unpacker.begin()
             with tarfile.open(
-                fileobj=cast(IO[bytes], source),  # tarfile only reads
+                fileobj=cast(IO[bytes], layer_reader),  # tarfile only reads
                 mode="r|",
                 encoding="utf-8",
                 errors="surrogateescape",
             ) as archive:
                 for member in archive:
                     unpacker.add(archive, member)
-            while source.read(1 << 20):
+            while layer_reader.read(1 << 20):
                 pass
-            if source.digest() != digest:
-                raise ImageError(f"the layer {name!r} does not match its digest")
+            if layer_reader.digest() != digest:
+                raise ImageError(f"the layer {layer_path!r} does not match its digest")
     unpacker.finish()
 
 
-class _LayerUnpacker(Unpacker):
+class _OciLayerUnpacker(LayerUnpacker):
     """An unpacker of several layers into one folder, which applies the deletions of each layer."""
 
     def __init__(self, folder: Path) -> None:
@@ -427,7 +447,7 @@ class _LayerUnpacker(Unpacker):
         """Note that the following members belong to the next layer."""
         self._new_paths.clear()
 
-    def add(self, archive: Archive, member: tarfile.TarInfo) -> None:
+    def add(self, archive: MemberSource, member: tarfile.TarInfo) -> None:
         """Write one member of a layer, or apply the deletion that the member means."""
         parts = split_name(member.name)
         if not parts:
@@ -443,15 +463,15 @@ class _LayerUnpacker(Unpacker):
             member.linkname = member.linkname.lstrip("/")
         self._make_room(real_parts, member.isdir())
         super().add(archive, member)
-        self._new_paths |= {real_parts[:count] for count in range(1, len(real_parts) + 1)}
+        self._new_paths |= {real_parts[:depth] for depth in range(1, len(real_parts) + 1)}
 
     def _apply_whiteout(self, real_parts: Parts) -> None:
-        *parents, name = real_parts
+        *parent_parts, name = real_parts
         if name == _OPAQUE:
-            for entry in list(self._layer.joinpath(*parents).iterdir()):
-                self._delete((*parents, entry.name))
+            for entry in list(self._layer.joinpath(*parent_parts).iterdir()):
+                self._delete((*parent_parts, entry.name))
         elif not name.startswith(_MARK):
-            self._delete((*parents, name.removeprefix(_WHITEOUT)))
+            self._delete((*parent_parts, name.removeprefix(_WHITEOUT)))
 
     def _delete(self, real_parts: Parts) -> None:
         """Remove the files of lower layers at a path; keep the files of the present layer."""
@@ -514,12 +534,12 @@ def _decompress(file: IO[bytes]) -> IO[bytes]:
 
 
 def _zstd(file: IO[bytes]) -> IO[bytes]:
-    for module, name in _ZSTD:
+    for module_name, attribute in _ZSTD:
         try:
-            reader = getattr(importlib.import_module(module), name)
+            open_reader = getattr(importlib.import_module(module_name), attribute)
         except ImportError:
             continue
-        return cast(IO[bytes], reader(file, "rb"))
+        return cast(IO[bytes], open_reader(file, "rb"))
     raise ImageError("its layers are compressed with zstd: pip install zstandard")
 
 
@@ -528,19 +548,19 @@ _MAX_JSON_BYTES = 64 << 20
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
-class _Files(Protocol):
+class _OciFiles(Protocol):
     def open(self, name: str) -> IO[bytes] | None:
         """Return an open file by its name; None if no such file exists."""
 
 
-class Store:
+class OciStore:
     """The files of one or more images, in a folder or an archive.
 
     Args:
         files: The folder or archive.
     """
 
-    def __init__(self, files: _Files) -> None:
+    def __init__(self, files: _OciFiles) -> None:
         self._files = files
 
     def has_file(self, name: str) -> bool:
@@ -593,16 +613,20 @@ class Store:
 
 
 @contextlib.contextmanager
-def open_store(path: Path) -> Iterator[Store]:
-    """Open the archive or folder at a path, and yield its store while the block runs."""
+def open_store(path: Path) -> Iterator[OciStore]:
+    """Open the archive or folder at a path, and yield its store while the block runs.
+
+    Raises:
+        OSError, tarfile.TarError, …: The archive cannot be read; see `archive.DAMAGE`.
+    """
     if path.is_dir():
-        yield Store(_Folder(path))
+        yield OciStore(_OciFolder(path))
         return
     with tarfile.open(path, "r:*") as archive:
-        yield Store(_Archive(archive))
+        yield OciStore(_OciArchive(archive))
 
 
-class _Folder:
+class _OciFolder:
     def __init__(self, path: Path) -> None:
         self._path = path
 
@@ -611,14 +635,17 @@ class _Folder:
         return path.open("rb") if path.is_file() else None
 
 
-class _Archive:
+class _OciArchive:
     def __init__(self, archive: tarfile.TarFile) -> None:
         self._archive = archive
         self._names: dict[str, str] | None = None
 
     def open(self, name: str) -> IO[bytes] | None:
         if self._names is None:
-            self._names = {m.removeprefix("./"): m for m in self._archive.getnames()}
+            self._names = {
+                member_name.removeprefix("./"): member_name
+                for member_name in self._archive.getnames()
+            }
         if name not in self._names:
             return None
         return self._archive.extractfile(self._names[name])

@@ -1,6 +1,7 @@
-"""The image ``base``: a small Debian system of one point release, equal on every machine.
+"""The image ``base``: a small Debian system, equal on all machines of one architecture.
 
-A lock file beside this module pins each package by its hash, and the image's tree by its digest.
+A lock file for each architecture, beside this module, pins each package by its hash, and, if known,
+the image's tree by its digest.
 The installation scripts of the packages are not run: they need privileges that an ordinary user
 lacks, and their results vary. The script `FINISH` does the necessary part of their work, in a
 sandbox.
@@ -20,9 +21,9 @@ from pathlib import Path
 
 from intercode_sandbox.errors import ImageError
 from intercode_sandbox.host_files import joint_digest, remove_tree
-from intercode_sandbox.images.archive import DAMAGE, Unpacker
 from intercode_sandbox.images.base import HOSTNAME, Context, Image, Progress
-from intercode_sandbox.images.packages import Package, fetch, open_package
+from intercode_sandbox.images.debian_packages import DebianPackage, fetch, open_package
+from intercode_sandbox.images.tarballs import DAMAGE, LayerUnpacker
 from intercode_sandbox.images.tree import content_digest, set_times
 
 VERSION = "1"
@@ -97,7 +98,7 @@ containers lack the same files. Licences are unpacked."""
 
 
 @dataclass(frozen=True, slots=True)
-class Lock:
+class PackageLockFile:
     """The content of a lock file: the packages of the image for one architecture."""
 
     release: str
@@ -107,7 +108,7 @@ class Lock:
     that no package contains get this time."""
     tree: str
     """The digest of the finished tree: see `content_digest`. Empty: unknown."""
-    packages: tuple[Package, ...]
+    packages: tuple[DebianPackage, ...]
 
 
 def lock_file(architecture: str) -> Path:
@@ -115,49 +116,59 @@ def lock_file(architecture: str) -> Path:
     return _FOLDER / f"base-{architecture}.lock"
 
 
-def parse_lock(text: str) -> Lock:
+def parse_lock(text: str) -> PackageLockFile:
     """Parse the text of a lock file.
 
     The text has a head of ``NAME VALUE`` lines, an empty line, and a line for each package.
     """
-    head, _, lines = text.partition("\n\n")
-    facts = dict(line.split(" ", 1) for line in head.splitlines() if not line.startswith("#"))
-    packages = [line.split() for line in lines.splitlines()]
-    return Lock(
-        release=facts["release"],
-        snapshot=facts["snapshot"],
-        tree=facts.get("tree", ""),
+    head, _, package_lines = text.partition("\n\n")
+    head_fields = dict(line.split(" ", 1) for line in head.splitlines() if not line.startswith("#"))
+    package_rows = [line.split() for line in package_lines.splitlines()]
+    return PackageLockFile(
+        release=head_fields["release"],
+        snapshot=head_fields["snapshot"],
+        tree=head_fields.get("tree", ""),
         packages=tuple(
-            Package(name, version, path, int(size), sha256)
-            for name, version, path, size, sha256 in packages
+            DebianPackage(name, version, path, int(size), sha256)
+            for name, version, path, size, sha256 in package_rows
         ),
     )
 
 
 def trees() -> set[str]:
-    """Return the digests of all images with lock files. Each equals the digest of its tree."""
+    """Return the digests of the images whose lock names the tree: the digests of their trees."""
     locks = (parse_lock(path.read_text(encoding="ascii")) for path in _FOLDER.glob("*.lock"))
     return {lock.tree for lock in locks if lock.tree}
 
 
 def make(argument: str, context: Context) -> Image:
-    """Return the image ``base`` for this machine's architecture."""
+    """Return the image ``base`` for this machine's architecture, built if necessary.
+
+    Args:
+        argument: The text after ``base:``, which must be empty.
+        context: See `Context`.
+
+    Raises:
+        ImageError: The argument is not empty, the architecture has no lock file, or see
+            `make_locked`.
+    """
     if argument:
         raise ImageError(f"the image {SPEC!r} takes no argument, not {argument!r}")
     machine = platform.machine()
-    file = lock_file(ARCHITECTURES.get(machine, machine))
-    if not file.is_file():
-        platforms = ", ".join(
+    lock_path = lock_file(ARCHITECTURES.get(machine, machine))
+    if not lock_path.is_file():
+        platforms_text = ", ".join(
             sorted(path.stem.removeprefix("base-") for path in _FOLDER.glob("*.lock"))
         )
         raise ImageError(
-            f"the image 'base' has packages for {platforms}, and this machine is {machine}; use "
+            f"the image 'base' has packages for {platforms_text}, and this machine is {machine}; "
+            "use "
             "debian:bookworm[PACKAGE,PACKAGE], which follows Debian's archive"
         )
-    return make_locked(parse_lock(file.read_text(encoding="ascii")), context)
+    return make_locked(parse_lock(lock_path.read_text(encoding="ascii")), context)
 
 
-def make_locked(lock: Lock, context: Context) -> Image:
+def make_locked(lock: PackageLockFile, context: Context) -> Image:
     """Return the image that a lock describes, built if necessary.
 
     Raises:
@@ -181,21 +192,22 @@ def make_locked(lock: Lock, context: Context) -> Image:
         script = FINISH.replace("TIME", str(_seconds(lock.snapshot)))
         context.build_script(packages_image, script.encode(), layer)
         (layer / ".dockerenv").unlink(missing_ok=True)  # an engine creates it in its containers
-        tree = content_digest((*packages_image.layers, layer))
-        if lock.tree not in ("", tree):
+        tree_digest = content_digest((*packages_image.layers, layer))
+        if lock.tree not in ("", tree_digest):
             raise ImageError(
-                f"the image 'base' differs from that of other machines: its tree is {tree}, but "
+                "the image 'base' differs from that of other machines: its tree is "
+                f"{tree_digest}, but "
                 f"that of the lock is {lock.tree}. 'intercode images import FILE' imports an "
                 "image from another machine; please report this with the output of 'intercode "
                 "doctor'"
             )
-        return {"release": lock.release, "tree": tree}
+        return {"release": lock.release, "tree": tree_digest}
 
     template = replace(template, layers=packages_image.layers)
     return context.cache.build(template, SPEC, finish, context.progress)
 
 
-def _unpack(lock: Lock, layer: Path, progress: Progress) -> Mapping[str, object]:
+def _unpack(lock: PackageLockFile, layer: Path, progress: Progress) -> Mapping[str, object]:
     """Download the packages, and unpack them into a layer, in the lock's order.
 
     Args:
@@ -206,50 +218,58 @@ def _unpack(lock: Lock, layer: Path, progress: Progress) -> Mapping[str, object]
     Returns:
         Facts for the image's record.
     """
-    count, size = len(lock.packages), sum(package.size for package in lock.packages) / 2**20
-    progress(f"fetching {count} packages of Debian {lock.release}, {size:.0f} MiB")
-    folder = layer.with_name("packages")
-    folder.mkdir()
+    package_count, size_mib = (
+        len(lock.packages),
+        sum(package.size for package in lock.packages) / 2**20,
+    )
+    progress(f"fetching {package_count} packages of Debian {lock.release}, {size_mib:.0f} MiB")
+    download_folder = layer.with_name("packages")
+    download_folder.mkdir()
     try:
-        fetch(lock.packages, lock.snapshot, folder, progress)
-        progress(f"unpacking {count} packages")
-        package_entries = _unpack_packages(lock, folder, layer)
+        fetch(lock.packages, lock.snapshot, download_folder, progress)
+        progress(f"unpacking {package_count} packages")
+        package_entries = _unpack_packages(lock, download_folder, layer)
     finally:
-        remove_tree(folder)
-    database = {
-        f"var/lib/dpkg/info/{name}.list": names for name, (_, names) in package_entries.items()
+        remove_tree(download_folder)
+    database_files = {
+        f"var/lib/dpkg/info/{name}.list": file_list
+        for name, (_, file_list) in package_entries.items()
     }
-    database["var/lib/dpkg/info/format"] = "1\n"
-    database["var/lib/dpkg/status"] = "".join(control for control, _ in package_entries.values())
-    for name, text in {**_TEXTS, **database}.items():
+    database_files["var/lib/dpkg/info/format"] = "1\n"
+    database_files["var/lib/dpkg/status"] = "".join(
+        control for control, _ in package_entries.values()
+    )
+    for name, text in {**_TEXTS, **database_files}.items():
         (layer / name).write_text(text, encoding="utf-8")
         (layer / name).chmod(0o644)
     timestamp = _seconds(lock.snapshot)
     set_times(layer, timestamp, timestamp)
-    return {"release": lock.release, "packages": count}
+    return {"release": lock.release, "packages": package_count}
 
 
-def _unpack_packages(lock: Lock, folder: Path, layer: Path) -> dict[str, tuple[str, str]]:
+def _unpack_packages(
+    lock: PackageLockFile, download_folder: Path, layer: Path
+) -> dict[str, tuple[str, str]]:
     """Unpack the downloaded packages into a layer.
 
     Args:
         lock: The lock.
-        folder: The folder with the files of the packages.
+        download_folder: The folder with the files of the packages.
         layer: The empty folder of the layer.
 
     Returns:
         The package's name in dpkg's database → the package's paragraph and its list of files there.
     """
-    unpacker, package_entries = Unpacker(layer, (), ()), {}
+    unpacker, package_entries = LayerUnpacker(layer, (), ()), {}
     with tarfile.open(fileobj=io.BytesIO(), mode="w") as empty_archive:
         for name, target in _LINKS.items():
             unpacker.add(empty_archive, _link(name, target, _seconds(lock.snapshot)))
     for package in lock.packages:
         try:
-            with open_package(folder / package.sha256) as (control, archive):
-                names = []
+            with open_package(download_folder / package.sha256) as (control, archive):
+                member_names = []
                 for member in archive:
-                    names.append(member.name)
+                    member_names.append(member.name)
                     if not _UNNEEDED_FILES.fullmatch(member.name):
                         unpacker.add(archive, member)
         except DAMAGE as error:
@@ -263,7 +283,7 @@ def _unpack_packages(lock: Lock, folder: Path, layer: Path) -> dict[str, tuple[s
         )
         package_entries[f"{package.name}:{architecture}" if is_coinstallable else package.name] = (
             f"{package_line}\nStatus: install ok installed\n{remaining_lines.rstrip()}\n\n",
-            "".join(f"{name[1:].rstrip('/') or '/.'}\n" for name in names),
+            "".join(f"{name[1:].rstrip('/') or '/.'}\n" for name in member_names),
         )
     unpacker.finish()
     return package_entries
@@ -275,5 +295,5 @@ def _link(name: str, target: str, mtime: int) -> tarfile.TarInfo:
     return link
 
 
-def _seconds(snapshot: str) -> int:
-    return calendar.timegm(time.strptime(snapshot, "%Y%m%dT%H%M%SZ"))
+def _seconds(snapshot_time: str) -> int:
+    return calendar.timegm(time.strptime(snapshot_time, "%Y%m%dT%H%M%SZ"))

@@ -18,21 +18,21 @@ from typing import NoReturn, cast
 
 from intercode_sandbox.errors import ImageError
 from intercode_sandbox.host_files import joint_digest, open_regular
-from intercode_sandbox.images.archive import add_archive
 from intercode_sandbox.images.base import (
     GRAMMAR,
-    Addition,
     BuildScript,
     Context,
     Image,
+    ImageAddition,
+    ParsedImageName,
     Progress,
-    Spec,
     parse,
 )
 from intercode_sandbox.images.cache import ImageCache, sweep
 from intercode_sandbox.images.debian import RECIPES, make_system
+from intercode_sandbox.images.tarballs import add_archive
 from intercode_sandbox.images.tree import set_times
-from intercode_sandbox.lazy_imports import Registry
+from intercode_sandbox.lazy_imports import LazyRegistry
 from intercode_sandbox.privileges import sandboxes_user
 from intercode_sandbox.spelling_suggestions import hint_text
 from intercode_sandbox.user_code import is_reference
@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 MakeBase = Callable[[str, Context], Image]
 """A function that returns an image, built if necessary. The first argument is the text after the
 scheme's colon."""
-SCHEMES = Registry(
+SCHEMES = LazyRegistry(
     "kind of image",
     {
         scheme: f"{__package__}.{target}"
@@ -140,7 +140,7 @@ def register_digest(spec: str, digest: str) -> None:
 
 
 @lru_cache(maxsize=64)
-def _check_plain_name(spec: str) -> Spec:
+def _check_plain_name(spec: str) -> ParsedImageName:
     """Check a name that contains no path, as `check` does.
 
     The result is remembered, because every start of a sandbox needs it.
@@ -148,7 +148,7 @@ def _check_plain_name(spec: str) -> Spec:
     return check(spec)
 
 
-def check(spec: str) -> Spec:
+def check(spec: str) -> ParsedImageName:
     """Parse the name of an image, and check the name as far as possible without a build.
 
     Raises:
@@ -169,10 +169,13 @@ def check(spec: str) -> Spec:
     return parsed_spec
 
 
-def build(spec: Spec, context: Context) -> Image:
+def build(spec: ParsedImageName, context: Context) -> Image:
     """Return the image of a parsed name.
 
     The base is built first, then a layer for each addition. Layers in the cache are not built.
+
+    Raises:
+        ImageError: An input is missing, or the build failed.
     """
     if spec.additions:
         base_spec = replace(spec, additions=spec.additions[:-1])
@@ -184,12 +187,12 @@ def build(spec: Spec, context: Context) -> Image:
     return make_system(spec.scheme, RECIPES[spec.scheme], context)
 
 
-def _key(spec: Spec, cache: ImageCache) -> Hashable:
+def _key(spec: ParsedImageName, cache: ImageCache) -> Hashable:
     """Return a key for the image of a name, which changes with the image's inputs.
 
     The key covers the modification times of input files and folders. Files inside an image's folder
     are not examined again, only the folder itself. For a Dockerfile all copied files are examined,
-    up to a limit.
+    unless they are too many: see `_MAX_WATCHED_FILES` in `dockerfile.build`.
     """
     paths = [*(str(addition.path) for addition in spec.additions), *cache.inputs.get(spec, ())]
     if spec.scheme == "folder":
@@ -223,6 +226,10 @@ def make_folder(argument: str, context: Context) -> Image:
     Args:
         argument: The path of the folder.
         context: See `Context`.
+
+    Raises:
+        ImageError: The folder is missing or no root file system, contains the cache, or belongs to
+            another user.
     """
     folder = Path(argument)
     if not folder.is_dir():
@@ -243,8 +250,8 @@ def make_folder(argument: str, context: Context) -> Image:
             "files, copy "
             "them to a folder"
         )
-    owner = sandboxes_user() or os.geteuid()
-    if owner and folder.stat().st_uid != owner:
+    required_owner = sandboxes_user() or os.geteuid()
+    if required_owner and folder.stat().st_uid != required_owner:
         raise ImageError(
             f"the folder {argument} belongs to another user, and your sandboxes could not "
             f"overwrite its files; copy it: cp -r {argument} COPY"
@@ -256,7 +263,7 @@ def make_folder(argument: str, context: Context) -> Image:
 def _folder_digest(folder: Path) -> str:
     lines: list[bytes] = []
     folders = [os.fsencode(folder)]
-    start = len(folders[0].rstrip(b"/"))
+    prefix_length = len(folders[0].rstrip(b"/"))
     while folders:
         try:
             entries = list(os.scandir(folders.pop()))
@@ -264,8 +271,8 @@ def _folder_digest(folder: Path) -> str:
             raise ImageError(f"cannot read the image {folder}: {error}") from error
         for entry in entries:
             info = entry.stat(follow_symlinks=False)
-            facts = b"%o %d %d" % (info.st_mode, info.st_size, info.st_mtime_ns)
-            lines.append(entry.path[start:] + b"\0" + facts)
+            entry_stamp = b"%o %d %d" % (info.st_mode, info.st_size, info.st_mtime_ns)
+            lines.append(entry.path[prefix_length:] + b"\0" + entry_stamp)
             if entry.is_dir(follow_symlinks=False):
                 folders.append(entry.path)
     return joint_digest("folder", *sorted(lines))
@@ -279,7 +286,7 @@ def make_scratch(argument: str, context: Context) -> Image:
     return context.cache.build(template, "scratch", _fill_scratch, context.progress)
 
 
-def _fill_scratch(layer: Path, lock: int) -> Mapping[str, object]:
+def _fill_scratch(layer: Path, lock_fd: int) -> Mapping[str, object]:
     for name in ("dev", "proc"):
         (layer / name).mkdir()
     return {"version": "2"}
@@ -294,7 +301,7 @@ def make_known(argument: str, context: Context) -> Image:
     images = []
     if re.fullmatch("[0-9a-f]{8,}", argument):
         folders = (context.cache.root / "images").glob(f"{argument}*")
-        images = [image for path in folders if (image := context.cache.lookup(path.name))]
+        images = [image for folder in folders if (image := context.cache.lookup(folder.name))]
     if len(images) != 1:
         raise ImageError(
             f"{len(images) or 'no'} images here have a digest that begins with {argument!r}; "
@@ -317,11 +324,11 @@ def refuse_daemon(argument: str, context: Context) -> NoReturn:
 
 _SCRIPT_VERSION = "2"
 _SCRIPT_TIME = 1767225600  # 2026-01-01 00:00 UTC
-"""The time of all files that a script creates without an explicit time. With a fixed time the layer
-is identical at every build."""
+"""The time of all files that a script creates without an explicit time. Without a fixed time, two
+builds of the same script would always differ."""
 
 
-def add_script(base: Image, addition: Addition, spec: str, context: Context) -> Image:
+def add_script(base: Image, addition: ImageAddition, spec: str, context: Context) -> Image:
     """Return the image with a further layer: the changes of a set-up script.
 
     The digest covers the base and the script's text.
@@ -331,6 +338,9 @@ def add_script(base: Image, addition: Addition, spec: str, context: Context) -> 
         addition: The script.
         spec: The name of the resulting image.
         context: See `Context`.
+
+    Raises:
+        ImageError: The script cannot be read, or failed.
     """
     try:
         with open_regular(addition.path) as file:
@@ -345,10 +355,10 @@ def add_script(base: Image, addition: Addition, spec: str, context: Context) -> 
         digest=joint_digest("script", _SCRIPT_VERSION, base.digest, script),
     )
 
-    def fill(layer: Path, lock: int) -> Mapping[str, object]:
-        begin = time.time() - 1  # times of new files lag behind the clock by some milliseconds
+    def fill(layer: Path, lock_fd: int) -> Mapping[str, object]:
+        begin_time = time.time() - 1  # times of new files lag behind the clock by some milliseconds
         context.build_script(base, script, layer)
-        set_times(layer, begin, _SCRIPT_TIME)
+        set_times(layer, begin_time, _SCRIPT_TIME)
         return {"version": _SCRIPT_VERSION}
 
     return context.cache.build(template, spec, fill, context.progress)

@@ -13,20 +13,21 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from intercode_sandbox.accounts import MAX_TABLE_BYTES, Account, resolve_account
 from intercode_sandbox.errors import ImageError
 from intercode_sandbox.host_files import file_digest, joint_digest
+from intercode_sandbox.image_accounts import MAX_TABLE_BYTES, ImageAccount, resolve_account
 
 Parts = tuple[str, ...]
 """A path in a tree, as the names from the root."""
 _MAX_LINKS = 40
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
-"""Error numbers that mean that no file has a path. The target of a link may be any text."""
+"""Error numbers that mean that no file exists at a path. A link's target, and so a path, may be any
+text."""
 _HIGHEST_ID = 65535
 """The highest user or group id that sandboxes have."""
 
 
-class Tree:
+class MergedTree:
     """The merged tree of several layers.
 
     Args:
@@ -63,7 +64,7 @@ class Tree:
         """
         current_parts: Parts = ()
         pending_names = list(reversed(path.split("/")))
-        links = 0
+        link_count = 0
         while pending_names:
             name = pending_names.pop()
             if name in ("", "."):
@@ -77,15 +78,15 @@ class Tree:
             if entry is None or not entry.is_link:
                 current_parts = (*current_parts, name)
                 continue
-            links += 1
-            if links > _MAX_LINKS:
+            link_count += 1
+            if link_count > _MAX_LINKS:
                 return None
             target = str(entry.path.readlink())
             current_parts = () if target.startswith("/") else current_parts
             pending_names += reversed(target.split("/"))
         return current_parts
 
-    def look(self, parts: Parts) -> TreeEntry | None:
+    def look(self, parts: Parts) -> MergedTreeEntry | None:
         """Return the visible entry at a path, or None.
 
         Args:
@@ -107,7 +108,7 @@ class Tree:
         entry = None if parts is None else self.look(parts)
         return entry is not None and entry.is_dir
 
-    def walk(self, parts: Parts, deep: bool = True) -> Iterator[tuple[Parts, TreeEntry]]:
+    def walk(self, parts: Parts, deep: bool = True) -> Iterator[tuple[Parts, MergedTreeEntry]]:
         """Yield the path and the entry of all visible files and folders below a directory.
 
         The order is fixed, with each directory before its content.
@@ -136,7 +137,7 @@ class Tree:
             if deep:
                 yield from descendants
 
-    def _is_absent(self, parts: Parts, entry: TreeEntry) -> bool:
+    def _is_absent(self, parts: Parts, entry: MergedTreeEntry) -> bool:
         if not self._is_hidden("/".join(parts)):
             return False
         return not (self._sparse and entry.is_dir and next(self.walk(parts), None) is not None)
@@ -146,7 +147,7 @@ _OPAQUE = ("user.overlay.opaque", "trusted.overlay.opaque")
 
 
 @dataclass(frozen=True, slots=True)
-class TreeEntry:
+class MergedTreeEntry:
     """A file, folder or link of a merged tree."""
 
     path: Path
@@ -164,7 +165,7 @@ class TreeEntry:
         return stat.S_ISLNK(self.info.st_mode)
 
 
-def find_entry(layers: Sequence[Path], parts: Sequence[str]) -> TreeEntry | None:
+def find_entry(layers: Sequence[Path], parts: Sequence[str]) -> MergedTreeEntry | None:
     """Return the entry of the merged tree at a path.
 
     Args:
@@ -175,7 +176,7 @@ def find_entry(layers: Sequence[Path], parts: Sequence[str]) -> TreeEntry | None
     return entries[0] if entries else None
 
 
-def merged_entries(layers: Sequence[Path], parts: Sequence[str]) -> list[TreeEntry]:
+def merged_entries(layers: Sequence[Path], parts: Sequence[str]) -> list[MergedTreeEntry]:
     """Return the entries of all layers at a path that are not hidden by a higher layer.
 
     A file is the only entry. Directories of several layers merge: the highest one comes first.
@@ -184,21 +185,21 @@ def merged_entries(layers: Sequence[Path], parts: Sequence[str]) -> list[TreeEnt
         layers: Folders, the lowest layer first.
         parts: The names of the path.
     """
-    entries = [TreeEntry(folder, folder.lstat()) for folder in reversed(layers)]
+    entries = [MergedTreeEntry(folder, folder.lstat()) for folder in reversed(layers)]
     for name in parts:
         folders = [entry.path for entry in entries if entry.is_dir]
         entries = visible_entries(folders, name)
     return entries
 
 
-def visible_entries(folders: Sequence[Path], name: str) -> list[TreeEntry]:
+def visible_entries(folders: Sequence[Path], name: str) -> list[MergedTreeEntry]:
     """Return the entries of this name in a merged directory: see `merged_entries`.
 
     Args:
         folders: The directories that merge, the highest layer first.
         name: The name.
     """
-    entries: list[TreeEntry] = []
+    entries: list[MergedTreeEntry] = []
     for folder in folders:
         path = folder / name
         try:
@@ -208,13 +209,13 @@ def visible_entries(folders: Sequence[Path], name: str) -> list[TreeEntry]:
                 raise
             continue
         if stat.S_ISDIR(info.st_mode):
-            entries.append(TreeEntry(path, info))
+            entries.append(MergedTreeEntry(path, info))
             if _is_opaque(path):
                 break
             continue
         is_whiteout = stat.S_ISCHR(info.st_mode) and info.st_rdev == 0
         if not entries and not is_whiteout:
-            entries.append(TreeEntry(path, info))
+            entries.append(MergedTreeEntry(path, info))
         break
     return entries
 
@@ -243,7 +244,7 @@ def content_digest(layers: Sequence[Path]) -> str:
         OSError: A file cannot be read.
     """
     digest_inputs: list[str | bytes] = []
-    for entry_parts, entry in Tree(layers).walk(()):
+    for entry_parts, entry in MergedTree(layers).walk(()):
         kind, mode = stat.S_IFMT(entry.info.st_mode), stat.S_IMODE(entry.info.st_mode)
         content: str | bytes = ""
         if entry.is_link:
@@ -254,17 +255,17 @@ def content_digest(layers: Sequence[Path]) -> str:
     return joint_digest(*digest_inputs)
 
 
-def resolve_image_account(layers: Sequence[Path], text: str) -> Account:
+def resolve_image_account(layers: Sequence[Path], user_spec: str) -> ImageAccount:
     """Return the account of an image that a ``USER`` instruction names: see `resolve_account`.
 
     Args:
         layers: The image's layers, the lowest first.
-        text: The argument of ``USER``.
+        user_spec: The argument of ``USER``.
 
     Raises:
         ImageError: The image has no such user or group, or sandboxes cannot have it.
     """
-    tree = Tree(layers)
+    tree = MergedTree(layers)
 
     def read(path: str) -> str:
         parts = tree.resolve(path)
@@ -275,7 +276,7 @@ def resolve_image_account(layers: Sequence[Path], text: str) -> Account:
             return file.read(MAX_TABLE_BYTES)
 
     try:
-        account = resolve_account(text, read)
+        account = resolve_account(user_spec, read)
     except LookupError as error:
         raise ImageError(str(error)) from None
     if (highest_id := max(account.uid, account.gid)) > _HIGHEST_ID:
@@ -283,18 +284,20 @@ def resolve_image_account(layers: Sequence[Path], text: str) -> Account:
     return account
 
 
-def resolve_image_owner(layers: Sequence[Path], text: str) -> tuple[int, int]:
+def resolve_image_owner(layers: Sequence[Path], owner_spec: str) -> tuple[int, int]:
     """Return the user id and group id that an option ``--chown`` names.
 
     Args:
         layers: The image's layers, the lowest first.
-        text: The value of ``--chown``. A single number means both ids.
+        owner_spec: The value of ``--chown``. A single number means both ids.
 
     Raises:
         ImageError: See `resolve_image_account`.
     """
-    name, _, group = text.partition(":")
-    account = resolve_image_account(layers, f"{name}:{group or name}" if name.isdigit() else text)
+    name, _, group = owner_spec.partition(":")
+    account = resolve_image_account(
+        layers, f"{name}:{group or name}" if name.isdigit() else owner_spec
+    )
     return account.uid, account.gid
 
 

@@ -8,8 +8,8 @@ In version 1 of cgroups each controller has a hierarchy of folders. Version 2 ha
 cgroup of version 2 whose children have limits must not contain processes itself. Without a writable
 cgroup only the limits of each process apply, which ``intercode doctor`` and a run's record show.
 
-The spawner reuses cgroups. To remove a cgroup, the kernel examines every mounted file system of the
-machine, and each sandbox has several of them.
+The spawner reuses cgroups if the kernel permits it, because their removal is slow. To remove a
+cgroup, the kernel examines every mounted file system of the machine, and each sandbox has several.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ process, and the maximal weight."""
 
 
 @dataclass(frozen=True)
-class Hierarchy:
+class SpawnerCgroup:
     """A cgroup in which a spawner can create its folder, or the spawner's folder itself."""
 
     version: int
@@ -60,14 +60,18 @@ class Hierarchy:
     """The members of `CONTROLLERS` that can limit, or do limit, the children of the cgroup."""
 
 
-def hierarchies() -> list[Hierarchy]:
-    """Return the cgroups in which a spawner could create its folder, the best first."""
+def hierarchies() -> list[SpawnerCgroup]:
+    """Return the cgroups in which a spawner could create its folder, in the order of preference.
+
+    Whether this process may write to their folders is not checked.
+    """
     controllers_by_folder: dict[str, list[str]] = {}
     for controller in CONTROLLERS:
         if folder := _folder("cgroup", controller):
             controllers_by_folder.setdefault(folder, []).append(controller)
     candidates = [
-        Hierarchy(1, folder, tuple(names)) for folder, names in controllers_by_folder.items()
+        SpawnerCgroup(1, folder, tuple(controllers))
+        for folder, controllers in controllers_by_folder.items()
     ]
     if mount := _mount_point("cgroup2", ""):
         process_folder = _folder("cgroup2", "") or mount[0]
@@ -79,8 +83,14 @@ def hierarchies() -> list[Hierarchy]:
             with contextlib.suppress(OSError):
                 available_controllers = _read(folder + "/cgroup.controllers").split()
                 candidates.append(
-                    Hierarchy(
-                        2, folder, tuple(c for c in CONTROLLERS if c in available_controllers)
+                    SpawnerCgroup(
+                        2,
+                        folder,
+                        tuple(
+                            controller_name
+                            for controller_name in CONTROLLERS
+                            if controller_name in available_controllers
+                        ),
                     )
                 )
     return candidates
@@ -98,18 +108,18 @@ def is_unified() -> bool:
 
 def read_only() -> list[str]:
     """Return the mount points of cgroups that no spawner can use, because they are read-only."""
-    points = [_mount_point("cgroup", controller) for controller in CONTROLLERS]
-    points.append(_mount_point("cgroup2", "") if is_unified() else None)
-    mount_points = dict.fromkeys(point[0] for point in points if point)
+    mounts = [_mount_point("cgroup", controller) for controller in CONTROLLERS]
+    mounts.append(_mount_point("cgroup2", "") if is_unified() else None)
+    mount_points = dict.fromkeys(point[0] for point in mounts if point)
     return [point for point in mount_points if os.statvfs(point).f_flag & os.ST_RDONLY]
 
 
 def own_memory_limit() -> int | None:
-    """Return the memory limit, in bytes, of the cgroup of this process; None: no limit."""
+    """Return the memory limit, in bytes, of the cgroup of this process; None: no known limit."""
     for hierarchy in hierarchies():
-        for name in ("memory.max", "memory.limit_in_bytes"):
+        for file_name in ("memory.max", "memory.limit_in_bytes"):
             with contextlib.suppress(OSError, ValueError):  # "max" is not a number
-                limit = int(_read(f"{hierarchy.folder}/{name}"))
+                limit = int(_read(f"{hierarchy.folder}/{file_name}"))
                 if limit < _NO_LIMIT:
                     return limit
     return None
@@ -123,20 +133,20 @@ def own_process_limit() -> int | None:
     return None
 
 
-class Cgroups:
+class SandboxCgroups:
     """The cgroups of one spawner's sandboxes.
 
     Args:
-        name: The spawner's lease: see `ownership.new_lease`.
-        caller: The pid of the spawner's caller. This class may move the caller, and all its
-            descendants, to another cgroup.
+        lease: The spawner's lease: see `ownership.new_lease`.
+        caller_pid: The pid of the spawner's caller. This class may move all processes of the
+            caller's cgroup into a child of that cgroup: see `_is_ours`.
     """
 
-    def __init__(self, name: str, caller: int) -> None:
-        self.hierarchies: list[Hierarchy] = []
+    def __init__(self, lease: str, caller_pid: int) -> None:
+        self.hierarchies: list[SpawnerCgroup] = []
         """The spawner's folders, with the controllers that limit sandboxes in each."""
         self.sandboxes = 0
-        """The number of running sandboxes."""
+        """The number of sandboxes that have cgroups, including those started in advance."""
         self.idle_names: deque[str] = deque()
         """The names of cgroups that wait for another sandbox, the longest idle one first."""
         self.removal_queue: list[str] = []
@@ -144,27 +154,33 @@ class Cgroups:
         self._limits: dict[str, tuple[int, int]] = {}
         """Name of cgroups → their present limits of memory and processes."""
         for hierarchy in hierarchies():
-            limited_controllers = [
+            previous_controllers = [
                 controller
-                for limited_hierarchy in self.hierarchies
-                for controller in limited_hierarchy.controllers
+                for previous_hierarchy in self.hierarchies
+                for controller in previous_hierarchy.controllers
             ]
-            new_controllers = [c for c in hierarchy.controllers if c not in limited_controllers]
-            folder = f"{hierarchy.folder}/{PREFIX}{name}"
+            new_controllers = [
+                controller_name
+                for controller_name in hierarchy.controllers
+                if controller_name not in previous_controllers
+            ]
+            spawner_folder = f"{hierarchy.folder}/{PREFIX}{lease}"
             if not new_controllers or not os.access(hierarchy.folder, os.W_OK):
                 continue
             try:
                 if hierarchy.version == 2:
                     new_controllers = _delegate_controllers(
-                        hierarchy.folder, new_controllers, caller
+                        hierarchy.folder, new_controllers, caller_pid
                     )
-                os.mkdir(folder)
+                os.mkdir(spawner_folder)
                 if hierarchy.version == 2:
-                    new_controllers = _enable_controllers(folder, new_controllers)
+                    new_controllers = _enable_controllers(spawner_folder, new_controllers)
             except OSError:
-                _try_remove(folder)
+                _try_remove(spawner_folder)
                 continue
-            self.hierarchies.append(Hierarchy(hierarchy.version, folder, tuple(new_controllers)))
+            self.hierarchies.append(
+                SpawnerCgroup(hierarchy.version, spawner_folder, tuple(new_controllers))
+            )
 
     @property
     def version(self) -> int:
@@ -182,18 +198,18 @@ class Cgroups:
     def controllers(self) -> list[str]:
         """The members of `CONTROLLERS` that limit sandboxes as a whole."""
         return [
-            c
-            for c in CONTROLLERS
-            if any(c in hierarchy.controllers for hierarchy in self.hierarchies)
+            controller
+            for controller in CONTROLLERS
+            if any(controller in hierarchy.controllers for hierarchy in self.hierarchies)
         ]
 
-    def take(self, name: str) -> str:
+    def take(self, new_name: str) -> str:
         """Return the name of the cgroups for a new sandbox: one in each folder of the spawner.
 
         Idle cgroups are reused if they are clean.
 
         Args:
-            name: The name of the cgroups if new ones are created.
+            new_name: The name of the cgroups if new ones are created.
 
         Raises:
             OSError: The kernel did not permit the cgroups; the sandbox must not start.
@@ -203,9 +219,9 @@ class Cgroups:
                 self.idle_names.remove(cgroup_name)
                 break
         else:
-            for folder in self.folders(name):
+            for folder in self.folders(new_name):
                 os.mkdir(folder)
-            cgroup_name = name
+            cgroup_name = new_name
         self._set_weights(+1)
         return cgroup_name
 
@@ -275,8 +291,8 @@ class Cgroups:
         path = self._memory_file(name, _OOM) or "/proc/vmstat"
         with contextlib.suppress(OSError):
             for line in _read(path).splitlines():
-                word, _, count = line.partition(" ")
-                if word == "oom_kill":
+                counter_name, _, count = line.partition(" ")
+                if counter_name == "oom_kill":
                     return int(count)
         return 0
 
@@ -309,7 +325,8 @@ class Cgroups:
     def _is_resettable(self, name: str) -> bool:
         """Return whether the highest use of memory can be reset for the next sandbox.
 
-        Linux permits the reset from version 6.12 on.
+        Cgroups of version 1 permit the reset, and those of version 2 since Linux 6.12. Without a
+        cgroup that limits memory the result is False.
         """
         path = self._memory_file(name, _PEAK)
         return bool(path) and bool(os.stat(path).st_mode & 0o200)
@@ -335,10 +352,10 @@ class Cgroups:
         self.sandboxes += count_change
         for hierarchy in self.hierarchies:
             if "cpu" in hierarchy.controllers:
-                name, single_weight, max_weight = _WEIGHTS[hierarchy.version]
+                weight_file, single_weight, max_weight = _WEIGHTS[hierarchy.version]
                 with contextlib.suppress(OSError):  # the limits of the sandboxes apply nevertheless
                     _write(
-                        f"{hierarchy.folder}/{name}",
+                        f"{hierarchy.folder}/{weight_file}",
                         str(min(max_weight, single_weight * max(1, self.sandboxes))),
                     )
 
@@ -352,36 +369,37 @@ _MEMORY_FILES = {
 _V1_MEMORY = ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes")
 
 
-def remove_all(name: str) -> None:
+def remove_all(lease: str) -> None:
     """Remove the cgroups of a spawner that was killed.
 
     Args:
-        name: The spawner's lease.
+        lease: The spawner's lease.
     """
-    for folder in parents():
-        _remove_tree(f"{folder}/{PREFIX}{name}")
+    for parent_folder in parents():
+        _remove_tree(f"{parent_folder}/{PREFIX}{lease}")
 
 
-def _delegate_controllers(folder: str, controllers: list[str], caller: int) -> list[str]:
+def _delegate_controllers(folder: str, controllers: list[str], caller_pid: int) -> list[str]:
     """Delegate controllers of a cgroup of version 2 to its children.
 
     Args:
         folder: The cgroup's folder. Processes in the way are moved into a child of the cgroup.
         controllers: The names of the controllers.
-        caller: See `_is_ours`.
+        caller_pid: See `_is_ours`.
 
     Returns:
         The names of the delegated controllers.
 
     Raises:
-        OSError: The kernel delegates no controller, or this process lacks the privilege.
+        OSError: The kernel delegates no controller, or this process lacks the privilege. EBUSY: the
+            cgroup has foreign processes, or new ones appear too fast.
     """
     for _ in range(_MOVES):  # new processes may start in the cgroup between two attempts
         # Only the machine's root cgroup, which has no cgroup.type, may have both processes and
         # children with limits. Other cgroups with processes would accept some controllers, which
         # would have no effect.
         if os.path.exists(folder + "/cgroup.type") and _processes(folder):
-            if not _is_ours(folder, caller):
+            if not _is_ours(folder, caller_pid):
                 break
             _move_all(folder)
         try:
@@ -393,24 +411,25 @@ def _delegate_controllers(folder: str, controllers: list[str], caller: int) -> l
 
 
 def _enable_controllers(folder: str, controllers: list[str]) -> list[str]:
-    path = folder + "/cgroup.subtree_control"
+    control_path = folder + "/cgroup.subtree_control"
     # Memory comes first in the list. While the cgroup has processes, the kernel refuses only this
     # controller.
     for controller in controllers:
         try:
-            _write(path, f"+{controller}")
-        except OSError as error:  # after another error the remaining controllers are still useful
+            _write(control_path, f"+{controller}")
+        except OSError as error:
+            # After any other error the loop continues: the remaining controllers are still useful.
             if error.errno in (errno.EBUSY, errno.EACCES, errno.EROFS):
                 raise
     enabled_controllers = [
-        controller for controller in controllers if controller in _read(path).split()
+        controller for controller in controllers if controller in _read(control_path).split()
     ]
     if not enabled_controllers:
-        raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP), path)
+        raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP), control_path)
     return enabled_controllers
 
 
-def _is_ours(folder: str, caller: int) -> bool:
+def _is_ours(folder: str, caller_pid: int) -> bool:
     """Return whether this process may move all processes of a cgroup to another cgroup.
 
     True if the cgroup was delegated as a whole, is the root cgroup of a container, or contains only
@@ -418,17 +437,17 @@ def _is_ours(folder: str, caller: int) -> bool:
 
     Args:
         folder: The cgroup's folder.
-        caller: The pid of the spawner's caller.
+        caller_pid: The pid of the spawner's caller.
     """
-    for name in _DELEGATION_ATTRIBUTES:
+    for attribute in _DELEGATION_ATTRIBUTES:
         with contextlib.suppress(OSError):
-            if os.getxattr(folder, name) == b"1":
+            if os.getxattr(folder, attribute) == b"1":
                 return True
-    root = _mount_point("cgroup2", "")
+    root_mount = _mount_point("cgroup2", "")
     # The root is a container's: the callers of this function exclude the machine's root cgroup.
-    if root is not None and folder == root[0]:
+    if root_mount is not None and folder == root_mount[0]:
         return True
-    return all(caller in _ancestry(pid) for pid in _processes(folder))
+    return all(caller_pid in _ancestry(pid) for pid in _processes(folder))
 
 
 def _ancestry(pid: int) -> Iterator[int]:
@@ -461,17 +480,21 @@ def _process_path(controller: str) -> str | None:
     """
     with open("/proc/self/cgroup") as file:
         for line in file:
-            _, names, path = line.rstrip("\n").split(":", 2)
-            if (controller in names.split(",")) if controller else names == "":
+            _, controllers_text, path = line.rstrip("\n").split(":", 2)
+            if (
+                (controller in controllers_text.split(","))
+                if controller
+                else controllers_text == ""
+            ):
                 return path
     return None
 
 
-def _mount_point(kind: str, option: str) -> tuple[str, str] | None:
+def _mount_point(filesystem_type: str, option: str) -> tuple[str, str] | None:
     """Return the mount point of a hierarchy of cgroups; None: no such hierarchy is mounted.
 
     Args:
-        kind: The type of the file system: ``cgroup`` or ``cgroup2``.
+        filesystem_type: The type of the file system: ``cgroup`` or ``cgroup2``.
         option: A controller among the mount's options; empty: any options.
 
     Returns:
@@ -480,24 +503,26 @@ def _mount_point(kind: str, option: str) -> tuple[str, str] | None:
     with open("/proc/self/mountinfo") as file:
         for line in file:
             mount_text, _, filesystem_text = line.partition(" - ")
-            filesystem, _, options = filesystem_text.split(" ", 2)
-            if filesystem == kind and (not option or option in options.strip().split(",")):
+            mounted_type, _, options_text = filesystem_text.split(" ", 2)
+            if mounted_type == filesystem_type and (
+                not option or option in options_text.strip().split(",")
+            ):
                 fields = mount_text.split(" ")
                 return fields[4], fields[3]
     return None
 
 
-def _folder(kind: str, controller: str) -> str | None:
-    mount_point = _mount_point(kind, controller)
+def _folder(filesystem_type: str, controller: str) -> str | None:
+    mount = _mount_point(filesystem_type, controller)
     process_path = _process_path(controller)
-    if mount_point is None or process_path is None:
+    if mount is None or process_path is None:
         return None
-    point, root = mount_point
-    relative = (
+    mount_folder, root = mount
+    relative_path = (
         process_path[len(root) :] if root != "/" and process_path.startswith(root) else process_path
     )
-    folder = point + "/" + relative.strip("/")
-    return folder.rstrip("/") if os.path.isdir(folder) else point
+    folder = mount_folder + "/" + relative_path.strip("/")
+    return folder.rstrip("/") if os.path.isdir(folder) else mount_folder
 
 
 # `os.open` replaces `open`, which makes twice as many system calls for each limit of a sandbox.

@@ -22,7 +22,7 @@ _MAX_LEDGER_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class EndingSandbox:
     """A closed sandbox that the kernel is still ending."""
 
     lease: str
@@ -57,20 +57,20 @@ def open_ledger(folder: Path, lease: str) -> int:
         os.close(ledger)
 
 
-def write_ledger(ledger: int, sandboxes: Mapping[str, int]) -> None:
+def write_ledger(ledger: int, sandbox_pids: Mapping[str, int]) -> None:
     """Replace the content of a ledger.
 
     Args:
         ledger: The descriptor of the ledger.
-        sandboxes: For each ending sandbox, the name of its cgroup → the pid of its process 1.
+        sandbox_pids: For each ending sandbox, the name of its cgroup → the pid of its process 1.
     """
-    text = "".join(f"{name} {pid}\n" for name, pid in sandboxes.items()).encode()
-    with suppress(OSError):  # on a full disk the list is incomplete, which affects reports only
+    content = "".join(f"{name} {pid}\n" for name, pid in sandbox_pids.items()).encode()
+    with suppress(OSError):  # on a full disk the list is incomplete: reports lack sandboxes
         os.ftruncate(ledger, 0)
-        os.pwrite(ledger, text, 0)
+        os.pwrite(ledger, content, 0)
 
 
-def read_ledgers(folder: Path) -> list[Ending]:
+def read_ledgers(folder: Path) -> list[EndingSandbox]:
     """Return the sandboxes that are still ending; remove the ledgers of ended spawners."""
     with suppress(OSError):  # the folder does not exist yet, or belongs to another user
         paths = sorted(folder.iterdir())
@@ -78,7 +78,7 @@ def read_ledgers(folder: Path) -> list[Ending]:
     return []
 
 
-def _read(path: Path) -> Iterable[Ending]:
+def _read(path: Path) -> Iterable[EndingSandbox]:
     try:
         ledger = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:  # another process has just removed the ledger
@@ -91,6 +91,6 @@ def _read(path: Path) -> Iterable[Ending]:
         rows = [
             line.split() for line in os.pread(ledger, _MAX_LEDGER_BYTES, 0).decode().splitlines()
         ]
-        return [Ending(path.name, row[0], int(row[1])) for row in rows if len(row) == 2]
+        return [EndingSandbox(path.name, row[0], int(row[1])) for row in rows if len(row) == 2]
     finally:
         os.close(ledger)

@@ -16,7 +16,7 @@ from intercode_sandbox.ownership import register_finalizer
 from intercode_sandbox.units import MIB
 
 MAX_BYTES_VARIABLE = "INTERCODE_FROZEN_BYTES"
-"""Name of the environment variable with the quota of bytes. Default: half of the memory."""
+"""Name of the environment variable with the quota. Default: half of the machine's memory."""
 _lock = threading.Lock()
 _sizes: dict[object, int] = {}
 """An arbitrary key for each frozen layer → its bytes."""
@@ -29,11 +29,11 @@ class FrozenLayer:
         name: The layer's name in the spawner.
         owner: The spawner's lease: see `ownership.new_lease`.
         usage: The numbers of the layer's bytes and files.
-        thaw: A function that makes the spawner release the layer of a name.
+        release: A function that makes the spawner release the layer of a name.
     """
 
     def __init__(
-        self, name: str, owner: str, usage: tuple[int, int], thaw: Callable[[str], None]
+        self, name: str, owner: str, usage: tuple[int, int], release: Callable[[str], None]
     ) -> None:
         self.name = name
         self.owner = owner
@@ -41,18 +41,22 @@ class FrozenLayer:
         key = object()
         with _lock:
             _sizes[key] = self.bytes
-        register_finalizer(self, _drop, key, thaw, name)
+        register_finalizer(self, _drop, key, release, name)
 
 
-def _drop(key: object, thaw: Callable[[str], None], name: str) -> None:
+def _drop(key: object, release: Callable[[str], None], layer_name: str) -> None:
     # A finalizer may run in any thread, even in one that holds the lock. So it takes no lock: a
     # single operation on a dictionary is atomic.
     _sizes.pop(key, None)
-    thaw(name)
+    release(layer_name)
 
 
 def max_bytes() -> int:
-    """Return the quota of bytes for all frozen layers of this process."""
+    """Return the quota of bytes for all frozen layers of this process.
+
+    Raises:
+        SandboxError: The variable `MAX_BYTES_VARIABLE` is not a number.
+    """
     with suppress(ValueError):
         return (
             int(os.environ[MAX_BYTES_VARIABLE])
@@ -65,7 +69,11 @@ def max_bytes() -> int:
 
 
 def available_bytes() -> int:
-    """Return the remaining bytes of the quota for frozen layers."""
+    """Return the remaining bytes of the quota for frozen layers; below 0: it is exceeded.
+
+    Raises:
+        SandboxError: See `max_bytes`.
+    """
     return max_bytes() - sum(list(_sizes.values()))
 
 

@@ -33,11 +33,11 @@ class FrozenMounts:
         self._folder = -1
         self._count = 0
 
-    def add(self, tree: int) -> str:
+    def add(self, mount_fd: int) -> str:
         """Make the files of a mount immutable, and retain the mount.
 
         Args:
-            tree: A descriptor of a detached mount.
+            mount_fd: A descriptor of a detached mount.
 
         Returns:
             The layer's name.
@@ -46,47 +46,49 @@ class FrozenMounts:
             OSError: The layer was not created. EBUSY: a process has a file open for writing.
         """
         with self._enter_namespace():
-            name = str(self._count + 1)
-            os.mkdir(name)
+            layer_name = str(self._count + 1)
+            os.mkdir(layer_name)
             try:
-                sc.make_read_only(tree)
-                sc.mount_setattr(tree, _ATTRIBUTES)
-                sc.move_mount(tree, name)
+                sc.make_read_only(mount_fd)
+                sc.mount_setattr(mount_fd, _ATTRIBUTES)
+                sc.move_mount(mount_fd, layer_name)
             except BaseException:
-                os.rmdir(name)
+                os.rmdir(layer_name)
                 raise
         self._count += 1
-        return name
+        return layer_name
 
-    def copies(self, names: list[str]) -> list[int]:
+    def copies(self, layer_names: list[str]) -> list[int]:
         """Return a descriptor of a detached copy of each layer's mount.
 
         Args:
-            names: The names of the layers.
+            layer_names: The names of the layers.
 
         Raises:
             OSError: A layer does not exist.
         """
-        trees: list[int] = []
-        if names:
+        mount_fds: list[int] = []
+        if layer_names:
             with self._enter_namespace():
                 try:
-                    for name in names:
+                    for layer_name in layer_names:
                         # Without a mount at the folder, the empty folder itself would be copied.
-                        if not os.path.ismount(name):
-                            raise FileNotFoundError(errno.ENOENT, "a frozen layer is gone", name)
-                        trees.append(sc.open_tree(name))
+                        if not os.path.ismount(layer_name):
+                            raise FileNotFoundError(
+                                errno.ENOENT, "a frozen layer is gone", layer_name
+                            )
+                        mount_fds.append(sc.open_tree(layer_name))
                 except BaseException:
-                    for tree in trees:
-                        os.close(tree)
+                    for mount_fd in mount_fds:
+                        os.close(mount_fd)
                     raise
-        return trees
+        return mount_fds
 
-    def remove(self, name: str) -> None:
+    def remove(self, layer_name: str) -> None:
         """Release a layer. Running sandboxes keep their copies of its mount."""
         with self._enter_namespace():
-            sc.umount(name)
-            os.rmdir(name)
+            sc.umount(layer_name)
+            os.rmdir(layer_name)
 
     @contextmanager
     def _enter_namespace(self) -> Iterator[None]:

@@ -1,6 +1,6 @@
 """Errors that name the rule of the machine that prevents a sandbox, and the command that fixes it.
 
-Each command works on the machines on which InterCode prints it: a test tries each command there.
+Each command is meant for the machines on which InterCode prints it. Tests try the commands there.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ def missing_folder_error(path: str) -> ImageError:
 def unavailable_error(reply: dict[str, Any]) -> SandboxError | ImageError:
     """Return the error for a sandbox or a spawner that did not start.
 
-    The message names the rule of the machine that has refused a system call, and the fix.
+    If the cause is known, the message names the rule of the machine that has refused a system call,
+    and the error has the fix.
 
     Args:
         reply: The message of the spawner or of process 1. Its ``failed`` is the failed call with
@@ -90,14 +91,14 @@ def unavailable_error(reply: dict[str, Any]) -> SandboxError | ImageError:
     """
     failure, error_number = str(reply["failed"]), int(reply.get("errno", 0))
     call = failure.removeprefix(f"[Errno {error_number}] ").partition(":")[0]
-    permission = error_number in (errno.EPERM, errno.EACCES)
+    is_refused = error_number in (errno.EPERM, errno.EACCES)
     if call.startswith("image "):
         return missing_folder_error(call.removeprefix("image "))
     if call in ("unshare", "clone") and error_number == errno.ENOSPC:
         reason, fix = "user.max_user_namespaces is 0 or used up", _max_namespaces_command()
-    elif call in ("unshare", "clone") and permission:
+    elif call in ("unshare", "clone") and is_refused:
         reason, fix = _namespace_problem(error_number)
-    elif call.startswith("write ") and permission:
+    elif call.startswith("write ") and is_refused:
         reason, fix = _id_map_problem()
     elif call == "setuid":
         reason = "sandboxes never run as the machine's root, which cannot become another user here"
@@ -108,8 +109,10 @@ def unavailable_error(reply: dict[str, Any]) -> SandboxError | ImageError:
         reason, fix = "this container's /proc is masked", masking_remedy()
     elif call == "mount bind" and error_number == errno.EINVAL and failure.endswith(": '/'"):
         reason, fix = _CHROOT, _PIVOT  # the chroot's folder is not a mount point
-    elif rule := find_restriction(_name(call), error_number, _unrestricted_namespaces_command()):
-        reason, fix = rule.reason, rule.fix
+    elif restriction := find_restriction(
+        _name(call), error_number, _unrestricted_namespaces_command()
+    ):
+        reason, fix = restriction.reason, restriction.fix
     elif call == "mount overlay":
         reason = "overlayfs refused; as an ordinary user it needs Linux 6.6 for files in memory"
         fix = as_root("modprobe overlay") if error_number == errno.ENODEV else ""
@@ -156,7 +159,7 @@ def apparmor_profile(python: str) -> str:
     Args:
         python: The path of the Python.
     """
-    path = re.sub(r'(["*?^{}\[\]\\])', r"\\\1", os.path.realpath(python))
+    escaped_path = re.sub(r'(["*?^{}\[\]\\])', r"\\\1", os.path.realpath(python))
     return f"""\
 # Lets InterCode make sandboxes as an ordinary user, where AppArmor restricts user namespaces.
 # It is for one Python, and holds for all programs that this runs: make an environment that has a
@@ -164,7 +167,7 @@ def apparmor_profile(python: str) -> str:
 abi <abi/4.0>,
 include <tunables/global>
 
-profile intercode "{path}" flags=(unconfined) {{
+profile intercode "{escaped_path}" flags=(unconfined) {{
   userns,
 
   include if exists <local/intercode>
@@ -182,8 +185,8 @@ def _name(call: str) -> str:
     An error of a function of Python does not name the call. `syscalls.with_line` has added the
     source line in brackets, which takes the name's place.
     """
-    line = re.search(r"\((.+)\)$", call)
-    return line[1] if line else call
+    match = re.search(r"\((.+)\)$", call)
+    return match[1] if match else call
 
 
 def caller_error(error: OSError, call: str) -> SandboxError:
@@ -194,11 +197,10 @@ def caller_error(error: OSError, call: str) -> SandboxError:
         call: The name of the call, or its purpose.
     """
     error_number = error.errno or 0
-    if rule := find_restriction(call, error_number, _unrestricted_namespaces_command()):
-        message = (
-            f"sandboxes are not permitted here: {rule.reason} ({call}: {os.strerror(error_number)})"
-        )
-        return SandboxUnavailableError(message, rule.fix)
+    if restriction := find_restriction(call, error_number, _unrestricted_namespaces_command()):
+        error_text = f"{call}: {os.strerror(error_number)}"
+        message = f"sandboxes are not permitted here: {restriction.reason} ({error_text})"
+        return SandboxUnavailableError(message, restriction.fix)
     return SandboxError(f"a sandbox did not start: {call}: {error}{active_rules_text()}")
 
 
@@ -207,7 +209,7 @@ def active_rules_text() -> str:
 
     The rules may have caused the error.
     """
-    reasons = [rule.reason for rule in active_restrictions()]
+    reasons = [restriction.reason for restriction in active_restrictions()]
     return f"; on this machine {', '.join(reasons)}" if reasons else ""
 
 

@@ -17,7 +17,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from intercode_sandbox.base import Completed, Evidence, OutputBuffer, Process
+from intercode_sandbox.base import Completed, FailureEvidence, HeadTailBuffer, Process
 from intercode_sandbox.errors import SandboxError
 from intercode_sandbox.native import wire
 from intercode_sandbox.native.frozen_layers import FrozenLayer
@@ -26,8 +26,8 @@ from intercode_sandbox.native.zygote import encode_request
 from intercode_sandbox.ownership import disown_in_forks, register_release
 
 HARD_OUTPUT_FACTOR = 64
-"""A program is killed if its output exceeds its limit this many times. The remaining output is not
-read."""
+"""A program is killed as soon as one of its streams exceeds the output limit this many times. After
+its end about `_DRAIN` further bytes of each stream are read."""
 _CHUNK = 1 << 18
 _DRAIN = 1 << 20
 """Maximum of bytes that are read from a stream after the program has ended."""
@@ -43,16 +43,21 @@ class NativeProcess:
         pid: The process id inside the sandbox.
         fds: The program's descriptor → the caller's end, for each channel.
         exit_fd: The caller's end of the pipe to which process 1 writes the exit code.
-        send: A function that sends a signal: its arguments are the pid and the signal's number.
+        send_signal: A function that sends a signal: its arguments are the pid and the signal's
+            number.
     """
 
     def __init__(
-        self, pid: int, fds: Mapping[int, int], exit_fd: int, send: Callable[[int, int], None]
+        self,
+        pid: int,
+        fds: Mapping[int, int],
+        exit_fd: int,
+        send_signal: Callable[[int, int], None],
     ) -> None:
         self.pid = pid
         self._fds = dict(fds)
         self._exit_fd = exit_fd
-        self._send = send
+        self._send = send_signal
         self._code: int | None = None
         self.lost = False
         """Whether the sandbox ended before it reported this program's exit code."""
@@ -72,16 +77,17 @@ class NativeProcess:
     def poll(self) -> int | None:
         """Return the exit code, or None while the program runs.
 
-        If the sandbox has ended before the program, the exit code is that of SIGKILL.
+        The exit code is 128 + N if signal N killed the program. If the sandbox has ended before the
+        program, the exit code is that of SIGKILL.
         """
         if self._code is None:
             try:
-                data = os.read(self._exit_fd, 4)
+                code_bytes = os.read(self._exit_fd, 4)
             except BlockingIOError:
                 return None
-            self.lost = len(data) < 4
-            code = -signal.SIGKILL if self.lost else struct.unpack("=i", data)[0]
-            self._code = code if code >= 0 else 128 - code
+            self.lost = len(code_bytes) < 4
+            exit_code = -signal.SIGKILL if self.lost else struct.unpack("=i", code_bytes)[0]
+            self._code = exit_code if exit_code >= 0 else 128 - exit_code
         return self._code
 
     def signal(self, number: int) -> None:
@@ -104,10 +110,10 @@ class NativeProcess:
         which later uses of this object would hit.
         """
         if self._finalizer.alive:
-            empty_file = os.memfd_create("nothing", os.MFD_CLOEXEC)
+            empty_fd = os.memfd_create("nothing", os.MFD_CLOEXEC)
             for fd in (*self._fds.values(), self._exit_fd):
-                os.dup2(empty_file, fd, inheritable=False)
-            os.close(empty_file)
+                os.dup2(empty_fd, fd, inheritable=False)
+            os.close(empty_fd)
 
 
 class NativeWorker(NativeProcess):
@@ -116,20 +122,20 @@ class NativeWorker(NativeProcess):
     Args:
         pid: See `NativeProcess`.
         caller_socket: The caller's end of the worker's socket.
-        errors: The caller's end of the worker's error output.
+        error_fd: The caller's end of the worker's error output.
         exit_fd: See `NativeProcess`.
-        send: See `NativeProcess`.
+        send_signal: See `NativeProcess`.
     """
 
     def __init__(
         self,
         pid: int,
         caller_socket: socket.socket,
-        errors: int,
+        error_fd: int,
         exit_fd: int,
-        send: Callable[[int, int], None],
+        send_signal: Callable[[int, int], None],
     ) -> None:
-        super().__init__(pid, {2: errors}, exit_fd, send)
+        super().__init__(pid, {2: error_fd}, exit_fd, send_signal)
         self.socket = caller_socket
         register_release(self, caller_socket.close)
 
@@ -175,11 +181,11 @@ class SandboxSlot:
     process: InitProcess | None
     """Process 1; None for a container whose processes this process cannot see."""
     forget: Callable[[Path], None] = lambda _: None
-    """A function that is called with the folder of a layer that is about to be deleted. The native
-    one makes the spawner unmount the layer."""
+    """A function that is called with the folder of a layer that is about to be deleted. For a
+    native slot, the function makes the spawner unmount the layer."""
     freeze: Callable[[], FrozenLayer | None] = lambda: None
-    """A function that freezes the slot's files, if only process 1 runs. Its result is None if the
-    kernel does not permit it."""
+    """A function that freezes the slot's files, called while only process 1 runs. The result is
+    None if the kernel does not permit the freezing."""
     on_slow_end: Callable[[], None] = lambda: None
     """A function that reports to the spawner that the kernel takes long to end this slot."""
     prepared_program: PreparedProgram | None = None
@@ -229,17 +235,21 @@ class InitProcess:
     The process is identified by a descriptor (pidfd), which never denotes another process.
 
     Args:
-        fd: The descriptor of the process, owned by this object from now on.
-        evidence: A function that returns evidence about the end of the process, or about its
-            failure to answer.
+        pidfd: The descriptor of the process, owned by this object from now on.
+        request_evidence: A function that returns evidence about the end of the process, or about
+            its failure to answer.
     """
 
     def __init__(
-        self, fd: int, evidence: Callable[[], Evidence] = lambda: Evidence(is_keeper_alive=False)
+        self,
+        pidfd: int,
+        request_evidence: Callable[[], FailureEvidence] = lambda: FailureEvidence(
+            is_keeper_alive=False
+        ),
     ) -> None:
-        self._file = FileIO(fd)
+        self._file = FileIO(pidfd)
         register_release(self, self._file.close)
-        self.evidence = evidence
+        self.evidence = request_evidence
         self._kill_time: float | None = None
         self._lock = threading.Lock()
 
@@ -255,14 +265,17 @@ class InitProcess:
 
     @property
     def pid(self) -> int:
-        """Process id on the machine; -1: the process has ended."""
+        """Process id in the pid namespace of this process; -1: the sandbox has ended.
+
+        The value is -1 even if the kernel has not yet ended the sandbox after `end`.
+        """
         with self._lock:
-            text = (
+            fd_info = (
                 ""
                 if self._file.closed
                 else read_if_there(f"/proc/self/fdinfo/{self._file.fileno()}")
             )
-        return int(text.partition("Pid:")[2].split()[0]) if text else -1
+        return int(fd_info.partition("Pid:")[2].split()[0]) if fd_info else -1
 
     @property
     def stopped(self) -> bool:
@@ -273,19 +286,26 @@ class InitProcess:
         return read_if_there(f"/proc/{self.pid}/stat").rpartition(")")[2].lstrip()[:1] in ("T", "t")
 
     def wait(self, seconds: float) -> bool:
-        """Wait until all processes of the sandbox have ended; return whether they have."""
+        """Wait until all processes of the sandbox have ended.
+
+        Args:
+            seconds: Maximum of seconds to wait.
+
+        Returns:
+            Whether all processes have ended; True without a test if the descriptor is closed.
+        """
         with self._lock:
             if self._file.closed:
                 return True
-            copy = os.dup(self._file.fileno())
+            pidfd_copy = os.dup(self._file.fileno())
         try:  # this thread waits without the lock, because `kill` and `end` need it
-            poll = select.poll()
-            poll.register(copy, select.POLLIN)
+            poller = select.poll()
+            poller.register(pidfd_copy, select.POLLIN)
             # The kernel reports the end of a pid namespace's first process only after all other
             # processes of the namespace have ended.
-            return bool(poll.poll(max(0.0, seconds) * 1000))
+            return bool(poller.poll(max(0.0, seconds) * 1000))
         finally:
-            os.close(copy)
+            os.close(pidfd_copy)
 
     def end(self, seconds: float | None = None) -> bool:
         """Kill process 1, and wait until all processes of the sandbox have ended. Idempotent.
@@ -317,7 +337,7 @@ def run_to_end(
     timeout: float,
     output_limit: int,
     kill: Callable[[], None],
-    stop: int | None = None,
+    stop_fd: int | None = None,
 ) -> Completed:
     """Collect the output of a program until the program ends, and return the result.
 
@@ -326,50 +346,51 @@ def run_to_end(
     Args:
         process: The program.
         timeout: Seconds until the program is killed.
-        output_limit: Bytes retained of each stream.
+        output_limit: Bytes retained of each stream. A program whose stream exceeds the limit
+            `HARD_OUTPUT_FACTOR` times is killed.
         kill: A function that kills the program.
-        stop: A descriptor; the program is killed as soon as the descriptor is readable.
+        stop_fd: A descriptor; the program is killed as soon as the descriptor is readable.
     """
     buffers = {
-        fd: OutputBuffer(output_limit)
+        fd: HeadTailBuffer(output_limit)
         for fd_number, fd in process.fds.items()
         if fd_number in (1, 2)
     }
-    poll = select.poll()
-    poll.register(process.exit_fd, select.POLLIN)
+    poller = select.poll()
+    poller.register(process.exit_fd, select.POLLIN)
     for fd in buffers:
         os.set_blocking(fd, False)
-        poll.register(fd, select.POLLIN)
-    if stop is not None:
-        poll.register(stop, select.POLLIN)
+        poller.register(fd, select.POLLIN)
+    if stop_fd is not None:
+        poller.register(stop_fd, select.POLLIN)
     deadline = time.monotonic() + timeout
     timed_out = stopped = False
     while process.poll() is None:
         remaining_seconds = deadline - time.monotonic()
-        too_much = any(
+        exceeds_limit = any(
             output_buffer.total > output_limit * HARD_OUTPUT_FACTOR
             for output_buffer in buffers.values()
         )
-        if remaining_seconds <= 0 or too_much or stopped:
-            timed_out = not too_much and not stopped
+        if remaining_seconds <= 0 or exceeds_limit or stopped:
+            timed_out = not exceeds_limit and not stopped
             kill()
             break
-        for fd, event in poll.poll(remaining_seconds * 1000 + 1):
-            stopped = stopped or fd == stop
-            if fd in buffers and not _read_into(buffers[fd], fd) and event & select.POLLHUP:
-                poll.unregister(fd)
+        for fd, event_mask in poller.poll(remaining_seconds * 1000 + 1):
+            stopped = stopped or fd == stop_fd
+            if fd in buffers and not _read_into(buffers[fd], fd) and event_mask & select.POLLHUP:
+                poller.unregister(fd)
     for fd, buffer in buffers.items():
         # A background child may continue to print. Only the bytes that are available now count as
         # output of the program.
-        limit = buffer.total + _DRAIN
-        while buffer.total < limit and _read_into(buffer, fd):
+        drain_limit = buffer.total + _DRAIN
+        while buffer.total < drain_limit and _read_into(buffer, fd):
             pass
     buffers_by_number = {
         fd_number: buffers[fd] for fd_number, fd in process.fds.items() if fd in buffers
     }
-    code = process.poll()
+    exit_code = process.poll()
     return Completed(
-        exit_code=128 + signal.SIGKILL if code is None else code,
+        exit_code=128 + signal.SIGKILL if exit_code is None else exit_code,
         stdout=buffers_by_number[1].getvalue(),
         stderr=buffers_by_number[2].getvalue() if 2 in buffers_by_number else b"",
         timed_out=timed_out,
@@ -377,7 +398,7 @@ def run_to_end(
     )
 
 
-def _read_into(buffer: OutputBuffer, fd: int) -> bool:
+def _read_into(buffer: HeadTailBuffer, fd: int) -> bool:
     """Read from a descriptor into a buffer, once; return whether any bytes were read."""
     try:
         data = os.read(fd, _CHUNK)

@@ -1,6 +1,7 @@
 """Command lines that start the spawner, and the Python process from which workers are forked.
 
-The processes start with an isolated Python, few imports, and no settings inherited from the caller.
+The processes start with an isolated Python, few imports, and default actions for all signals. Only
+SIGPIPE and SIGXFSZ are ignored, as in any Python.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ os._exit(0)  # without the last words that a library may have
 """
 
 
-class Workers(NamedTuple):
+class WorkerModules(NamedTuple):
     """The Python modules that can run as workers in sandboxes, and the search paths of imports.
 
     Attributes:
@@ -60,7 +61,7 @@ def command(
     path: Sequence[str] = (),
     packages: Mapping[str, str] | None = None,
     python: str = sys.executable,
-    root: str | None = None,
+    package_root: str | None = None,
 ) -> list[str]:
     """Return the command line that runs ``main`` of a module of this package in a new Python.
 
@@ -70,11 +71,12 @@ def command(
         path: Folders that imports search after the standard library.
         packages: Name of a further package whose ``__init__.py`` is not executed → its folder.
         python: The path of the Python that runs the module.
-        root: The folder of the package ``intercode_sandbox`` for that Python; default: the folder
-            of the package in this process.
+        package_root: The folder of the package ``intercode_sandbox`` for that Python; default: the
+            folder of the package in this process.
     """
     package_folders = {
-        name: os.path.join(root or _ROOT, *name.split(".")[1:]) for name in _PACKAGES
+        package_name: os.path.join(package_root or _ROOT, *package_name.split(".")[1:])
+        for package_name in _PACKAGES
     }
     setup = {"module": module, "arguments": arguments, "path": [*path]}
     setup["packages"] = {**(packages or {}), **package_folders}

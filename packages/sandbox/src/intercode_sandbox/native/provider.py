@@ -20,7 +20,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from intercode_sandbox.base import Evidence, Limits, Snapshot
+from intercode_sandbox.base import FailureEvidence, Limits, Snapshot
 from intercode_sandbox.errors import ImageError, SandboxError, SandboxUnavailableError
 from intercode_sandbox.extensions import bare_packages
 from intercode_sandbox.host_files import cache_root
@@ -31,7 +31,6 @@ from intercode_sandbox.linux_capabilities import MULTI_USER_CAPABILITIES
 from intercode_sandbox.native import cgroup, frozen_layers, wire
 from intercode_sandbox.native.exit_ledger import LEDGERS, open_ledger
 from intercode_sandbox.native.frozen_layers import FrozenLayer
-from intercode_sandbox.native.identity import ID_COUNT
 from intercode_sandbox.native.pipes import close_all
 from intercode_sandbox.native.preflight import (
     active_rules_text,
@@ -43,11 +42,12 @@ from intercode_sandbox.native.preflight import (
     unavailable_error,
 )
 from intercode_sandbox.native.process import END_SECONDS, InitProcess, PreparedProgram, SandboxSlot
-from intercode_sandbox.native.process_start import PROGRAM, Workers, command
+from intercode_sandbox.native.process_start import PROGRAM, WorkerModules, command
 from intercode_sandbox.native.sandbox import NativeSandbox
-from intercode_sandbox.native.snapshot import Files, NativeSnapshot, build_script, sweep
+from intercode_sandbox.native.snapshot import NativeSnapshot, SandboxStartFiles, build_script, sweep
+from intercode_sandbox.native.user_ids import ID_COUNT
 from intercode_sandbox.native.zygote import describe_failure
-from intercode_sandbox.network import Network, Policy
+from intercode_sandbox.network import Network, NetworkPolicy
 from intercode_sandbox.ownership import (
     close_at_exit,
     disown_in_forks,
@@ -76,7 +76,7 @@ class NativeProvider:
         path: Sequence[str] = (),
     ) -> None:
         self.progress = progress
-        self._workers = Workers([*preload], [*path], bare_packages(preload))
+        self._workers = WorkerModules([*preload], [*path], bare_packages(preload))
         self._lock = threading.Lock()
         self._spawner: SpawnerProcess | None = None
         self._live: weakref.WeakSet[NativeSandbox] = weakref.WeakSet()
@@ -90,16 +90,20 @@ class NativeProvider:
         limits: Limits | None = None,
         network: Network = False,
     ) -> NativeSandbox:
-        """Start a fresh sandbox."""
-        limits, policy = limits or Limits(), Policy.parse(network)
+        """Start a fresh sandbox: see `Provider.start`."""
+        limits, policy = limits or Limits(), NetworkPolicy.parse(network)
         # A missing permission raises an error here, before an image is built in vain.
         self._running_spawner()
-        begin = partial(self._begin, limits=limits, network=policy.shared)
-        files = image.files if isinstance(image, NativeSnapshot) else Files(self.image(image))
-        sandbox = NativeSandbox(begin(files, False), files.image, limits, self._forget)
+        begin_slot = partial(self._begin, limits=limits, network=policy.shared)
+        files = (
+            image.files
+            if isinstance(image, NativeSnapshot)
+            else SandboxStartFiles(self.image(image))
+        )
+        sandbox = NativeSandbox(begin_slot(files, False), files.image, limits, self._forget)
         sandbox.files, sandbox.begin, sandbox.on_first_program = (
             files,
-            begin,
+            begin_slot,
             self._remember_program,
         )
         sandbox.start_sibling = partial(self.start, limits=limits, network=network)
@@ -108,23 +112,25 @@ class NativeProvider:
         sandbox.admit(policy)
         return sandbox
 
-    def _begin(self, files: Files, alone: bool, limits: Limits, network: bool) -> SandboxSlot:
+    def _begin(
+        self, files: SandboxStartFiles, skip_program: bool, limits: Limits, network: bool
+    ) -> SandboxSlot:
         """Start a sandbox slot: the namespaces of a sandbox.
 
         Args:
             files: The files at the start of the slot.
-            alone: Whether to start the slot without a prepared program.
+            skip_program: Whether to start the slot without a prepared program.
             limits: The sandbox's limits.
             network: Whether the slot shares this machine's network.
         """
         spawner = self._running_spawner()
-        if any(layer.owner != spawner.name for layer in files.frozen_layers):
+        if any(frozen_layer.owner != spawner.name for frozen_layer in files.frozen_layers):
             raise SandboxError("these files were frozen in the memory of a spawner that has ended")
         return spawner.launch(
             {
                 "layers": files.layers,
                 "image": len(files.image.layers),
-                "frozen": [layer.name for layer in files.frozen_layers],
+                "frozen": [frozen_layer.name for frozen_layer in files.frozen_layers],
                 "used": files.usage,
                 "host": files.image.host,
                 "hide": resolve_hidden_paths() if files.image.host else [],
@@ -132,20 +138,25 @@ class NativeProvider:
                 "special": files.special,
                 "limits": limits.to_dict(),
                 "user": files.image.user,
-                "first": None if alone else self._first_program,
+                "first": None if skip_program else self._first_program,
             }
         )
 
     def _remember_program(self, program: dict[str, Any] | None) -> None:
-        """Remember the program that a sandbox requested first; None: its first request was another.
+        """Remember the program that a sandbox requested first; None: it first requested no program.
 
-        Later slots start this program in advance, because other sandboxes often request the same
-        program first.
+        If the spawner prepares a later slot in advance, the slot starts this program. The reason:
+        sandboxes often request the same program first.
         """
         self._first_program = program
 
     def image(self, image: str | Snapshot | Image) -> Image:
-        """Return the image of a name or a snapshot; build the image if necessary."""
+        """Return the image of a name or a snapshot; build the image if necessary.
+
+        Raises:
+            ImageError: The image cannot be found or built, or lacks a folder of `_MOUNT_POINTS`. Or
+                the snapshot is another provider's.
+        """
         if isinstance(image, NativeSnapshot):
             return image.image
         if isinstance(image, str):
@@ -168,10 +179,12 @@ class NativeProvider:
 
         `SupportsCapabilityCheck` describes the arguments and the result.
         """
-        names = ", ".join(name for name in capabilities if name in MULTI_USER_CAPABILITIES)
-        if names and has_single_user():
+        names_text = ", ".join(
+            capability for capability in capabilities if capability in MULTI_USER_CAPABILITIES
+        )
+        if names_text and has_single_user():
             return (
-                f"several users are needed for {names}, and a native sandbox has a single one "
+                f"several users are needed for {names_text}, and a native sandbox has a single one "
                 "unless root of the machine starts it. Run this as root, or in Docker's containers "
                 "from an image that Docker has built: --sandbox docker --image docker-daemon:NAME"
             )
@@ -189,11 +202,11 @@ class NativeProvider:
     def close(self) -> None:
         """Close all sandboxes of this provider, and its spawner. Idempotent."""
         with self._lock:
-            live, spawner = list(self._live), self._spawner
+            live_sandboxes, spawner = list(self._live), self._spawner
             self._spawner = None
-        for sandbox in live:
+        for sandbox in live_sandboxes:
             sandbox.kill_all()
-        for sandbox in live:
+        for sandbox in live_sandboxes:
             sandbox.close()
         if spawner is not None:
             spawner.close()
@@ -226,10 +239,10 @@ def _check_mount_points(layers: tuple[Path, ...]) -> None:
     Process 1 makes the same test at each start of a sandbox. This test refuses the image before a
     run has played any episode.
     """
-    for name in _MOUNT_POINTS:
-        entry = find_entry(layers, (name,))
+    for mount_point in _MOUNT_POINTS:
+        entry = find_entry(layers, (mount_point,))
         if entry is None or not entry.is_dir:
-            raise missing_folder_error(f"/{name}")
+            raise missing_folder_error(f"/{mount_point}")
 
 
 _MOUNT_POINTS = ("dev", "proc")
@@ -259,7 +272,7 @@ class SpawnerProcess:
         SandboxError: The spawner does not start.
     """
 
-    def __init__(self, workers: Workers) -> None:
+    def __init__(self, workers: WorkerModules) -> None:
         _try_calls()
         _raise_open_files()
         _lingering_spawners[:] = [
@@ -270,20 +283,20 @@ class SpawnerProcess:
         self.name = new_lease()
         self.preload = tuple(workers.modules)
         caller_socket, spawner_socket = wire.pair()
-        owner = os.pidfd_open(os.getpid())
-        ledger = self._open_ledger()
+        owner_fd = os.pidfd_open(os.getpid())
+        ledger_fd = self._open_ledger()
         try:
-            fds = [spawner_socket.fileno(), owner, ledger]
+            inherited_fds = [spawner_socket.fileno(), owner_fd, ledger_fd]
             identity_options = {"name": self.name, "root": is_root()}
             spawner_options = {
-                "caller": fds[0],
-                "owner": owner,
-                "ledger": ledger,
+                "caller": inherited_fds[0],
+                "owner": owner_fd,
+                "ledger": ledger_fd,
                 **identity_options,
             }
             self.process = subprocess.Popen(
                 command("spawner", {**spawner_options, "workers": workers}),
-                pass_fds=fds,
+                pass_fds=inherited_fds,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 env={},
@@ -294,7 +307,7 @@ class SpawnerProcess:
             raise caller_error(error, "starting a program") from error
         finally:
             spawner_socket.close()
-            close_all(owner, ledger)
+            close_all(owner_fd, ledger_fd)
         self.socket = caller_socket
         disown_in_forks(self)
         caller_socket.settimeout(_START_SECONDS)
@@ -325,12 +338,13 @@ class SpawnerProcess:
             spec: The request for the spawner, from `NativeProvider`.
 
         Raises:
+            ImageError: The image lacks a folder on which the sandbox mounts a file system.
             SandboxUnavailableError: The machine does not permit the sandbox.
-            SandboxError: The spawner died.
+            SandboxError: The sandbox did not start, for instance because the spawner died.
         """
         caller_socket, init_socket = wire.pair()
         caller_socket.settimeout(_START_SECONDS)
-        process, name = None, ""
+        init_process, sandbox_name = None, ""
         program_fds: list[int] = []
         try:
             with init_socket:
@@ -346,18 +360,18 @@ class SpawnerProcess:
                 # has died, the spawner announces another one.
                 if fds:
                     close_all(*program_fds)
-                    if process is not None:
-                        process.disown()
+                    if init_process is not None:
+                        init_process.disown()
                     program_fds = fds[1:]
-                    name = reply["name"]
-                    process = InitProcess(fds[0], partial(self.evidence, name))
-            if process is None:
+                    sandbox_name = reply["name"]
+                    init_process = InitProcess(fds[0], partial(self.evidence, sandbox_name))
+            if init_process is None:
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         except BaseException as error:
             caller_socket.close()
             close_all(*program_fds)
-            if process is not None:
-                process.disown()
+            if init_process is not None:
+                init_process.disown()
             if not isinstance(error, (EOFError, OSError)) or is_callers(error):
                 raise
             message = f"a sandbox did not start: {error or 'its process died'}{active_rules_text()}"
@@ -365,24 +379,24 @@ class SpawnerProcess:
         prepared_program = (
             PreparedProgram(spec["first"], reply["first"], program_fds) if program_fds else None
         )
-        freeze = partial(self.freeze, name)
-        users = ID_COUNT if self.facts["root"] else 1
-        on_slow_end = partial(self.announce_ending, name)
+        freeze = partial(self.freeze, sandbox_name)
+        id_count = ID_COUNT if self.facts["root"] else 1
+        on_slow_end = partial(self.announce_ending, sandbox_name)
         slot = SandboxSlot(
             caller_socket,
-            process,
+            init_process,
             self.forget,
             freeze,
             on_slow_end,
             prepared_program,
-            users,
+            id_count,
             self.preload,
         )
         register_release(slot, caller_socket.close)
         return slot
 
     def _open_ledger(self) -> int:
-        """Open the list of the spawner's ending sandboxes: see `exit_ledger`.
+        """Return a descriptor of the list of the spawner's ending sandboxes: see `exit_ledger`.
 
         If the cache is not writable, a memory file takes the ledger's place.
         """
@@ -391,43 +405,49 @@ class SpawnerProcess:
         except OSError:
             return os.memfd_create("ledger", os.MFD_CLOEXEC)
 
-    def announce_ending(self, name: str) -> None:
+    def announce_ending(self, sandbox_name: str) -> None:
         """Report to the spawner that the kernel takes long to end a killed sandbox.
 
         The spawner then lists the sandbox in its ledger. The caller no longer waits.
 
         Args:
-            name: The spawner's name for the sandbox.
+            sandbox_name: The spawner's name for the sandbox.
         """
         with suppress(OSError):  # the spawner has ended, with all its sandboxes
-            wire.send(self.socket, {"ending": name})
+            wire.send(self.socket, {"ending": sandbox_name})
 
-    def evidence(self, name: str) -> Evidence:
-        """Request the evidence of a sandbox's end from the spawner.
+    def evidence(self, sandbox_name: str) -> FailureEvidence:
+        """Request the spawner's evidence about a sandbox that has ended or does not answer.
 
         Args:
-            name: The spawner's name for the sandbox.
+            sandbox_name: The spawner's name for the sandbox.
+
+        Returns:
+            The evidence. If the spawner does not answer, `Evidence.is_keeper_alive` is False.
         """
         try:
-            return Evidence(is_keeper_alive=True, **self._ask({"end_of": name}, _EVIDENCE_SECONDS))
+            return FailureEvidence(
+                is_keeper_alive=True, **self._ask({"end_of": sandbox_name}, _EVIDENCE_SECONDS)
+            )
         except (EOFError, OSError):
-            return Evidence(is_keeper_alive=False)
+            return FailureEvidence(is_keeper_alive=False)
 
-    def freeze(self, name: str) -> FrozenLayer | None:
+    def freeze(self, sandbox_name: str) -> FrozenLayer | None:
         """Retain the files of a sandbox, in memory, as a layer for other sandboxes.
 
         Args:
-            name: The spawner's name for the sandbox.
+            sandbox_name: The spawner's name for the sandbox.
 
         Returns:
-            The layer; None: the kernel does not permit it.
+            The layer; None: the kernel does not permit it, or a file is open for writing.
 
         Raises:
-            SandboxError: The files are too large, or the spawner has ended.
+            SandboxError: The files exceed the remaining quota of frozen layers. Or the spawner
+                failed, or has ended.
         """
         try:
             reply = self._ask(
-                {"freeze": name, "room": frozen_layers.available_bytes()}, _START_SECONDS
+                {"freeze": sandbox_name, "room": frozen_layers.available_bytes()}, _START_SECONDS
             )
         except (EOFError, OSError) as error:
             raise SandboxError(f"the files could not be frozen: {error}") from error
@@ -435,19 +455,19 @@ class SpawnerProcess:
             raise SandboxError(f"the files could not be frozen: {reply['failed']}")
         if "name" in reply:
             usage = reply["bytes"], reply["files"]
-            return FrozenLayer(reply["name"], self.name, usage, self.thaw)
+            return FrozenLayer(reply["name"], self.name, usage, self.release_layer)
         if reply.get("bytes", 0) > frozen_layers.available_bytes():
             raise frozen_layers.quota_error(reply["bytes"])
         return None
 
-    def thaw(self, name: str) -> None:
+    def release_layer(self, layer_name: str) -> None:
         """Request that the spawner release a frozen layer.
 
         Args:
-            name: The layer's name in the spawner.
+            layer_name: The layer's name in the spawner.
         """
         with suppress(OSError):  # the spawner has ended, with its mounts
-            wire.send(self.socket, {"thaw": name})
+            wire.send(self.socket, {"thaw": layer_name})
 
     def _ask(self, message: dict[str, Any], seconds: float) -> dict[str, Any]:
         caller_socket, spawner_socket = wire.pair()
@@ -465,8 +485,9 @@ class SpawnerProcess:
     def close(self) -> None:
         """End the spawner and all its sandboxes. Idempotent.
 
-        The call waits for their end, but at most `END_SECONDS`. If the kernel takes longer to end a
-        sandbox, the spawner continues to wait alone.
+        A spawner that does not confirm the request within `_START_SECONDS` is killed. The call then
+        waits for the end of all processes, but at most `END_SECONDS`. If the kernel takes longer to
+        end a sandbox, the spawner continues to wait alone.
         """
         with suppress(OSError):  # the socket is closed already, or the spawner has ended first
             # A forked process that never called `disown` may hold a copy of the socket. So closing
@@ -499,12 +520,12 @@ class SpawnerProcess:
 
 
 def _try_calls() -> None:
-    """Make each system call once that this process needs for sandboxes.
+    """Try the less common system calls that this process needs for sandboxes.
 
     A seccomp filter of this process may refuse any of the calls. The trial names the refused call.
 
     Raises:
-        SandboxError: A call is refused; the message names the rule.
+        SandboxError: A call is refused; the message names the call and, if known, the rule.
     """
     with ExitStack() as exit_stack:
 
@@ -519,7 +540,7 @@ def _try_calls() -> None:
                     os.P_PIDFD, close_later(os.pidfd_open(os.getpid())), os.WEXITED | os.WNOHANG
                 )
 
-        calls: dict[str, Callable[[], object]] = {
+        trials: dict[str, Callable[[], object]] = {
             "pidfd_open": lambda: close_later(os.pidfd_open(os.getpid())),
             "pidfd_send_signal": lambda: signal.pidfd_send_signal(
                 close_later(os.pidfd_open(os.getpid())), 0
@@ -530,9 +551,9 @@ def _try_calls() -> None:
             "pipe2": lambda: [close_later(fd) for fd in os.pipe2(os.O_CLOEXEC)],
             "socketpair": lambda: [close_later(endpoint.detach()) for endpoint in wire.pair()],
         }
-        for call, make in calls.items():
+        for call, trial in trials.items():
             try:
-                make()
+                trial()
             except OSError as error:
                 raise caller_error(error, call) from error
 

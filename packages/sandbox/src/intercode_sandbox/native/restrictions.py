@@ -1,8 +1,8 @@
 """Restrictions of this process that the machine reports, and the fix for each.
 
-The error of a refused system call does not show which rule has refused it. The kernel's own checks,
-a seccomp filter, AppArmor and masked folders all return EPERM. Therefore this module reads the
-active rules from /proc.
+The error of a refused system call does not show which rule has refused it. EPERM, for instance, may
+come from the kernel's own checks, a seccomp filter, AppArmor or a masked folder. Therefore this
+module reads the active rules from /proc.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _POD = (
 
 
 @dataclass(frozen=True)
-class Restriction:
+class HostRestriction:
     """A rule of the machine that may prevent sandboxes."""
 
     reason: str
     fix: str = ""
-    """The command, or the setting, that lifts the rule; empty: no single one does."""
+    """The command, or the setting, that lifts the rule; empty: no single command or setting."""
 
 
 def has_filter() -> bool:
@@ -49,9 +49,9 @@ def has_filter() -> bool:
 
 
 def is_masked() -> bool:
-    """Return whether parts of /proc are hidden by other mounts, as in Docker's containers.
+    """Return whether other mounts cover parts of /proc, as in Docker's containers.
 
-    The kernel then permits no new mount of /proc.
+    If these mounts hide any file, the kernel permits no new mount of /proc in a user namespace.
     """
     with suppress(OSError), open("/proc/self/mountinfo", "rb") as file:
         return any(line.split()[4].startswith(b"/proc/") for line in file)
@@ -75,15 +75,15 @@ def is_restricted_by_apparmor() -> bool:
     return not read_if_there("/proc/self/attr/current").endswith(" (unconfined)")
 
 
-def container_remedy(options: str, pod: str = _POD) -> str:
+def container_remedy(options: str, pod_settings: str = _POD) -> str:
     """Return the fix for a rule of the container in which this process runs; "" outside of one.
 
     Args:
         options: The options of ``docker run`` that lift the rule.
-        pod: The settings of a Kubernetes pod that lift the rule.
+        pod_settings: The settings of a Kubernetes pod that lift the rule.
     """
     if in_pod():
-        return pod
+        return pod_settings
     return f"docker run {options} …" if in_container() else ""
 
 
@@ -96,45 +96,50 @@ def masking_remedy() -> str:
     options = ["seccomp=unconfined", "systempaths=unconfined"]
     if apparmor_profile().startswith("docker-"):
         options.append("apparmor=unconfined")
-    words = " ".join(f"--security-opt {option}" for option in options)
-    return container_remedy(words) or f"docker run {words} …"
+    options_text = " ".join(f"--security-opt {option}" for option in options)
+    return container_remedy(options_text) or f"docker run {options_text} …"
 
 
-def apparmor_remedy(setting: str) -> str:
+def apparmor_remedy(setting_command: str) -> str:
     """Return the fix by which AppArmor permits user namespaces.
 
     On a machine the fix installs a profile for this Python alone. In a container, which cannot
-    install profiles, the fix is `setting`.
+    install profiles, the fix is `setting_command`.
 
     Args:
-        setting: The command that permits user namespaces to all programs.
+        setting_command: The command that permits user namespaces to all programs.
     """
     if in_container():
-        return setting
-    save, load = as_root(f"tee {_PROFILE}"), as_root(f"apparmor_parser -r {_PROFILE}")
-    return f"intercode doctor --apparmor | {save} && {load}"
+        return setting_command
+    save_command, load_command = (
+        as_root(f"tee {_PROFILE}"),
+        as_root(f"apparmor_parser -r {_PROFILE}"),
+    )
+    return f"intercode doctor --apparmor | {save_command} && {load_command}"
 
 
-def find_restriction(call: str, error_number: int, setting: str) -> Restriction | None:
+def find_restriction(call: str, error_number: int, setting_command: str) -> HostRestriction | None:
     """Return the active rule that has probably refused a system call; None: no rule is known.
 
     Args:
         call: The name of the call, for messages.
         error_number: The error number of the call.
-        setting: See `apparmor_remedy`.
+        setting_command: See `apparmor_remedy`.
     """
     if error_number not in REFUSALS:
         return None
     if error_number != errno.ENOSYS and is_restricted_by_apparmor():
-        return Restriction("AppArmor restricts user namespaces", apparmor_remedy(setting))
+        return HostRestriction(
+            "AppArmor restricts user namespaces", apparmor_remedy(setting_command)
+        )
     if error_number == errno.EACCES and (profile := apparmor_profile()):
         fix = container_remedy("--security-opt apparmor=unconfined", _POD) or _profile_remedy()
-        return Restriction(f"the AppArmor profile {profile!r} forbids {call}", fix)
+        return HostRestriction(f"the AppArmor profile {profile!r} forbids {call}", fix)
     if has_filter():
-        return Restriction(f"a seccomp profile forbids {call}", filter_remedy())
+        return HostRestriction(f"a seccomp profile forbids {call}", filter_remedy())
     if error_number == errno.ENOSYS:
         reason = f"this kernel, Linux {os.uname().release}, has no {call}"
-        return Restriction(reason, "use a newer kernel, or one that has it built in")
+        return HostRestriction(reason, "use a newer kernel, or one that has it built in")
     return None
 
 
@@ -163,24 +168,24 @@ def _unit() -> str:
     return ""
 
 
-def active_restrictions() -> Iterator[Restriction]:
+def active_restrictions() -> Iterator[HostRestriction]:
     """Yield the rules that may prevent a sandbox from working, the most likely first."""
-    processes = cgroup.own_process_limit()
-    if processes is not None and processes < _MIN_PROCESSES:
+    process_limit = cgroup.own_process_limit()
+    if process_limit is not None and process_limit < _MIN_PROCESSES:
         fix = container_remedy("--pids-limit -1", "a higher podPidsLimit of the kubelet")
-        yield Restriction(f"a cgroup permits {processes} processes and threads", fix)
-    memory = cgroup.own_memory_limit()
-    if memory is not None and memory < _MIN_BYTES:
+        yield HostRestriction(f"a cgroup permits {process_limit} processes and threads", fix)
+    memory_limit = cgroup.own_memory_limit()
+    if memory_limit is not None and memory_limit < _MIN_BYTES:
         fix = container_remedy("--memory 8g", "resources: {limits: {memory: 8Gi}} of the container")
-        yield Restriction(f"a cgroup permits {memory >> 20} MiB of memory", fix)
+        yield HostRestriction(f"a cgroup permits {memory_limit >> 20} MiB of memory", fix)
     if has_filter():
-        yield Restriction("a seccomp filter is in force", filter_remedy())
+        yield HostRestriction("a seccomp filter is in force", filter_remedy())
     if profile := apparmor_profile():
         fix = container_remedy("--security-opt apparmor=unconfined", _POD) or _profile_remedy()
-        yield Restriction(f"the AppArmor profile {profile!r} is in force", fix)
+        yield HostRestriction(f"the AppArmor profile {profile!r} is in force", fix)
     if is_masked():
-        yield Restriction("parts of /proc are masked", masking_remedy())
+        yield HostRestriction("parts of /proc are masked", masking_remedy())
     if os.statvfs("/").f_flag & os.ST_RDONLY:
-        yield Restriction(
+        yield HostRestriction(
             "the root is read-only", container_remedy("--tmpfs /tmp --tmpfs /run", "")
         )

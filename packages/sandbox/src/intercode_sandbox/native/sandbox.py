@@ -17,11 +17,10 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from intercode_sandbox import proxy
-from intercode_sandbox.accounts import look_up_user
 from intercode_sandbox.base import (
     Change,
     Completed,
-    Evidence,
+    FailureEvidence,
     FreeSpace,
     Limits,
     Program,
@@ -49,6 +48,7 @@ from intercode_sandbox.forwarding import (
     checked_port,
     handler,
 )
+from intercode_sandbox.image_accounts import look_up_user
 from intercode_sandbox.images import Image
 from intercode_sandbox.interruption import is_callers
 from intercode_sandbox.native import wire
@@ -64,10 +64,10 @@ from intercode_sandbox.native.process import (
     memory_file,
     run_to_end,
 )
-from intercode_sandbox.native.snapshot import Files, NativeSnapshot, SnapshotLayer
+from intercode_sandbox.native.snapshot import NativeSnapshot, SandboxStartFiles, SnapshotLayer
 from intercode_sandbox.network import (
     NetworkGate,
-    Policy,
+    NetworkPolicy,
     Resolve,
     free_port,
     handlers,
@@ -105,9 +105,9 @@ class NativeSandbox:
         on_close: A function that is called with this object when it is closed.
     """
 
-    files: Files
+    files: SandboxStartFiles
     """The files at the start of the present slot."""
-    begin: Callable[[Files, bool], SandboxSlot]
+    begin: Callable[[SandboxStartFiles, bool], SandboxSlot]
     """A function that starts another slot with some files. If its second argument is True, the slot
     has no prepared program."""
     start_sibling: Callable[[str | Snapshot], SandboxBackend]
@@ -129,8 +129,8 @@ class NativeSandbox:
         """Whether the sandbox has no processes: `freeze` was called, and no request has followed.
         """
         self.on_first_program: Callable[[dict[str, Any] | None], None] = lambda _: None
-        """A function that is called at the first request: with the program that it starts, or with
-        None for any other request."""
+        """A function that is called at the first request of each slot. Its argument is the program
+        if `popen` starts one, and None for any other request."""
         self._was_requested = False
         """Whether the present slot has had a request."""
         self._on_close = on_close
@@ -188,7 +188,7 @@ class NativeSandbox:
         timeout: float | None,
         output_limit: int | None,
         merge_stderr: bool,
-        stop: int | None = None,
+        stop_fd: int | None = None,
     ) -> Completed:
         """Run a program to its end.
 
@@ -198,20 +198,20 @@ class NativeSandbox:
             timeout: See `SandboxBackend.exec`.
             output_limit: See `SandboxBackend.exec`.
             merge_stderr: See `SandboxBackend.exec`.
-            stop: See `SandboxBackend.exec`.
+            stop_fd: See `SandboxBackend.exec`.
         """
         channels: dict[int, Channel] = {} if merge_stderr else {2: "w"}
-        seconds = self.limits.seconds(timeout)
-        limit = self.limits.output if output_limit is None else output_limit
+        effective_timeout = self.limits.seconds(timeout)
+        effective_limit = self.limits.output if output_limit is None else output_limit
         try:
             process = self._start(program, channels, merge_stderr, stdin)
         except _NoSuchProgramError as error:
-            message = os.fsencode(f"{error}\n")
-            stdout, stderr = (message, b"") if merge_stderr else (b"", message)
+            error_output = os.fsencode(f"{error}\n")
+            stdout, stderr = (error_output, b"") if merge_stderr else (b"", error_output)
             return Completed(error.exit_code, stdout, stderr)
         try:
             kill = partial(self._kill_started, process.pid)
-            result = run_to_end(process, seconds, limit, kill, stop)
+            result = run_to_end(process, effective_timeout, effective_limit, kill, stop_fd)
         finally:
             process.close()
         if process.lost or self._end is not None:
@@ -230,7 +230,10 @@ class NativeSandbox:
         env: Mapping[str, str] | None = None,
         user: str | None = None,
     ) -> NativeProcess:
-        """Start a program and keep its streams open."""
+        """Start a program and keep its streams open.
+
+        `SandboxBackend.popen` describes the arguments.
+        """
         return self._start(self._program(argv, cwd, env, user), channels, merge_stderr)
 
     def _program(
@@ -241,9 +244,14 @@ class NativeSandbox:
         user: str | None,
     ) -> dict[str, Any]:
         """Return the request for a program, without its channels."""
-        folder = str(PurePosixPath(self.image.cwd, cwd or ""))
-        variables = {**self.env, "PWD": folder, **(env or {})}
-        request = {"op": "spawn", "argv": _check_arguments(argv), "cwd": folder, "env": variables}
+        working_directory = str(PurePosixPath(self.image.cwd, cwd or ""))
+        variables = {**self.env, "PWD": working_directory, **(env or {})}
+        request = {
+            "op": "spawn",
+            "argv": _check_arguments(argv),
+            "cwd": working_directory,
+            "env": variables,
+        }
         return {**request, "user": self._resolve_user(user), "track": False}
 
     def _resolve_user(self, user: str | None) -> str | None:
@@ -266,26 +274,29 @@ class NativeSandbox:
         merge_stderr: bool,
         stdin: bytes | None = None,
     ) -> NativeProcess:
-        kinds: dict[int, Channel] = {**channels, 1: "w"}
+        all_channels: dict[int, Channel] = {**channels, 1: "w"}
         caller_ends: dict[int, int] = {}
         program_ends: dict[int, int] = {}
-        if max(kinds) > _HIGHEST_CHANNEL:
-            raise UsageError(f"channel {max(kinds)} is above {_HIGHEST_CHANNEL}")
+        if max(all_channels) > _HIGHEST_CHANNEL:
+            raise UsageError(f"channel {max(all_channels)} is above {_HIGHEST_CHANNEL}")
         if stdin is None and not program["track"]:
-            prepared_request = {**program, "channels": [[*channel] for channel in kinds.items()]}
+            prepared_request = {
+                **program,
+                "channels": [[*channel] for channel in all_channels.items()],
+            }
             if (
                 prepared_program := self._take_first(
                     {**prepared_request, "merge_stderr": merge_stderr}
                 )
             ) is not None:
-                *ends, exit_read = prepared_program.fds
-                caller_ends = dict(zip(kinds, ends, strict=True))
+                *channel_fds, exit_read = prepared_program.fds
+                caller_ends = dict(zip(all_channels, channel_fds, strict=True))
                 return NativeProcess(prepared_program.pid, caller_ends, exit_read, self._signal)
         with _descriptors():
             exit_read, exit_write = exit_pipe()
         try:
             with _descriptors():
-                caller_ends, program_ends = open_channels(kinds.items(), merge_stderr)
+                caller_ends, program_ends = open_channels(all_channels.items(), merge_stderr)
                 if stdin is not None:
                     program_ends[0] = memory_file(stdin)
             request = {**program, "numbers": list(program_ends)}
@@ -300,7 +311,7 @@ class NativeSandbox:
         return NativeProcess(reply["pid"], caller_ends, exit_read, self._signal)
 
     def _take_first(self, program: dict[str, Any]) -> PreparedProgram | None:
-        """Return the prepared program, if `program` is this slot's first request and equals it.
+        """Return the prepared program if this slot's first request is for the same program.
 
         Args:
             program: The request for a program, with its channels.
@@ -320,19 +331,19 @@ class NativeSandbox:
                 f"the worker {module!r} was not preloaded: pass it to the provider as preload="
             )
         caller_socket, worker_socket = socket.socketpair()
-        errors, error_write = error_pipe()
+        error_read, error_write = error_pipe()
         exit_read, exit_write = exit_pipe()
         try:
             descriptors = [worker_socket.fileno(), error_write, exit_write]
             reply, _ = self._request({"op": "worker", "module": module}, descriptors)
         except BaseException:
             caller_socket.close()
-            close_all(errors, exit_read)
+            close_all(error_read, exit_read)
             raise
         finally:
             worker_socket.close()
             close_all(error_write, exit_write)
-        return NativeWorker(reply["pid"], caller_socket, errors, exit_read, self._signal)
+        return NativeWorker(reply["pid"], caller_socket, error_read, exit_read, self._signal)
 
     def kill(self, keep: Sequence[int] = ()) -> int:
         """Kill all processes except those in `keep`; return the number of killed processes."""
@@ -354,8 +365,10 @@ class NativeSandbox:
             return []
         reply, _ = self._request({"op": "programs"})
         return [
-            Program(pid, name, {int(fd_number): path for fd_number, path in descriptors.items()})
-            for pid, name, descriptors in reply["programs"]
+            Program(
+                pid, name, {int(fd_number): target for fd_number, target in targets_by_fd.items()}
+            )
+            for pid, name, targets_by_fd in reply["programs"]
         ]
 
     def memory_peak(self) -> int | None:
@@ -367,8 +380,8 @@ class NativeSandbox:
     def free_space(self) -> FreeSpace:
         """Return the free space of the root file system."""
         free_counts, _ = self._request({"op": "space"})
-        files = free_counts["free_files"] if free_counts["files"] else None
-        return FreeSpace(free_counts["blocks"] * free_counts["block_bytes"], files)
+        free_files = free_counts["free_files"] if free_counts["files"] else None
+        return FreeSpace(free_counts["blocks"] * free_counts["block_bytes"], free_files)
 
     def _kill_started(self, pid: int) -> None:
         self._request({"op": "kill_started", "pid": pid})
@@ -394,7 +407,7 @@ class NativeSandbox:
         self._forwards.append(forward)
         return forward
 
-    def admit(self, policy: Policy, resolve: Resolve = socket.getaddrinfo) -> None:
+    def admit(self, policy: NetworkPolicy, resolve: Resolve = socket.getaddrinfo) -> None:
         """Let the sandbox's programs reach the hosts and endpoints of a policy.
 
         Access that the sandbox already has is not taken away.
@@ -435,21 +448,26 @@ class NativeSandbox:
         return data
 
     def write_file(self, path: str | PurePosixPath, data: bytes, mode: int = 0o644) -> None:
-        """Write a regular file, and the missing directories above it."""
+        """Write a regular file, and the missing directories above it.
+
+        Raises:
+            UsageError: `mode` has bits that no file has.
+            OSError: The file cannot be written: see `SandboxBackend.write_file`.
+        """
         if mode & ~_MODES:
             raise UsageError(f"a file cannot have the mode {mode:#o}")
-        message = {"op": "create", "path": self._absolute(path), "mode": mode}
-        _, fds = self._request(message)
+        request = {"op": "create", "path": self._absolute(path), "mode": mode}
+        _, fds = self._request(request)
         with open(fds[0], "wb", buffering=0) as file:
             view = memoryview(data)
             while view:
                 view = view[file.write(view) :]
 
     def _absolute(self, path: str | PurePosixPath) -> str:
-        text = str(PurePosixPath(self.image.cwd, path))
-        if "\0" in text:
+        absolute_path = str(PurePosixPath(self.image.cwd, path))
+        if "\0" in absolute_path:
             raise ActionError("a path cannot hold a NUL")
-        return text
+        return absolute_path
 
     def changes(self) -> list[Change]:
         """List all differences from the image, sorted by path."""
@@ -478,17 +496,21 @@ class NativeSandbox:
         """Save the present files by a copy: see `SupportsFork.save_copy`."""
         return NativeSnapshot(self.files.with_copy(self._copy_layer()))
 
-    def _save_files(self) -> Files:
-        """Return the present files, from which this and other sandboxes can start.
+    def _save_files(self) -> SandboxStartFiles:
+        """Save the current files; return the saved files, from which any sandbox can start.
 
-        The caller has killed all processes but process 1. The files are frozen if possible, and
-        otherwise copied.
+        The caller has killed all processes but process 1. The files are frozen if the kernel
+        permits it, and otherwise copied. If `Files.is_crowded` is true, a copy is preferred, unless
+        the files are too large for a copy.
+
+        Raises:
+            SandboxError: The files exceed the quota of frozen layers, or cannot be copied.
         """
         if self.files.is_crowded(self.limits):
             with suppress(OutputLimitError):  # files that are too large for a copy may be frozen
                 return self.files.with_copy(self._copy_layer())
-        if layer := self._slot.freeze():
-            return self.files.with_frozen_layer(layer)
+        if frozen_layer := self._slot.freeze():
+            return self.files.with_frozen_layer(frozen_layer)
         return self.files.with_copy(self._copy_layer())
 
     def _copy_layer(self) -> SnapshotLayer:
@@ -504,13 +526,13 @@ class NativeSandbox:
             else:
                 self._process.kill()
 
-    def _continue(self, alone: bool) -> SandboxSlot:
+    def _continue(self, skip_program: bool) -> SandboxSlot:
         """Start the slot in which the sandbox continues.
 
         Args:
-            alone: Whether to start the slot without a prepared program.
+            skip_program: Whether to start the slot without a prepared program.
         """
-        return self.begin(self.files, alone)
+        return self.begin(self.files, skip_program)
 
     def _resume(self) -> None:
         """Start a slot for a resting sandbox.
@@ -525,17 +547,17 @@ class NativeSandbox:
             if self._end is not None:
                 raise self._end_error()
 
-    def _move(self, alone: bool = False) -> None:
+    def _move(self, skip_program: bool = False) -> None:
         """Replace the slot by a new one with the same files, and move the forwards to it.
 
         Args:
-            alone: Whether to start the new slot without a prepared program.
+            skip_program: Whether to start the new slot without a prepared program.
 
         Raises:
             SandboxError: The slot could not be started, or has ended at once.
         """
         self._slot.end()
-        self._slot = self._continue(alone)
+        self._slot = self._continue(skip_program)
         self._slot.control.settimeout(_ANSWER_SECONDS)
         try:
             for forward in self._forwards:
@@ -561,7 +583,7 @@ class NativeSandbox:
             # Requests of other threads' sandboxes decide whether a new slot has a prepared program.
             # Without `alone` the new slot could have one again. The next request would then replace
             # that slot, and lose the effects of this request.
-            self._move(alone=True)
+            self._move(skip_program=True)
 
     def at_rest(self, look: Callable[[], ResultT]) -> ResultT:
         """Return the result of `look`, called while no program changes a file.
@@ -582,12 +604,12 @@ class NativeSandbox:
     def _wait_until_still(self, look: Callable[[], ResultT]) -> ResultT:
         """Return the result of `look`, and repeat the call if programs cannot be stopped meanwhile.
 
-        The function then raises `_RestlessError`, and process 1 has killed these programs. After
-        the second such error all programs are killed.
+        In that case `look` raises `_UnstoppedProcessesError`, and process 1 has killed these
+        programs. After the second such error all programs are killed.
         """
-        with suppress(_RestlessError):
+        with suppress(_UnstoppedProcessesError):
             return look()
-        with suppress(_RestlessError):
+        with suppress(_UnstoppedProcessesError):
             return look()
         self.kill()
         return look()
@@ -595,7 +617,7 @@ class NativeSandbox:
     def archive(self, descriptor: int) -> None:
         """Stream all differences from the image into a descriptor.
 
-        The module `intercode_sandbox.native.archive` describes the format.
+        The module `intercode_sandbox.native.change_stream` describes the format.
         """
         request = {"op": "archive", "timeout": _FILES_SECONDS}
         self._request(request, [descriptor], seconds=2 * _FILES_SECONDS)
@@ -620,7 +642,7 @@ class NativeSandbox:
             self._begin_alone()
             if seconds != _ANSWER_SECONDS:
                 self._control.settimeout(seconds)
-            answered = False
+            is_answered = False
             try:
                 self._slot.send(message, fds)
                 reply, descriptors = wire.receive(self._control)
@@ -628,7 +650,7 @@ class NativeSandbox:
                     raise OSError(reply["failed"])
                 if seconds != _ANSWER_SECONDS:
                     self._control.settimeout(_ANSWER_SECONDS)
-                answered = True
+                is_answered = True
             except (EOFError, OSError) as error:
                 if is_callers(error):
                     raise
@@ -640,7 +662,7 @@ class NativeSandbox:
                 )
                 raise self._end_error(SandboxTimeoutError(timeout_message)) from error
             finally:
-                if not answered and self._end is None:
+                if not is_answered and self._end is None:
                     # The next request must not receive the reply to this request. So even Ctrl-C
                     # during a request ends the sandbox.
                     self._end = SandboxClosedError("the sandbox's last reply was not read")
@@ -657,40 +679,42 @@ class NativeSandbox:
             cause: The error of this request, if no request has failed before.
         """
         if self._end is None and cause is not None:
-            mute = isinstance(cause, SandboxTimeoutError)
-            is_inside = was_caused_inside(self._evidence(mute))
+            is_timeout = isinstance(cause, SandboxTimeoutError)
+            has_inside_cause = was_caused_inside(self._evidence(is_timeout))
             # If another thread has closed the sandbox meanwhile, `close` was the cause.
             if self._end is None:
                 self._end = (
                     SandboxEndedError(f"{cause}, caused by its own processes")
-                    if is_inside
+                    if has_inside_cause
                     else cause
                 )
         assert self._end is not None
         return type(self._end)(*self._end.args)
 
-    def _evidence(self, mute: bool) -> Evidence:
+    def _evidence(self, is_timeout: bool) -> FailureEvidence:
         """Return evidence about the sandbox's end, or about its failure to answer.
 
         Args:
-            mute: Whether the sandbox did not answer in time. False: its socket was closed.
+            is_timeout: Whether the sandbox did not answer in time. False: its socket was closed.
         """
         if (process := self._process) is not None:
-            if mute and process.stopped:
-                return Evidence(is_keeper_alive=True, was_killed_outside=True)
-            if not mute and not process.wait(_ENDED_SECONDS):
+            if is_timeout and process.stopped:
+                return FailureEvidence(is_keeper_alive=True, was_killed_outside=True)
+            if not is_timeout and not process.wait(_ENDED_SECONDS):
                 # Process 1 still runs, and only its socket was lost. The cause counts as outside.
-                return Evidence(is_keeper_alive=False)
-        return self._keeper_evidence(mute)
+                return FailureEvidence(is_keeper_alive=False)
+        return self._keeper_evidence(is_timeout)
 
-    def _keeper_evidence(self, mute: bool) -> Evidence:
+    def _keeper_evidence(self, is_timeout: bool) -> FailureEvidence:
         """Return the evidence of the process that runs this sandbox: the spawner, or the engine.
 
         Args:
-            mute: See `_evidence`.
+            is_timeout: See `_evidence`.
         """
         return (
-            Evidence(is_keeper_alive=False) if self._process is None else self._process.evidence()
+            FailureEvidence(is_keeper_alive=False)
+            if self._process is None
+            else self._process.evidence()
         )
 
     def kill_all(self) -> None:
@@ -718,7 +742,7 @@ class NativeSandbox:
             self._control.shutdown(socket.SHUT_RDWR)
         with self._lock:
             self._slot.end()
-        self.files = Files(self.image)
+        self.files = SandboxStartFiles(self.image)
 
     def disown(self) -> None:
         """Close the inherited descriptors in a fork of this process: see `SupportsDisown`."""
@@ -748,12 +772,12 @@ def _descriptors() -> Iterator[None]:
         raise SandboxError(f"no descriptors are left for a program's streams: {error}") from error
 
 
-class _RestlessError(CausedInsideError):
+class _UnstoppedProcessesError(CausedInsideError):
     """Programs that continued to run, or ended, while process 1 stopped them; they were killed."""
 
 
 class _ExecError(OSError):
-    """An error of the system call by which process 1 executes a program."""
+    """An error of a system call by which process 1 forks or executes a program."""
 
 
 class _NoSuchProgramError(FileNotFoundError):
@@ -776,7 +800,7 @@ def _error(reply: dict[str, Any], op: str) -> Exception:
     """
     error_number, message = reply["errno"], reply["error"] or os.strerror(reply["errno"])
     if reply.get("kind") == "RestlessError":
-        return _RestlessError(message)
+        return _UnstoppedProcessesError(message)
     if error_number in (errno.ETIMEDOUT, errno.EOVERFLOW):
         return OutputLimitError(message)
     if reply.get("kind") == "ExecError":

@@ -4,9 +4,10 @@ Namespaces, an unprivileged user id and dropped capabilities isolate a sandbox. 
 denylist of system calls that reach deep into the kernel and are useless to tasks. This module
 builds the filter's BPF program in pure Python.
 
-Some denied calls return ENOSYS. Programs have a fallback for them, because older kernels lack them
-(glibc's ``clone3`` → ``clone``). Numbers without a known call return ENOSYS, too. All other denied
-calls return EPERM.
+Some denied calls return ENOSYS. Programs have a fallback for them, because some kernels lack them
+(glibc's ``clone3`` → ``clone``). Numbers without a known call return ENOSYS, too. All other calls
+that are always denied return EPERM. A call that is denied only with certain arguments returns an
+error that suits them, or has no effect and returns 0.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _EPERM_AARCH64 = {
     "move_pages": 239, "set_mempolicy_home_node": 450,
     "fanotify_init": 262, "memfd_secret": 447, "mincore": 232,
 }  # fmt: skip
-# These calls return ENOSYS. Since Linux 5.1 a new call has the same number on every architecture.
+# These calls return ENOSYS. Since Linux 5.1 a new call has the same number on x86-64 and aarch64.
 _ENOSYS = {
     "clone3": 435, "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427,
     "open_tree": 428, "move_mount": 429, "fsopen": 430, "fsconfig": 431, "fsmount": 432,
@@ -58,7 +59,8 @@ _ENOSYS = {
 }  # fmt: skip
 _DEBUGGER_X86_64 = {"ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311}
 _DEBUGGER_AARCH64 = {"ptrace": 117, "process_vm_readv": 270, "process_vm_writev": 271}
-# The machine has a limit for these requests that all programs share. One sandbox could exhaust it.
+# These calls return ENOSYS, too. All programs of the machine share one limit of asynchronous
+# requests, which a single sandbox could exhaust.
 _ENOSYS_X86_64 = {"io_setup": 206}
 _ENOSYS_AARCH64 = {"io_setup": 0}
 _ARGUMENT_RULES = {
@@ -80,8 +82,9 @@ _ARGUMENT_RULES = {
     },
 }  # fmt: skip
 _AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-# First and last numbers of the system calls of Linux 6.18. Calls with other numbers were not
-# reviewed: calls of newer kernels, of the ABI x32, and in gaps that a distribution may fill.
+# Ranges of the system call numbers of Linux 6.18, each with its first and last number. Calls with
+# other numbers were not reviewed. Such calls belong to newer kernels, to the x32 ABI, or to a
+# distribution that uses the gaps between the ranges.
 _KNOWN_CALLS = {
     "x86_64": ((0, 336), (424, 469)),
     "aarch64": ((0, 243), (260, 294), (424, 469)),
@@ -102,8 +105,8 @@ _UNIX, _INET, _INET6, _NETLINK = 1, 2, 10, 16
 # The permitted protocols: the default, ICMP, TCP, UDP and ICMPv6. For other protocols the kernel
 # would load a module.
 _PROTOCOLS = (0, 1, 6, 17, 58)
-# The permitted netlink protocols: ROUTE and SOCK_DIAG, which ``ip`` and ``ss`` use. Other protocols
-# report events of the machine.
+# The permitted netlink protocols: ROUTE and SOCK_DIAG, which ``ip`` and ``ss`` use. Several other
+# protocols report events of the machine.
 _NETLINKS = (0, 4)
 # The permitted types of sockets, STREAM, DGRAM and RAW, and the mask that removes flags. For other
 # types the kernel would load a module.
@@ -114,10 +117,11 @@ _SOL_SOCKET = 1
 _SOCKET_FILTERS = (26, 50, 51, 52)
 _SO_LINGER = 13
 # Memberships in multicast groups are refused. At a sandbox's end the kernel leaves the groups one
-# by one, each under a machine-wide lock, which is also taken to create networks. A sandbox with
-# 240,000 memberships took minutes to end, and delayed the starts of other sandboxes. The options
-# are IP_ADD_MEMBERSHIP to IP_MSFILTER, and, for IPv4 and IPv6, MCAST_JOIN_GROUP to MCAST_MSFILTER.
-# The options that leave a group or unblock a source are permitted.
+# by one, each under a machine-wide lock, which is also taken to create networks. A sandbox
+# with hundreds of thousands of memberships would take minutes to end, and delay the starts of other
+# sandboxes. The options are IP_ADD_MEMBERSHIP to IP_MSFILTER, and, for IPv4 and IPv6,
+# MCAST_JOIN_GROUP to MCAST_MSFILTER. The options that leave a group or unblock a source are
+# permitted.
 _SOL_IP = 0
 _IPV4_GROUPS = (35, 38, 39, 41)
 _GROUPS = (42, 43, 46, 48)
@@ -138,7 +142,7 @@ _F_NOTIFY = 1026
 # locks of fcntl(2), or to flock(2), as on older kernels. Both are permitted.
 _OFD_LOCKS = 37, 38
 _PTRACE_OTHERS = (16, 0x4206)  # PTRACE_ATTACH, PTRACE_SEIZE
-# The second value has MEMORY_MERGE and SCHED_CORE, which affect other programs of the machine.
+# `_PR_OF_THE_MACHINE` has MEMORY_MERGE and SCHED_CORE, which affect other programs of the machine.
 _PR_SET_SECCOMP, _PR_OF_THE_MACHINE = 22, (67, 62)
 # Huge pages are refused: they belong to a reserve of the whole machine, and count for no sandbox.
 _MAP_HUGETLB, _MFD_HUGETLB = 0x40000, 0x4
@@ -160,8 +164,8 @@ _LOAD, _AND_OPCODE, _JUMP, _JEQ, _JGE, _JSET, _RET = 0x20, 0x54, 0x05, 0x15, 0x3
 _NR, _ARCH, _ARG0, _ARG1, _ARG2, _ARG2_HIGH, _ARG3, _ARG3_HIGH = 0, 4, 16, 24, 32, 36, 40, 44
 
 
-def _op(code: int, operand: int, true_offset: int = 0, false_offset: int = 0) -> bytes:
-    return struct.pack("=HBBI", code, true_offset, false_offset, operand)
+def _op(opcode: int, operand: int, true_offset: int = 0, false_offset: int = 0) -> bytes:
+    return struct.pack("=HBBI", opcode, true_offset, false_offset, operand)
 
 
 def _deny(error_number: int) -> bytes:
@@ -184,35 +188,37 @@ def _test(*values: int, on_match: list[bytes], on_mismatch: list[bytes]) -> list
         on_match: Code that ends in a return.
         on_mismatch: Code for all other words, which ends in a return, too.
     """
-    tests = [_op(_JEQ, v, true_offset=len(values) - 1 - i) for i, v in enumerate(values[:-1])]
-    return [*tests, _op(_JEQ, values[-1], false_offset=len(on_match)), *on_match, *on_mismatch]
+    jumps = [
+        _op(_JEQ, value, true_offset=len(values) - 1 - i) for i, value in enumerate(values[:-1])
+    ]
+    return [*jumps, _op(_JEQ, values[-1], false_offset=len(on_match)), *on_match, *on_mismatch]
 
 
 def _test_word(
-    word: int, *values: int, on_match: list[bytes], on_mismatch: list[bytes]
+    word_offset: int, *values: int, on_match: list[bytes], on_mismatch: list[bytes]
 ) -> list[bytes]:
     """Return code that loads a word of the system call's data, and tests it: see `_test`.
 
     Args:
-        word: The offset of the word in struct seccomp_data.
+        word_offset: The offset of the word in struct seccomp_data.
         *values: See `_test`.
         on_match: See `_test`.
         on_mismatch: See `_test`.
     """
-    return [_op(_LOAD, word), *_test(*values, on_match=on_match, on_mismatch=on_mismatch)]
+    return [_op(_LOAD, word_offset), *_test(*values, on_match=on_match, on_mismatch=on_mismatch)]
 
 
-def _refuse_bits(word: int, bits: int, on_match: list[bytes]) -> list[bytes]:
+def _refuse_bits(word_offset: int, bits: int, on_match: list[bytes]) -> list[bytes]:
     """Return code that continues with `on_match` if an argument has one of these bits set.
 
     Otherwise the code permits the system call.
 
     Args:
-        word: The offset of the argument's word in struct seccomp_data.
+        word_offset: The offset of the argument's word in struct seccomp_data.
         bits: A mask of the bits.
         on_match: Code that ends in a return.
     """
-    return [_op(_LOAD, word), _op(_JSET, bits, false_offset=1), *on_match, *_PERMISSION]
+    return [_op(_LOAD, word_offset), _op(_JSET, bits, false_offset=1), *on_match, *_PERMISSION]
 
 
 def _argument_rules() -> dict[str, list[bytes]]:
@@ -225,118 +231,127 @@ def _argument_rules() -> dict[str, list[bytes]]:
 
 
 def _process_rules() -> dict[str, list[bytes]]:
-    permission, refusal = _PERMISSION, _REFUSAL
-    einval_refusal = [_deny(errno.EINVAL)]
+    allow_code, deny_code = _PERMISSION, _REFUSAL
+    einval_code = [_deny(errno.EINVAL)]
     return {
-        "clone": _refuse_bits(_ARG0, _CLONE_NEW_FLAGS, refusal),
-        "personality": _test_word(_ARG0, *_PERSONALITIES, on_match=permission, on_mismatch=refusal),
+        "clone": _refuse_bits(_ARG0, _CLONE_NEW_FLAGS, deny_code),
+        "personality": _test_word(
+            _ARG0, *_PERSONALITIES, on_match=allow_code, on_mismatch=deny_code
+        ),
         # The first argument is the process. Only 0, the calling process itself, is permitted. A
         # program that process 1 is starting already has the user of other programs, but does not
         # run yet. Another program could otherwise keep it from running.
-        "sched_setscheduler": _test_word(_ARG0, 0, on_match=permission, on_mismatch=refusal),
-        "sched_setattr": _test_word(_ARG0, 0, on_match=permission, on_mismatch=refusal),
-        # The result is that of a kernel without seccomp filters. Programs that install filters
-        # continue without them.
-        "seccomp": [*einval_refusal],
+        "sched_setscheduler": _test_word(_ARG0, 0, on_match=allow_code, on_mismatch=deny_code),
+        "sched_setattr": _test_word(_ARG0, 0, on_match=allow_code, on_mismatch=deny_code),
+        # The result is that of a kernel without seccomp filters. Programs that install a filter
+        # usually continue without it.
+        "seccomp": [*einval_code],
         "prctl": _test_word(
             _ARG0,
             _PR_SET_SECCOMP,
             *_PR_OF_THE_MACHINE,
-            on_match=einval_refusal,
-            on_mismatch=permission,
+            on_match=einval_code,
+            on_mismatch=allow_code,
         ),
         # Two processes that trace each other can wait for each other's end forever, even after
         # SIGKILL. So only the parent of a process, or the parent's tracer, may trace the process.
-        "ptrace": _test_word(_ARG0, *_PTRACE_OTHERS, on_match=refusal, on_mismatch=permission),
+        "ptrace": _test_word(_ARG0, *_PTRACE_OTHERS, on_match=deny_code, on_mismatch=allow_code),
     }
 
 
 def _socket_rules() -> dict[str, list[bytes]]:
-    permission, refusal, unsupported_family = _PERMISSION, _REFUSAL, [_deny(errno.EAFNOSUPPORT)]
-    protocol = [_deny(errno.EPROTONOSUPPORT)]
-    internet = [
+    allow_code, deny_code, eafnosupport_code = _PERMISSION, _REFUSAL, [_deny(errno.EAFNOSUPPORT)]
+    eprotonosupport_code = [_deny(errno.EPROTONOSUPPORT)]
+    internet_rule = [
         *(_op(_LOAD, _ARG1), _op(_AND_OPCODE, _TYPE_BITS)),
         *_test(
             *_TYPES,
-            on_match=_test_word(_ARG2, *_PROTOCOLS, on_match=permission, on_mismatch=protocol),
+            on_match=_test_word(
+                _ARG2, *_PROTOCOLS, on_match=allow_code, on_mismatch=eprotonosupport_code
+            ),
             on_mismatch=[_deny(errno.ESOCKTNOSUPPORT)],
         ),
     ]
-    netlink = _test_word(_ARG2, *_NETLINKS, on_match=permission, on_mismatch=protocol)
+    netlink_rule = _test_word(
+        _ARG2, *_NETLINKS, on_match=allow_code, on_mismatch=eprotonosupport_code
+    )
+    filter_rule = _test(*_SOCKET_FILTERS, on_match=deny_code, on_mismatch=allow_code)
     # The filter ignores SO_LINGER, and the call succeeds. With this option, the closing of a socket
     # blocks the process that closes it. The blocked process may be another program that has
     # received the descriptor, or a worker of the kernel.
-    filters = _test(*_SOCKET_FILTERS, on_match=refusal, on_mismatch=permission)
-    socket_level = _test_word(_ARG2, _SO_LINGER, on_match=[_NO_EFFECT], on_mismatch=filters)
-    ipv4_level = _test_word(
-        _ARG2, *_IPV4_GROUPS, *_GROUPS, on_match=refusal, on_mismatch=permission
+    socket_rule = _test_word(_ARG2, _SO_LINGER, on_match=[_NO_EFFECT], on_mismatch=filter_rule)
+    ipv4_rule = _test_word(
+        _ARG2, *_IPV4_GROUPS, *_GROUPS, on_match=deny_code, on_mismatch=allow_code
     )
-    ipv6_level = _test_word(
-        _ARG2, *_IPV6_GROUPS, *_GROUPS, _FLOW_LABELS, on_match=refusal, on_mismatch=permission
+    ipv6_rule = _test_word(
+        _ARG2, *_IPV6_GROUPS, *_GROUPS, _FLOW_LABELS, on_match=deny_code, on_mismatch=allow_code
     )
-    tcp_level = _test_word(_ARG2, *_TCP_KEYS, on_match=refusal, on_mismatch=permission)
-    other_families = _test(_NETLINK, on_match=netlink, on_mismatch=unsupported_family)
-    other_families = _test(_INET, _INET6, on_match=internet, on_mismatch=other_families)
-    levels = _test(_SOL_TCP, on_match=tcp_level, on_mismatch=permission)
-    levels = _test(_SOL_IPV6, on_match=ipv6_level, on_mismatch=levels)
-    levels = _test(_SOL_IP, on_match=ipv4_level, on_mismatch=levels)
+    tcp_rule = _test_word(_ARG2, *_TCP_KEYS, on_match=deny_code, on_mismatch=allow_code)
+    family_rule = _test(_NETLINK, on_match=netlink_rule, on_mismatch=eafnosupport_code)
+    family_rule = _test(_INET, _INET6, on_match=internet_rule, on_mismatch=family_rule)
+    level_rule = _test(_SOL_TCP, on_match=tcp_rule, on_mismatch=allow_code)
+    level_rule = _test(_SOL_IPV6, on_match=ipv6_rule, on_mismatch=level_rule)
+    level_rule = _test(_SOL_IP, on_match=ipv4_rule, on_mismatch=level_rule)
     return {
-        "socket": _test_word(_ARG0, _UNIX, on_match=permission, on_mismatch=other_families),
-        "socketpair": _test_word(_ARG0, _UNIX, on_match=permission, on_mismatch=unsupported_family),
-        "setsockopt": _test_word(_ARG1, _SOL_SOCKET, on_match=socket_level, on_mismatch=levels),
+        "socket": _test_word(_ARG0, _UNIX, on_match=allow_code, on_mismatch=family_rule),
+        "socketpair": _test_word(_ARG0, _UNIX, on_match=allow_code, on_mismatch=eafnosupport_code),
+        "setsockopt": _test_word(_ARG1, _SOL_SOCKET, on_match=socket_rule, on_mismatch=level_rule),
     }
 
 
 def _limit_rules() -> dict[str, list[bytes]]:
-    permission, refusal, no_effect = _PERMISSION, _REFUSAL, [_NO_EFFECT]
+    allow_code, deny_code, noop_code = _PERMISSION, _REFUSAL, [_NO_EFFECT]
     # Process 1 sets the limit of core dumps to 1 byte, and no program may change this limit. At any
     # other limit the kernel writes core dumps to a pipe, if the machine has configured a pipe.
-    # To ask for it is allowed: the new limit is a null pointer.
-    null = _test_word(_ARG2_HIGH, 0, on_match=permission, on_mismatch=no_effect)
-    query = _test_word(_ARG2, 0, on_match=null, on_mismatch=no_effect)
-    own_limit = _test_word(_ARG1, _RLIMIT_CORE, on_match=query, on_mismatch=permission)
+    # A query of the limit is permitted: its pointer to a new limit is null.
+    null_rule = _test_word(_ARG2_HIGH, 0, on_match=allow_code, on_mismatch=noop_code)
+    query_rule = _test_word(_ARG2, 0, on_match=null_rule, on_mismatch=noop_code)
+    core_limit_rule = _test_word(_ARG1, _RLIMIT_CORE, on_match=query_rule, on_mismatch=allow_code)
     return {
         # The first argument is the process. Only 0, the calling process itself, is permitted.
-        "prlimit64": _test_word(_ARG0, 0, on_match=own_limit, on_mismatch=refusal),
-        "setrlimit": _test_word(_ARG0, _RLIMIT_CORE, on_match=no_effect, on_mismatch=permission),
+        "prlimit64": _test_word(_ARG0, 0, on_match=core_limit_rule, on_mismatch=deny_code),
+        "setrlimit": _test_word(_ARG0, _RLIMIT_CORE, on_match=noop_code, on_mismatch=allow_code),
     }
 
 
 def _memory_and_file_rules() -> dict[str, list[bytes]]:
-    permission, refusal, no_effect = _PERMISSION, _REFUSAL, [_NO_EFFECT]
-    memory, too_long = [_deny(errno.ENOMEM)], _deny(errno.E2BIG)
-    short_attribute = [
-        *(_op(_LOAD, _ARG3_HIGH), _op(_JEQ, 0, true_offset=1), too_long),
-        *(_op(_LOAD, _ARG3), _op(_JGE, _LONGEST_ATTRIBUTE + 1, false_offset=1), too_long),
-        *permission,
+    allow_code, deny_code, noop_code = _PERMISSION, _REFUSAL, [_NO_EFFECT]
+    enomem_code, e2big_op = [_deny(errno.ENOMEM)], _deny(errno.E2BIG)
+    attribute_rule = [
+        *(_op(_LOAD, _ARG3_HIGH), _op(_JEQ, 0, true_offset=1), e2big_op),
+        *(_op(_LOAD, _ARG3), _op(_JGE, _LONGEST_ATTRIBUTE + 1, false_offset=1), e2big_op),
+        *allow_code,
     ]
-    invalid = [_deny(errno.EINVAL)]
-    watches = _test(_F_SETLEASE, _F_NOTIFY, on_match=refusal, on_mismatch=permission)
-    page_eviction = _test(*_MADV_OUT, on_match=no_effect, on_mismatch=permission)
-    advice = _test(_MADV_MERGEABLE, on_match=invalid, on_mismatch=page_eviction)
+    einval_code = [_deny(errno.EINVAL)]
+    watch_rule = _test(_F_SETLEASE, _F_NOTIFY, on_match=deny_code, on_mismatch=allow_code)
+    eviction_rule = _test(*_MADV_OUT, on_match=noop_code, on_mismatch=allow_code)
+    advice_rule = _test(_MADV_MERGEABLE, on_match=einval_code, on_mismatch=eviction_rule)
     return {
-        "ioctl": _test_word(_ARG1, *_IOCTLS, on_match=refusal, on_mismatch=permission),
-        "fcntl": [_op(_LOAD, _ARG1), *_test(*_OFD_LOCKS, on_match=invalid, on_mismatch=watches)],
-        **dict.fromkeys(("setxattr", "lsetxattr", "fsetxattr"), short_attribute),
-        # sync and syncfs have no effect. They would wait for all disks of the machine, but the
-        # files of a sandbox are in memory.
-        "sync": no_effect,
-        "syncfs": no_effect,
+        "ioctl": _test_word(_ARG1, *_IOCTLS, on_match=deny_code, on_mismatch=allow_code),
+        "fcntl": [
+            _op(_LOAD, _ARG1),
+            *_test(*_OFD_LOCKS, on_match=einval_code, on_mismatch=watch_rule),
+        ],
+        **dict.fromkeys(("setxattr", "lsetxattr", "fsetxattr"), attribute_rule),
+        # sync and syncfs have no effect. They would wait for disks of the whole machine, but no
+        # file of a sandbox needs to survive a crash of the machine.
+        "sync": noop_code,
+        "syncfs": noop_code,
         "fadvise64": _test_word(
-            _ARG3, _POSIX_FADV_DONTNEED, on_match=no_effect, on_mismatch=permission
+            _ARG3, _POSIX_FADV_DONTNEED, on_match=noop_code, on_mismatch=allow_code
         ),
-        "madvise": [_op(_LOAD, _ARG2), *advice],
-        "process_madvise": [_op(_LOAD, _ARG3), *advice],
-        "mmap": _refuse_bits(_ARG3, _MAP_HUGETLB, memory),
-        "memfd_create": _refuse_bits(_ARG1, _MFD_HUGETLB, memory),
+        "madvise": [_op(_LOAD, _ARG2), *advice_rule],
+        "process_madvise": [_op(_LOAD, _ARG3), *advice_rule],
+        "mmap": _refuse_bits(_ARG3, _MAP_HUGETLB, enomem_code),
+        "memfd_create": _refuse_bits(_ARG1, _MFD_HUGETLB, enomem_code),
     }
 
 
 def build(debugger: bool = False, chroot: bool = False, machine: str | None = None) -> bytes:
-    """Return the filter's BPF program, for `syscalls.set_seccomp`.
+    """Return the filter's BPF program, 8 bytes for each instruction.
 
     Args:
-        debugger: Whether a program may control another program, or change its memory.
+        debugger: Whether a program may trace another program, and read or change its memory.
         chroot: Whether root may change the root folder of a process. A process that escapes from a
             changed root reaches only the sandbox's files.
         machine: The architecture; None: this machine's.
@@ -348,57 +363,60 @@ def build(debugger: bool = False, chroot: bool = False, machine: str | None = No
     if machine not in _AUDIT_ARCH:
         raise OSError(errno.ENOTSUP, f"seccomp: no system call table for {machine}")
     is_x86 = machine == "x86_64"
-    denied_calls = dict(_EPERM_X86_64 if is_x86 else _EPERM_AARCH64)
+    eperm_calls = dict(_EPERM_X86_64 if is_x86 else _EPERM_AARCH64)
     if not debugger:
-        denied_calls |= _DEBUGGER_X86_64 if is_x86 else _DEBUGGER_AARCH64
+        eperm_calls |= _DEBUGGER_X86_64 if is_x86 else _DEBUGGER_AARCH64
     if chroot:
-        del denied_calls["chroot"]
-    missing_calls = _ENOSYS | (_ENOSYS_X86_64 if is_x86 else _ENOSYS_AARCH64)
-    answers = {key: [_deny(errno.EPERM)] for key in denied_calls.values()}
-    answers |= {key: [_deny(errno.ENOSYS)] for key in missing_calls.values()}
-    for name, rule in _argument_rules().items():
-        answers.setdefault(_ARGUMENT_RULES[machine][name], rule)
-    program = [
+        del eperm_calls["chroot"]
+    enosys_calls = _ENOSYS | (_ENOSYS_X86_64 if is_x86 else _ENOSYS_AARCH64)
+    code_by_call = {call_number: [_deny(errno.EPERM)] for call_number in eperm_calls.values()}
+    code_by_call |= {call_number: [_deny(errno.ENOSYS)] for call_number in enosys_calls.values()}
+    for call_name, rule in _argument_rules().items():
+        code_by_call.setdefault(_ARGUMENT_RULES[machine][call_name], rule)
+    instructions = [
         _op(_LOAD, _ARCH),
         _op(_JEQ, _AUDIT_ARCH[machine], true_offset=1),
         _deny(errno.ENOSYS),  # another ABI, such as i386, has other numbers of system calls
         _op(_LOAD, _NR),
-        *_search(_intervals(answers, _KNOWN_CALLS[machine])),
+        *_search(_intervals(code_by_call, _KNOWN_CALLS[machine])),
     ]
-    return b"".join(program)
+    return b"".join(instructions)
 
 
 def _intervals(
-    answers: dict[int, list[bytes]], ranges: Sequence[tuple[int, int]]
+    code_by_call: dict[int, list[bytes]], known_ranges: Sequence[tuple[int, int]]
 ) -> list[tuple[int, list[bytes]]]:
-    """Divide the numbers of system calls into intervals with equal answers.
+    """Divide the numbers of system calls into intervals, each with one answer.
 
     Args:
-        answers: Number of a system call → its answer, the code that decides. Other known calls are
-            permitted.
-        ranges: The first and the last numbers of known calls. All other numbers return ENOSYS.
+        code_by_call: Number of a system call → its answer, the code that decides. Other known calls
+            are permitted.
+        known_ranges: The first and the last numbers of known calls. All other numbers return
+            ENOSYS.
 
     Returns:
         The first number and the answer of each interval, in order.
     """
-    starts: dict[int, list[bytes]] = {}
-    for first_number, last_number in ranges:
-        starts |= {first_number: _PERMISSION, last_number + 1: [_deny(errno.ENOSYS)]}
-    starts |= {
-        call_number + 1: _PERMISSION for call_number in answers if call_number + 1 not in starts
-    } | answers
+    code_by_start: dict[int, list[bytes]] = {}
+    for first_number, last_number in known_ranges:
+        code_by_start |= {first_number: _PERMISSION, last_number + 1: [_deny(errno.ENOSYS)]}
+    code_by_start |= {
+        call_number + 1: _PERMISSION
+        for call_number in code_by_call
+        if call_number + 1 not in code_by_start
+    } | code_by_call
     intervals: list[tuple[int, list[bytes]]] = []
-    for call_number, answer in sorted(starts.items()):
-        if not intervals or intervals[-1][1] != answer:
-            intervals.append((call_number, answer))
+    for call_number, call_code in sorted(code_by_start.items()):
+        if not intervals or intervals[-1][1] != call_code:
+            intervals.append((call_number, call_code))
     return intervals
 
 
 def _search(intervals: list[tuple[int, list[bytes]]]) -> list[bytes]:
     """Return code that finds the answer to the loaded number by a binary search.
 
-    The search must be fast, because it takes a part of each start of a sandbox. The kernel runs a
-    new filter once for each number of a system call.
+    A fast search shortens the start of each sandbox: the kernel runs a new filter once for each
+    number of a system call.
 
     Args:
         intervals: The first number and the answer of each interval, in order.

@@ -21,10 +21,10 @@ from intercode_sandbox.host_files import cache_root, joint_digest, remove_tree
 from intercode_sandbox.images import Command, Image
 from intercode_sandbox.images.base import SCRIPT
 from intercode_sandbox.linux_capabilities import CAPABILITIES
-from intercode_sandbox.native import archive
-from intercode_sandbox.native.archive import SHARED_MEMORY
+from intercode_sandbox.native import change_stream
 from intercode_sandbox.native.cgroup import PREFIX, parents, remove_all
-from intercode_sandbox.native.exit_ledger import LEDGERS, Ending, read_ledgers
+from intercode_sandbox.native.change_stream import SHARED_MEMORY
+from intercode_sandbox.native.exit_ledger import LEDGERS, EndingSandbox, read_ledgers
 from intercode_sandbox.native.frozen_layers import FrozenLayer
 from intercode_sandbox.ownership import is_gone, new_lease, register_finalizer
 from intercode_sandbox.privileges import is_root, make_private, transfer_ownership
@@ -57,7 +57,7 @@ class SnapshotLayer:
     def __init__(self, forget: Callable[[Path], None]) -> None:
         folder = cache_root() / "snapshots" / new_lease()
         self.path = folder / "layer"
-        self.special: Sequence[archive.Special] = ()
+        self.special: Sequence[change_stream.Special] = ()
         self._discard = register_finalizer(self, _discard, folder, self.path, forget)
         try:
             make_private(folder.parent)
@@ -67,15 +67,17 @@ class SnapshotLayer:
             raise SandboxError(f"the snapshot could not be saved: {error}") from error
 
     @classmethod
-    def write(cls, write: Callable[[int], None], forget: Callable[[Path], None]) -> SnapshotLayer:
+    def write(
+        cls, write_stream: Callable[[int], None], forget: Callable[[Path], None]
+    ) -> SnapshotLayer:
         """Return a new layer with the files of a stream.
 
         Args:
-            write: A function that writes a stream of `archive` to a descriptor.
+            write_stream: A function that writes a stream of `archive` to a descriptor.
             forget: See the constructor.
         """
         layer = cls(forget)
-        layer.fill(write)
+        layer.fill(write_stream)
         return layer
 
     @property
@@ -83,9 +85,9 @@ class SnapshotLayer:
         """The layer's name, unique on this machine."""
         return self.path.parent.name
 
-    def fill(self, write: Callable[[int], None]) -> None:
+    def fill(self, write_stream: Callable[[int], None]) -> None:
         """Unpack the files of a stream into the layer: see `unpack_stream`."""
-        self.special = unpack_stream(self.path, write, self.discard)[:_SPECIAL_FILES]
+        self.special = unpack_stream(self.path, write_stream, self.discard)[:_SPECIAL_FILES]
 
     def discard(self) -> None:
         """Remove the layer's folder."""
@@ -93,7 +95,7 @@ class SnapshotLayer:
 
 
 @dataclass(frozen=True)
-class Files:
+class SandboxStartFiles:
     """The files at a sandbox's start: an image, and changes over the image.
 
     The storage of the changes exists for as long as this object.
@@ -112,14 +114,16 @@ class Files:
     def digest(self) -> str:
         """A digest of the image and of all layers over it."""
         layer_names = [] if self.copy is None else [self.copy.name]
-        layer_names += [f"{layer.owner}/{layer.name}" for layer in self.frozen_layers]
+        layer_names += [
+            f"{frozen_layer.owner}/{frozen_layer.name}" for frozen_layer in self.frozen_layers
+        ]
         return joint_digest(self.image.digest, *layer_names) if layer_names else self.image.digest
 
     @property
     def usage(self) -> tuple[int, int]:
         """The numbers of bytes and of files of all frozen layers together."""
-        return sum(layer.bytes for layer in self.frozen_layers), sum(
-            layer.files for layer in self.frozen_layers
+        return sum(frozen_layer.bytes for frozen_layer in self.frozen_layers), sum(
+            frozen_layer.files for frozen_layer in self.frozen_layers
         )
 
     def is_crowded(self, limits: Limits) -> bool:
@@ -142,37 +146,37 @@ class Files:
     @property
     def layers(self) -> list[str]:
         """The folders of all layers on disk, the lowest layer first."""
-        copies = () if self.copy is None else (self.copy.path,)
-        return [str(path) for path in (*self.image.layers, *copies)]
+        copy_paths = () if self.copy is None else (self.copy.path,)
+        return [str(path) for path in (*self.image.layers, *copy_paths)]
 
     @property
-    def special(self) -> list[tuple[str, Sequence[archive.Special]]]:
+    def special(self) -> list[tuple[str, Sequence[change_stream.Special]]]:
         """The folder of a layer, and its files with setuid or setgid bits, for each such layer."""
         layers = [*self.saved_layers, self.copy]
         return [(str(layer.path), layer.special) for layer in layers if layer and layer.special]
 
-    def with_image(self, layer: SnapshotLayer) -> Files:
+    def with_image(self, layer: SnapshotLayer) -> SandboxStartFiles:
         """Return the same files as a new image, with `layer` as its topmost layer.
 
         Args:
             layer: A layer with all changes over the present image.
         """
-        digest, layers = (
+        digest, layer_paths = (
             joint_digest(self.image.digest, layer.name),
             (*self.image.layers, layer.path),
         )
-        image = replace(self.image, name=_name(self.image), digest=digest, layers=layers)
-        return Files(image, (*self.saved_layers, layer))
+        image = replace(self.image, name=_name(self.image), digest=digest, layers=layer_paths)
+        return SandboxStartFiles(image, (*self.saved_layers, layer))
 
-    def with_copy(self, layer: SnapshotLayer) -> Files:
+    def with_copy(self, layer: SnapshotLayer) -> SandboxStartFiles:
         """Return the same files as the present image and a copy of the changes.
 
         Args:
             layer: A layer with all changes over the present image.
         """
-        return Files(self.image, self.saved_layers, layer)
+        return SandboxStartFiles(self.image, self.saved_layers, layer)
 
-    def with_frozen_layer(self, layer: FrozenLayer) -> Files:
+    def with_frozen_layer(self, layer: FrozenLayer) -> SandboxStartFiles:
         """Return these files with one further frozen layer, of the latest changes."""
         return replace(self, frozen_layers=(*self.frozen_layers, layer))
 
@@ -190,12 +194,12 @@ class NativeSnapshot:
         files: The files of sandboxes that start from the snapshot.
     """
 
-    def __init__(self, files: Files) -> None:
-        self._files: Files | None = files
+    def __init__(self, files: SandboxStartFiles) -> None:
+        self._files: SandboxStartFiles | None = files
         self.name = _name(files.image)
 
     @property
-    def files(self) -> Files:
+    def files(self) -> SandboxStartFiles:
         """The files of sandboxes that start from the snapshot.
 
         Raises:
@@ -216,13 +220,13 @@ class NativeSnapshot:
 
 
 def unpack_stream(
-    layer: Path, write: Callable[[int], None], on_failure: Callable[[], None] = lambda: None
-) -> list[archive.Special]:
+    layer: Path, write_stream: Callable[[int], None], on_failure: Callable[[], None] = lambda: None
+) -> list[change_stream.Special]:
     """Unpack a stream of a sandbox's files into an empty folder, on a separate thread.
 
     Args:
         layer: The folder.
-        write: A function that writes the stream to a descriptor. This thread calls it.
+        write_stream: A function that writes the stream to a descriptor. This thread calls it.
         on_failure: A function that the unpacking thread calls after a failure, to remove the
             folder. The caller's thread cannot do this safely. An exception there, such as Ctrl-C,
             may come while the other thread still writes. The unpacking thread holds a reference to
@@ -241,38 +245,40 @@ def unpack_stream(
         open(pipe_fds[0], "rb"),
         open(pipe_fds[1], "wb"),
     )
-    failure: list[BaseException] = []
-    special: list[archive.Special] = []
+    failures: list[BaseException] = []
+    special_files: list[change_stream.Special] = []
 
     def unpack() -> None:
-        attribute = "trusted.overlay.opaque" if is_root() else "user.overlay.opaque"
+        opaque_attribute = "trusted.overlay.opaque" if is_root() else "user.overlay.opaque"
         try:
             with reader:  # after a failure the closed pipe ends `write`, by EPIPE
-                special.extend(archive.extract(reader.fileno(), layer, attribute))
+                special_files.extend(
+                    change_stream.extract(reader.fileno(), layer, opaque_attribute)
+                )
             transfer_ownership(layer)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the snapshot is not whole
-            failure.append(error)
+        except Exception as error:  # noqa: BLE001 - any error leaves the snapshot incomplete
+            failures.append(error)
             on_failure()
 
     thread = threading.Thread(target=unpack, name="intercode-snapshot")
     thread.start()
     try:
-        write(writer.fileno())
+        write_stream(writer.fileno())
     except BrokenPipeError:
         thread.join()
-        if not failure:  # otherwise the pipe broke because of the failure that is raised below
+        if not failures:  # otherwise the pipe broke because of the failure that is raised below
             raise
     finally:
         writer.close()
         thread.join()
-    if failure:
-        error = failure[0]
+    if failures:
+        error = failures[0]
         if isinstance(error, OSError) and error.errno == errno.EMLINK:
             raise OutputLimitError(
                 "a file has more hard links than the disk's file system permits"
             ) from error
         raise SandboxError(f"the snapshot could not be saved: {error}") from error
-    return special
+    return special_files
 
 
 def _sweep_snapshots(dry_run: bool = False) -> list[str]:
@@ -302,20 +308,20 @@ def _remove(folder: Path) -> None:
 
 
 _SECONDS = 600.0
-"""Time limit of a set-up script."""
+"""Time limit of a set-up script, in seconds."""
 _LIMITS = Limits(memory=4 << 30, disk=4 << 30, processes=1024)
 """Limits of the sandbox that runs a script or a command. They suffice to install packages."""
 
 
-class SupportsArchive(SandboxBackend, Protocol):
+class SupportsChangeStream(SandboxBackend, Protocol):
     """A sandbox that can stream its changes, in the format of the module `archive`."""
 
     def archive(self, descriptor: int) -> None:
-        """Write a stream of all differences from the image to a descriptor."""
+        """Stream the sandbox's changes, relative to its image, into a file descriptor."""
 
 
 def build_script(
-    start: Callable[[Image, Limits, bool], SupportsArchive],
+    start: Callable[[Image, Limits, bool], SupportsChangeStream],
     base: Image,
     script: bytes | Command,
     layer: Path,
@@ -333,10 +339,10 @@ def build_script(
     """
     if isinstance(script, Command):
         limits = replace(_LIMITS, capabilities=tuple(CAPABILITIES))
-        subject, command = "the command", script
+        script_label, command = "the command", script
     else:
         base, limits = replace(base, cwd="/", user=""), _LIMITS
-        subject = "the set-up script"
+        script_label = "the set-up script"
         command = Command(("/bin/bash", SCRIPT), script, timeout=_SECONDS)
     sandbox = start(base, limits, command.network)
     try:
@@ -344,9 +350,9 @@ def build_script(
             sandbox.write_file(SCRIPT, command.script, 0o755)
         result = sandbox.exec(command.argv, timeout=command.timeout, merge_stderr=True)
         if not result.ok:
-            tail = result.stdout.decode(errors="replace")[-2000:]
+            output_tail = result.stdout.decode(errors="replace")[-2000:]
             reason = "did not end in time" if result.timed_out else f"exit code {result.exit_code}"
-            raise ImageError(f"{subject} over {base.name} failed ({reason}):\n{tail}")
+            raise ImageError(f"{script_label} over {base.name} failed ({reason}):\n{output_tail}")
         sandbox.kill()
         for path, mode in unpack_stream(layer, sandbox.archive):
             # The author of the image intends the setuid and setgid bits, which an engine such as
@@ -359,7 +365,7 @@ def build_script(
         sandbox.close()
 
 
-def endings() -> list[Ending]:
+def endings() -> list[EndingSandbox]:
     """Return the closed sandboxes, of all processes, that the kernel has not ended yet."""
     return read_ledgers(cache_root() / LEDGERS)
 
@@ -371,13 +377,13 @@ def sweep(dry_run: bool = False) -> list[str]:
         dry_run: Whether to return the paths without removing anything.
     """
     removed_paths = []
-    leases = {ending.lease for ending in endings()}
+    ending_leases = {ending.lease for ending in endings()}
     for parent in parents():
-        for folder in Path(parent).glob(f"{PREFIX}*"):
-            lease = folder.name.removeprefix(PREFIX)
-            if lease in leases or not is_gone(lease):
+        for cgroup_folder in Path(parent).glob(f"{PREFIX}*"):
+            lease = cgroup_folder.name.removeprefix(PREFIX)
+            if lease in ending_leases or not is_gone(lease):
                 continue
-            removed_paths.append(str(folder))
+            removed_paths.append(str(cgroup_folder))
             if not dry_run:
                 remove_all(lease)
     return removed_paths + _sweep_snapshots(dry_run)

@@ -4,7 +4,7 @@ The caller is the process that uses InterCode. A fork of the caller itself would
 memory map and locks, and a sandbox would die with the thread that started it. The spawner owns a
 private mount namespace, in which the layers of images are mounted. The spawner creates each
 sandbox's process 1, allocates user ids, and keeps the cgroups. The spawner ends, with all its
-sandboxes, when the caller's socket closes. So kill -9 of the caller leaves nothing behind.
+sandboxes, when the caller ends or closes its socket. So kill -9 of the caller leaves no process.
 
 Words of this module: a child is a fork that is, or waits to become, a sandbox's process 1. The
 stage is the folder `MOUNT_FOLDER`, with the spawner's mounts. A frozen layer holds the files of a
@@ -23,13 +23,13 @@ from functools import partial
 from typing import Any
 
 from intercode_sandbox.native import cgroup, syscalls as sc, wire
-from intercode_sandbox.native.child import Child
 from intercode_sandbox.native.exit_ledger import write_ledger
 from intercode_sandbox.native.frozen_mounts import FrozenMounts
-from intercode_sandbox.native.identity import OWN_THREADS, Identities, write_maps
-from intercode_sandbox.native.process_start import Workers
+from intercode_sandbox.native.init_child import SandboxInitChild
+from intercode_sandbox.native.process_start import WorkerModules
 from intercode_sandbox.native.syscalls import hide_arguments
-from intercode_sandbox.native.zygote import NotLoadedError, Zygote, plan, probe_machine
+from intercode_sandbox.native.user_ids import OWN_THREADS, SandboxUserIdPool, write_maps
+from intercode_sandbox.native.zygote import WorkerModuleImportError, Zygote, plan, probe_machine
 from intercode_sandbox.privileges import STAND_IN_ID, has_machines_id, missing_capabilities
 
 MOUNT_FOLDER = "/dev/pts"
@@ -50,12 +50,12 @@ _MAX_ENDS = 4096
 """Maximum number of ended children whose ends the spawner remembers."""
 
 
-class Spawner:
+class SpawnerLoop:
     """The event loop of the spawner.
 
-    A spare child is always forked in advance. So the next start of a sandbox does not wait for the
-    fork, for new namespaces, and for the move into a cgroup. A spare child contains nothing of any
-    sandbox.
+    After the start of a sandbox, a spare child is forked in advance. So the next start usually does
+    not wait for the fork, for new namespaces, and for the move into a cgroup. A spare child
+    contains nothing of any sandbox.
 
     After two equal requests in a row, the idle spawner prepares a sandbox for a third equal
     request, and starts the sandbox's first program. A different request discards the prepared
@@ -63,9 +63,9 @@ class Spawner:
 
     Args:
         caller: The socket of the caller's requests.
-        owner: A descriptor of the caller's process.
-        ledger: The descriptor of the ledger: see `exit_ledger`.
-        name: The spawner's lease: see `ownership.new_lease`.
+        owner_fd: A descriptor of the caller's process.
+        ledger_fd: The descriptor of the ledger: see `exit_ledger`.
+        lease: The spawner's lease: see `ownership.new_lease`.
         root: Whether the caller has the privileges of `privileges.is_root`.
         workers: The modules that can run as workers in sandboxes.
     """
@@ -73,28 +73,28 @@ class Spawner:
     def __init__(
         self,
         caller: socket.socket,
-        owner: int,
-        ledger: int,
-        name: str,
+        owner_fd: int,
+        ledger_fd: int,
+        lease: str,
         root: bool,
-        workers: Workers,
+        workers: WorkerModules,
     ) -> None:
         self.caller = caller
-        self.owner = owner
+        self.owner = owner_fd
         """A descriptor of the caller's process. The socket alone would not signal the caller's end,
         because a fork of the caller may hold the other end of the socket, too."""
-        self.ledger = ledger
+        self.ledger = ledger_fd
         """The descriptor of the list of sandboxes that the kernel is still ending."""
         self.poll = select.epoll()
-        self.children: dict[str, Child] = {}
+        self.children: dict[str, SandboxInitChild] = {}
         """The child's name → the child, from its fork until `collect` releases it."""
-        self.processes: dict[int, Child] = {}
+        self.processes: dict[int, SandboxInitChild] = {}
         """Descriptor of the child's process → the child."""
-        self.starting_children: dict[int, Child] = {}
+        self.starting_children: dict[int, SandboxInitChild] = {}
         """Descriptor of the child's socket → the child, while its sandbox is starting."""
-        self.spare_child: Child | None = None
+        self.spare_child: SandboxInitChild | None = None
         """The child that was forked in advance."""
-        self.prepared_child: Child | None = None
+        self.prepared_child: SandboxInitChild | None = None
         """The child with the prepared sandbox."""
         self.last_request: dict[str, Any] = {}
         """The last request for a sandbox."""
@@ -106,12 +106,12 @@ class Spawner:
         self.processors = len(os.sched_getaffinity(0))
         prepare_namespaces(root)
         # The cgroups are created with the privileges that remain after the line above.
-        self.cgroups = cgroup.Cgroups(name, os.getppid())
+        self.cgroups = cgroup.SandboxCgroups(lease, os.getppid())
         self.machine = probe_machine(root)
         self.zygote = Zygote(self.machine, workers)
-        self.layers = Layers(root)
+        self.layers = MountedLayers(root)
         self.frozen_mounts = FrozenMounts(MOUNT_FOLDER)
-        self.pool = Identities(root)
+        self.pool = SandboxUserIdPool(root)
 
     def run(self) -> None:
         """Serve requests until the caller ends; then end all sandboxes and clean up."""
@@ -119,18 +119,18 @@ class Spawner:
         self.poll.register(self.owner, select.EPOLLIN)
         try:
             while True:
-                events = [fd for fd, _ in self.poll.poll(self.poll_timeout())]
-                if self.owner in events:
+                ready_fds = [fd for fd, _ in self.poll.poll(self.poll_timeout())]
+                if self.owner in ready_fds:
                     return
-                if not events and self.may_prepare:
+                if not ready_fds and self.may_prepare:
                     self.prepare_sandbox()
-                for fd in events:
+                for fd in ready_fds:
                     if fd in self.starting_children:
                         self.finish_start(fd)
-                self.collect_ended(events)
+                self.collect_ended(ready_fds)
                 # The caller's request comes last. The request may freeze the files of a child whose
                 # start the lines above have just finished.
-                if self.caller.fileno() in events and not self.take_request():
+                if self.caller.fileno() in ready_fds and not self.take_request():
                     return
         finally:
             self.close()
@@ -141,50 +141,50 @@ class Spawner:
         A request that needs a reply comes with a socket for the reply. Failures are reported there.
         """
         try:
-            spec, fds = wire.receive(self.caller)
+            request, fds = wire.receive(self.caller)
         except wire.DescriptorsLostError:
             return True  # the request's socket is lost, and the caller notices its closing
         except (EOFError, OSError):
             return False
         if not fds:
-            if "thaw" in spec:
-                self.thaw(spec["thaw"])
-            elif "ending" in spec:
-                self.note_ending(spec["ending"])
+            if "thaw" in request:
+                self.release_layer(request["thaw"])
+            elif "ending" in request:
+                self.note_ending(request["ending"])
             else:
                 self.discard_prepared()
-                self.layers.forget(spec["forget"])
+                self.layers.forget(request["forget"])
             return True
-        with socket.socket(fileno=fds[0]) as control:
+        with socket.socket(fileno=fds[0]) as reply_socket:
             try:
-                if "end_of" in spec:
-                    wire.send(control, self.evidence(spec["end_of"]))
-                elif "freeze" in spec:
-                    wire.send(control, self.freeze(spec["freeze"], spec["room"]))
+                if "end_of" in request:
+                    wire.send(reply_socket, self.evidence(request["end_of"]))
+                elif "freeze" in request:
+                    wire.send(reply_socket, self.freeze(request["freeze"], request["room"]))
                 else:
-                    self.start(spec, control)
+                    self.start(request, reply_socket)
             except OSError as error:
-                report(control, error)
+                report(reply_socket, error)
         return True
 
-    def evidence(self, name: str) -> dict[str, Any]:
+    def evidence(self, child_name: str) -> dict[str, Any]:
         """Return the evidence about a sandbox that does not answer, as fields of `base.Evidence`.
 
         Args:
-            name: The name of the sandbox's child.
+            child_name: The name of the sandbox's child.
         """
-        if name in self.children:
-            self.collect(self.children[name])
-        return {"running": True} if name in self.children else self.ends.get(name, {})
+        if child_name in self.children:
+            self.collect(self.children[child_name])
+        return {"running": True} if child_name in self.children else self.ends.get(child_name, {})
 
-    def note_ending(self, name: str) -> None:
+    def note_ending(self, child_name: str) -> None:
         """Record that the caller has killed a sandbox, and no longer waits for the sandbox's end.
 
         Args:
-            name: The name of the sandbox's child.
+            child_name: The name of the sandbox's child.
         """
-        if name in self.children:
-            self.children[name].ending = True
+        if child_name in self.children:
+            self.children[child_name].ending = True
             self.count_endings()
 
     def count_endings(self) -> None:
@@ -195,20 +195,22 @@ class Spawner:
         children = self.children.values()
         write_ledger(self.ledger, {child.cgroup: child.pid for child in children if child.ending})
 
-    def freeze(self, name: str, room: int) -> dict[str, Any]:
+    def freeze(self, child_name: str, max_bytes: int) -> dict[str, Any]:
         """Retain the files of a sandbox, in which only process 1 runs, as a frozen layer.
 
         Args:
-            name: The name of the sandbox's child.
-            room: Maximum size of the layer in bytes.
+            child_name: The name of the sandbox's child.
+            max_bytes: Maximum size of the layer in bytes.
 
         Returns:
-            The ``bytes`` and ``files`` of the layer, and the layer's ``name`` if it was created.
+            The numbers of ``bytes`` and ``files`` in the sandbox, and the layer's ``name`` if the
+            layer was created. The mapping is empty if the files cannot be frozen, or the sandbox
+            has ended.
         """
-        child = self.children.get(name)
-        if child is None or (tree := child.files) is None:
+        child = self.children.get(child_name)
+        if child is None or (mount_fd := child.files) is None:
             return {}
-        file_system_stats = os.fstatvfs(tree)
+        file_system_stats = os.fstatvfs(mount_fd)
         used_bytes = (
             file_system_stats.f_blocks - file_system_stats.f_bfree
         ) * file_system_stats.f_frsize
@@ -216,17 +218,17 @@ class Spawner:
             "bytes": used_bytes,
             "files": file_system_stats.f_files - file_system_stats.f_ffree,
         }
-        if used_bytes <= room:
+        if used_bytes <= max_bytes:
             with suppress(OSError):  # the kernel does not permit it, or a file is open for writing
-                reply["name"] = self.frozen_mounts.add(tree)
+                reply["name"] = self.frozen_mounts.add(mount_fd)
         return reply
 
-    def thaw(self, name: str) -> None:
+    def release_layer(self, layer_name: str) -> None:
         """Release a frozen layer of this name."""
-        if name in self.last_request.get("frozen", ()):
+        if layer_name in self.last_request.get("frozen", ()):
             self.discard_prepared()
             self.is_repeated, self.last_request = False, {}
-        self.frozen_mounts.remove(name)
+        self.frozen_mounts.remove(layer_name)
 
     def facts(self) -> dict[str, Any]:
         """Return the facts of this machine for a run's record and for ``intercode doctor``."""
@@ -253,30 +255,33 @@ class Spawner:
         self.announce_process(child, control)
         self.send_plan(child, spec, [control.fileno()])
 
-    def send_plan(self, child: Child, spec: dict[str, Any], fds: list[int]) -> None:
-        """Send a child the settings of its sandbox, which the child then builds.
+    def send_plan(
+        self, child: SandboxInitChild, spec: dict[str, Any], extra_fds: list[int]
+    ) -> None:
+        """Send a child the description of its sandbox, which the child then builds.
 
         Args:
             child: The child.
             spec: The caller's request.
-            fds: Further descriptors for the child.
+            extra_fds: The sandbox's socket; or, for a sandbox prepared in advance, the child's ends
+                of the prepared program's channels.
         """
         try:
             identity = child.identity = self.pool.take(spec["limits"]["processes"])
             limits = spec["limits"]
             # A sandbox's files lie in memory, and the kernel counts them as memory. So the limit of
             # the cgroup includes the limit of disk space.
-            total = limits["memory"] + limits["disk"]
-            processes = limits["processes"] + OWN_THREADS
-            self.cgroups.limit(child.cgroup, total, processes)
-            message = plan(spec, identity, self.machine, ahead=child.spec is not None)
-            mounts = self.frozen_mounts.copies(spec["frozen"])
+            memory_limit = limits["memory"] + limits["disk"]
+            process_limit = limits["processes"] + OWN_THREADS
+            self.cgroups.limit(child.cgroup, memory_limit, process_limit)
+            message = plan(spec, identity, self.machine, is_prepared=child.spec is not None)
+            mount_fds = self.frozen_mounts.copies(spec["frozen"])
             try:
-                descriptors = [*identity.fds, *mounts, *fds]
-                wire.send(child.link, message, descriptors, packed=True)
+                all_fds = [*identity.fds, *mount_fds, *extra_fds]
+                wire.send(child.link, message, all_fds, packed=True)
             finally:
-                for fd in mounts:
-                    os.close(fd)
+                for mount_fd in mount_fds:
+                    os.close(mount_fd)
         except OSError:
             child.link.close()
             child.kill()
@@ -285,7 +290,7 @@ class Spawner:
         self.poll.register(child.link, select.EPOLLIN)
 
     def start_prepared(self, spec: dict[str, Any], control: socket.socket) -> bool:
-        """Give the prepared sandbox to the caller, if the sandbox was prepared for this request.
+        """Give the prepared sandbox to the caller, or discard it if it suits another request.
 
         Args:
             spec: The caller's request.
@@ -335,7 +340,7 @@ class Spawner:
             with child.first_program() as child_ends:
                 self.send_plan(child, self.last_request, child_ends)
 
-    def take_child(self, network: bool) -> Child:
+    def take_child(self, network: bool) -> SandboxInitChild:
         """Return the spare child if it suits the next sandbox, or otherwise a new child.
 
         A spare child does not suit a sandbox that shares the machine's network. Nor does a child
@@ -352,41 +357,41 @@ class Spawner:
             child.link.close()  # the child notices the closed socket, and ends
         return self.fork(network)
 
-    def fork(self, network: bool) -> Child:
+    def fork(self, network: bool) -> SandboxInitChild:
         """Fork and return a new child, which enters a cgroup for its sandbox.
 
         Args:
             network: Whether the child shares the machine's network.
         """
         self.count += 1
-        name = str(self.count)
-        group = self.cgroups.take(name)
+        child_name = str(self.count)
+        cgroup_name = self.cgroups.take(child_name)
         try:
-            clone = partial(self.zygote.fork, network, self.cgroups.folders(group))
-            child = Child(name, group, self.layers.mount_count, clone)
+            clone = partial(self.zygote.fork, network, self.cgroups.folders(cgroup_name))
+            child = SandboxInitChild(child_name, cgroup_name, self.layers.mount_count, clone)
         except OSError:
-            self.cgroups.give_back(group, reuse=False)
+            self.cgroups.give_back(cgroup_name, reuse=False)
             raise
-        self.children[name] = self.processes[child.process] = child
+        self.children[child_name] = self.processes[child.process] = child
         self.poll.register(child.process, select.EPOLLIN)
-        child.oom_kills = self.cgroups.oom_kills(group)
+        child.oom_kills = self.cgroups.oom_kills(cgroup_name)
         return child
 
-    def announce_process(self, child: Child, control: socket.socket) -> None:
+    def announce_process(self, child: SandboxInitChild, control: socket.socket) -> None:
         """Send the caller a descriptor of a child's process, the sandbox's process 1.
 
         The caller's ends of the prepared program's channels follow, if the child has a program.
         """
         wire.send(control, {"name": child.name}, [child.process, *child.prepared_fds])
 
-    def finish_start(self, link: int) -> None:
+    def finish_start(self, link_fd: int) -> None:
         """Finish the start of a child that has built its file system, or has failed.
 
         Args:
-            link: The descriptor of the child's socket.
+            link_fd: The descriptor of the child's socket.
         """
-        child = self.starting_children.pop(link)
-        self.poll.unregister(link)
+        child = self.starting_children.pop(link_fd)
+        self.poll.unregister(link_fd)
         child.receive_files()
         if child.spec is None:
             child.link.close()
@@ -398,18 +403,18 @@ class Spawner:
             with suppress(OSError):  # if the error persists, the next start reports the error
                 self.spare_child = self.fork(network=False)
 
-    def collect_ended(self, events: Sequence[int]) -> None:
-        """Release the children that have ended, and remove their cgroups.
+    def collect_ended(self, ready_fds: Sequence[int]) -> None:
+        """Release the children that have ended, and remove cgroups that no sandbox will reuse.
 
         Args:
-            events: The descriptors that the event loop found readable.
+            ready_fds: The descriptors that the event loop found readable.
         """
-        for fd in events:
+        for fd in ready_fds:
             if fd in self.processes:
                 self.collect(self.processes[fd])
         self.cgroups.remove_unused()
 
-    def collect(self, child: Child) -> None:
+    def collect(self, child: SandboxInitChild) -> None:
         """Release the resources of a child, if the child has ended."""
         exit_code = child.exit_code()
         if exit_code is None:
@@ -433,7 +438,7 @@ class Spawner:
         if child.ending:
             self.count_endings()
 
-    def record_end(self, child: Child, exit_code: int) -> None:
+    def record_end(self, child: SandboxInitChild, exit_code: int) -> None:
         """Record facts on the end of a child; its cgroup, which has the counts, still exists."""
         starved = self.cgroups.oom_kills(child.cgroup) > child.oom_kills
         self.ends[child.name] = {"exit_code": exit_code, "starved": starved}
@@ -479,28 +484,28 @@ def main(
         root: Whether the caller has the privileges of `privileges.is_root`.
         workers: The fields of `Workers`, for the sandboxes' workers.
     """
-    with socket.socket(fileno=caller) as sock:
+    with socket.socket(fileno=caller) as caller_socket:
         try:
             hide_arguments(b"init")
             for fd in (caller, owner, ledger):
                 os.set_inheritable(fd, False)
-            spawner = Spawner(sock, owner, ledger, name, root, Workers(*workers))
-        except NotLoadedError as error:
-            wire.send(sock, error.report)
+            spawner = SpawnerLoop(caller_socket, owner, ledger, name, root, WorkerModules(*workers))
+        except WorkerModuleImportError as error:
+            wire.send(caller_socket, error.report)
             return
         except (EOFError, OSError) as error:
-            report(sock, error)
+            report(caller_socket, error)
             return
-        wire.send(sock, spawner.facts())
+        wire.send(caller_socket, spawner.facts())
         spawner.run()
 
 
-def report(control: socket.socket, error: OSError | EOFError) -> None:
+def report(reply_socket: socket.socket, error: OSError | EOFError) -> None:
     """Send the caller the reason why a sandbox, or this spawner, did not start."""
     error_number = error.errno if isinstance(error, OSError) else None
-    cause = sc.with_line(error) if isinstance(error, OSError) else error
+    detailed_error = sc.with_line(error) if isinstance(error, OSError) else error
     with suppress(OSError):
-        wire.send(control, {"failed": str(cause), "errno": error_number or 0})
+        wire.send(reply_socket, {"failed": str(detailed_error), "errno": error_number or 0})
 
 
 _READ_ONLY = sc.MOUNT_ATTR_RDONLY | sc.MOUNT_ATTR_NOSUID | sc.MOUNT_ATTR_NODEV
@@ -526,8 +531,8 @@ def prepare_namespaces(root: bool) -> None:
         write_maps("self", f"0 {uid} 1", f"0 {gid} 1")
     sc.mount("", "/", None, sc.MS_REC | sc.MS_PRIVATE)
     sc.mount("tmpfs", MOUNT_FOLDER, "tmpfs", sc.MS_NOSUID | sc.MS_NODEV, "size=1m,mode=755")
-    for name in _FOLDERS:
-        os.mkdir(f"{MOUNT_FOLDER}/{name}")
+    for folder_name in _FOLDERS:
+        os.mkdir(f"{MOUNT_FOLDER}/{folder_name}")
 
 
 def _stand_in() -> None:
@@ -538,10 +543,10 @@ def _stand_in() -> None:
     Raises:
         OSError: This process lacks the privileges, or its namespace does not map the id.
     """
-    missing_names = missing_capabilities(stand_in=True)
+    absent_capabilities = missing_capabilities(stand_in=True)
     try:
-        if missing_names:
-            raise PermissionError(errno.EPERM, f"root has no {', '.join(missing_names)} here")
+        if absent_capabilities:
+            raise PermissionError(errno.EPERM, f"root has no {', '.join(absent_capabilities)} here")
         os.setgroups([])
         os.setresgid(STAND_IN_ID, STAND_IN_ID, STAND_IN_ID)
         os.setresuid(STAND_IN_ID, STAND_IN_ID, STAND_IN_ID)
@@ -550,7 +555,7 @@ def _stand_in() -> None:
     sc.prctl(sc.PR_SET_DUMPABLE, 1)  # otherwise root owns the files of its id maps
 
 
-class Layers:
+class MountedLayers:
     """The layers of images, mounted on the stage. The name of a layer is its folder on the stage.
 
     Args:
@@ -572,18 +577,21 @@ class Layers:
         Raises:
             OSError: A layer is missing or cannot be mounted.
         """
-        names = [self.mount_layer(path) for path in spec["layers"]]
-        names.reverse()  # the request begins with the lowest layer, and overlayfs with the topmost
-        special = {self.mount_layer(path): files for path, files in spec["special"]}
-        programs = self.mount_programs() if spec["host"] else []
-        spec.update(layers=names, special=special, programs=programs)
+        layer_names = [self.mount_layer(path) for path in spec["layers"]]
+        # The request begins with the lowest layer, and overlayfs with the topmost.
+        layer_names.reverse()
+        special_by_layer = {
+            self.mount_layer(path): special_files for path, special_files in spec["special"]
+        }
+        program_mounts = self.mount_programs() if spec["host"] else []
+        spec.update(layers=layer_names, special=special_by_layer, programs=program_mounts)
 
     def forget(self, path: str) -> None:
         """Unmount a layer, if it is mounted. Running sandboxes keep their copies of the mount."""
-        name = self.names.pop(path, None)
-        if name is not None:
-            sc.umount(f"{MOUNT_FOLDER}/{name}")
-            os.rmdir(f"{MOUNT_FOLDER}/{name}")
+        layer_name = self.names.pop(path, None)
+        if layer_name is not None:
+            sc.umount(f"{MOUNT_FOLDER}/{layer_name}")
+            os.rmdir(f"{MOUNT_FOLDER}/{layer_name}")
 
     def mount_layer(self, path: str) -> str:
         """Mount a folder as a layer, unless it is mounted already; return its name on the stage."""
@@ -594,16 +602,21 @@ class Layers:
 
     def _attach(self, path: str, recursive: bool) -> str:
         """Mount a read-only copy of `path`; return its name on the stage."""
-        name = str(self.mount_count + 1)
-        os.mkdir(f"{MOUNT_FOLDER}/{name}")
-        tree = sc.open_tree(path, recursive)
+        layer_name = str(self.mount_count + 1)
+        mount_point = f"{MOUNT_FOLDER}/{layer_name}"
+        mount_fd = sc.open_tree(path, recursive)
         try:
-            sc.mount_setattr(tree, _READ_ONLY, 0, recursive)
-            sc.move_mount(tree, f"{MOUNT_FOLDER}/{name}")
+            sc.mount_setattr(mount_fd, _READ_ONLY, 0, recursive)
+            os.mkdir(mount_point)
+            try:
+                sc.move_mount(mount_fd, mount_point)
+            except OSError:
+                os.rmdir(mount_point)  # the next mount uses the same name
+                raise
             self.mount_count += 1
         finally:
-            os.close(tree)
-        return name
+            os.close(mount_fd)
+        return layer_name
 
     def mount_programs(self) -> list[tuple[str, str]]:
         """Mount the folders of this machine's programs, for sandboxes with the image ``host``.
@@ -613,7 +626,7 @@ class Layers:
             after the folder that contains it.
         """
         if self.programs is None:
-            top_folders = [f"/{name}" for name in _PROGRAMS]
+            top_folders = [f"/{folder_name}" for folder_name in _PROGRAMS]
             top_folders = [
                 path for path in top_folders if os.path.isdir(path) and not os.path.islink(path)
             ]
@@ -627,14 +640,16 @@ class Layers:
 
 def _nested_mounts(top_folders: list[str]) -> list[str]:
     """Return the mount points below these folders, parents first."""
-    folders = set()
+    mount_points = set()
     with open("/proc/self/mountinfo", "rb") as file:
         for line in file:
-            field = line.split(b" ")[4]
+            path_bytes = line.split(b" ")[4]
             for escape, character in _ESCAPES.items():
-                field = field.replace(escape, character)
-            path = os.fsdecode(field)
+                path_bytes = path_bytes.replace(escape, character)
+            path = os.fsdecode(path_bytes)
             # A mounted file is ignored, because an overlay consists of folders.
-            if path.startswith(tuple(f"{top}/" for top in top_folders)) and os.path.isdir(path):
-                folders.add(path)
-    return sorted(folders)
+            if path.startswith(
+                tuple(f"{top_folder}/" for top_folder in top_folders)
+            ) and os.path.isdir(path):
+                mount_points.add(path)
+    return sorted(mount_points)

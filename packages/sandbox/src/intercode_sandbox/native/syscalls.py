@@ -1,8 +1,8 @@
 """Linux system calls that Python lacks, as thin typed functions.
 
 This module imports only fast modules of the standard library, because the spawner and workers load
-it. Each function raises `OSError` with the name of the system call. ``intercode doctor`` reports
-the failed step by this name.
+it. If a system call fails, its function raises an `OSError` that names the call. ``intercode
+doctor`` reports the failed step by this name.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ PR_SET_NO_NEW_PRIVS = 38
 SECCOMP_MODE_FILTER = 2
 
 # glibc may lack functions for these system calls. Since Linux 5.1 a new call has the same number on
-# every architecture.
+# x86-64 and aarch64.
 _NR_OPEN_TREE = 428
 _NR_MOVE_MOUNT = 429
 _NR_FSCONFIG = 431
@@ -126,20 +126,24 @@ def open_tree(path: str, recursive: bool = False) -> int:
     return _check(_syscall(_NR_OPEN_TREE, AT_FDCWD, os.fsencode(path), flags), "open_tree", path)
 
 
-def move_mount(fd: int, target: str) -> None:
-    """Attach the detached mount `fd` at `target`."""
+def move_mount(mount_fd: int, target: str) -> None:
+    """Attach the detached mount `mount_fd` at `target`."""
     _check(
-        _syscall(_NR_MOVE_MOUNT, fd, b"", AT_FDCWD, os.fsencode(target), MOVE_MOUNT_F_EMPTY_PATH),
+        _syscall(
+            _NR_MOVE_MOUNT, mount_fd, b"", AT_FDCWD, os.fsencode(target), MOVE_MOUNT_F_EMPTY_PATH
+        ),
         "move_mount",
         target,
     )
 
 
-def mount_setattr(fd: int, attributes: int, userns_fd: int = 0, recursive: bool = False) -> None:
+def mount_setattr(
+    mount_fd: int, attributes: int, userns_fd: int = 0, recursive: bool = False
+) -> None:
     """Set attributes of a mount.
 
     Args:
-        fd: A descriptor of the mount.
+        mount_fd: A descriptor of the mount.
         attributes: The attributes, such as ``MOUNT_ATTR_RDONLY``.
         userns_fd: With ``MOUNT_ATTR_IDMAP``, a descriptor of the user namespace whose id mapping
             the mount gets.
@@ -147,20 +151,20 @@ def mount_setattr(fd: int, attributes: int, userns_fd: int = 0, recursive: bool 
     """
     attr = struct.pack("=QQQQ", attributes, 0, 0, userns_fd)
     flags = AT_EMPTY_PATH | (AT_RECURSIVE if recursive else 0)
-    _check(_syscall(_NR_MOUNT_SETATTR, fd, b"", flags, attr, len(attr)), "mount_setattr")
+    _check(_syscall(_NR_MOUNT_SETATTR, mount_fd, b"", flags, attr, len(attr)), "mount_setattr")
 
 
-def make_read_only(fd: int) -> None:
-    """Make a whole file system read-only, permanently and for all of its mounts.
+def make_read_only(mount_fd: int) -> None:
+    """Make a whole file system read-only, and thereby all of its mounts.
 
     Args:
-        fd: A descriptor of a mount of the file system.
+        mount_fd: A descriptor of a mount of the file system.
 
     Raises:
         OSError: The kernel refused. EBUSY: a file is open for writing, or mapped for writing.
     """
     context_fd = _check(
-        _syscall(_NR_FSPICK, fd, b"", _FSPICK_CLOEXEC | _FSPICK_EMPTY_PATH), "fspick"
+        _syscall(_NR_FSPICK, mount_fd, b"", _FSPICK_CLOEXEC | _FSPICK_EMPTY_PATH), "fspick"
     )
     try:
         _check(_syscall(_NR_FSCONFIG, context_fd, _FSCONFIG_SET_FLAG, b"ro", None, 0), "fsconfig")
@@ -192,11 +196,12 @@ def set_seccomp(program: bytes) -> None:
 def capset(effective_mask: int, permitted_mask: int, inheritable_mask: int) -> None:
     """Set the effective, permitted and inheritable capabilities of this thread, as bit masks."""
     header = struct.pack("=Ii", 0x20080522, 0)
-    low_word_mask, high = 0xFFFFFFFF, 32
+    low_word_mask, word_bits = 0xFFFFFFFF, 32
     data = struct.pack(
         "=IIIIII",
         effective_mask & low_word_mask, permitted_mask & low_word_mask, inheritable_mask &
-        low_word_mask, effective_mask >> high, permitted_mask >> high, inheritable_mask >> high,
+        low_word_mask, effective_mask >> word_bits, permitted_mask >> word_bits, inheritable_mask >>
+        word_bits,
     )  # fmt: skip
     _check(_libc.capset(header, data), "capset")
 
@@ -205,7 +210,7 @@ def hide_arguments(title: bytes) -> None:
     """Replace the arguments of this process that ``ps`` shows, because they contain host paths.
 
     Args:
-        title: The text that ``ps`` then shows.
+        title: The text that ``ps`` then shows, and the kernel's new name of this process.
     """
     start, end = _own_memory(45)
     if end > start:
@@ -218,8 +223,8 @@ def hide_variables(names: Collection[str]) -> None:
     """Hide environment variables of this process, such as secrets, from other processes.
 
     The call overwrites the variables in /proc/PID/environ, and denies that file to processes of the
-    same user. `os.environ` keeps the variables, and child processes with that environment inherit
-    them.
+    same user. `os.environ` keeps the variables. A child process inherits them only if `os.environ`
+    is explicitly passed as its environment.
 
     Args:
         names: The names of the variables.
@@ -235,15 +240,15 @@ def hide_variables(names: Collection[str]) -> None:
     prctl(PR_SET_DUMPABLE, 0)
 
 
-def _own_memory(field: int) -> tuple[int, int]:
+def _own_memory(field_index: int) -> tuple[int, int]:
     """Return the start and end addresses of this process's arguments or environment in memory.
 
     The kernel shows the bytes between these addresses to other processes.
 
     Args:
-        field: The position of the start address in /proc/self/stat, counted from 0 after the
+        field_index: The position of the start address in /proc/self/stat, counted from 0 after the
             program's name.
     """
     with open("/proc/self/stat", "rb") as file:
         fields = file.read().rpartition(b")")[2].split()
-    return int(fields[field]), int(fields[field + 1])
+    return int(fields[field_index]), int(fields[field_index + 1])

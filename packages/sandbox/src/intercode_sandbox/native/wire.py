@@ -68,7 +68,7 @@ def send(
         packed: Whether to use the packed format, because the receiver is process 1 or the zygote.
 
     Raises:
-        OSError: The receiver has closed its end.
+        OSError: The message was not sent, for instance because the receiver has closed its end.
     """
     inline_tag, memory_tag = _PACKED if packed else _JSON
     body = pack(message) if packed else json.dumps(message, separators=(",", ":")).encode()
@@ -102,6 +102,7 @@ def receive(sock: socket.socket) -> tuple[dict[str, Any], list[int]]:
         DescriptorsLostError: The descriptors of the message exceed this process's limit. The
             message is lost.
         OSError: The socket failed, for instance by its time-out.
+        ValueError: The message is malformed.
     """
     # This call waits, but leaves the message in the socket. Python runs signal handlers when a call
     # returns. If a handler raised an exception after `recvmsg`, received descriptors would be lost.
@@ -109,11 +110,11 @@ def receive(sock: socket.socket) -> tuple[dict[str, Any], list[int]]:
     # `socket.recv_fds` is unsuitable, because it ignores its flags.
     ancillary_size = socket.CMSG_SPACE(MAX_FDS * _FD_BYTES)
     packet, ancillary, flags, _ = sock.recvmsg(_PACKET, ancillary_size, socket.MSG_CMSG_CLOEXEC)
-    descriptors = array("i")
+    fd_array = array("i")
     for level, kind, control_data in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-            descriptors.frombytes(control_data[: len(control_data) - len(control_data) % _FD_BYTES])
-    fds = descriptors.tolist()
+            fd_array.frombytes(control_data[: len(control_data) - len(control_data) % _FD_BYTES])
+    fds = fd_array.tolist()
     try:
         if flags & socket.MSG_CTRUNC:
             raise DescriptorsLostError(errno.EMFILE, os.strerror(errno.EMFILE))
@@ -145,8 +146,8 @@ def _write_value(value: Any, write_chunk: Callable[[bytes], None]) -> None:
     elif isinstance(value, int):
         write_chunk(b"i" + _NUMBER.pack(value))
     elif isinstance(value, (str, bytes)):
-        text = value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
-        write_chunk(b"s" + _LENGTH.pack(len(text)) + text + b"\0")
+        text_bytes = value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
+        write_chunk(b"s" + _LENGTH.pack(len(text_bytes)) + text_bytes + b"\0")
     elif isinstance(value, Mapping):
         write_chunk(b"M")
         for key, item in value.items():
@@ -167,33 +168,33 @@ def unpack(body: bytes) -> Any:
         ValueError: The bytes are malformed.
     """
     open_values: list[list[Any]] = [[]]
-    kinds: list[bytes] = []
+    open_tags: list[bytes] = []
     position = 0
     try:
         while position < len(body):
             tag = body[position : position + 1]
             position += 1
             if tag in (b"L", b"M"):
-                kinds.append(tag)
+                open_tags.append(tag)
                 open_values.append([])
             elif tag == b"E":
                 values = open_values.pop()
-                is_mapping = kinds.pop() == b"M"
+                is_mapping = open_tags.pop() == b"M"
                 open_values[-1].append(_pair_values(values) if is_mapping else values)
             elif tag == b"i":
                 open_values[-1].append(_NUMBER.unpack_from(body, position)[0])
                 position += _NUMBER.size
             elif tag == b"s":
-                (count,) = _LENGTH.unpack_from(body, position)
+                (text_length,) = _LENGTH.unpack_from(body, position)
                 position += _LENGTH.size
-                text = body[position : position + count]
-                open_values[-1].append(text.decode("utf-8", "surrogateescape"))
-                position += count + 1
+                text_bytes = body[position : position + text_length]
+                open_values[-1].append(text_bytes.decode("utf-8", "surrogateescape"))
+                position += text_length + 1
             else:
                 open_values[-1].append(_VALUES[tag])
     except (IndexError, KeyError, struct.error) as error:
         raise ValueError(f"a message is broken at byte {position}") from error
-    if position != len(body) or kinds or len(open_values[0]) != 1:
+    if position != len(body) or open_tags or len(open_values[0]) != 1:
         raise ValueError("a message is broken at its end")
     return open_values[0][0]
 

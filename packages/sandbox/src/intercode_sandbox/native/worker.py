@@ -1,7 +1,7 @@
 """Workers: processes in a sandbox that run a module of InterCode.
 
-A worker is a fork of the zygote, a Python process outside the sandbox that has imported the
-modules. So the sandbox needs no Python.
+A worker descends, by forks, from a Python process that has imported the modules. So the image needs
+no Python. For native sandboxes this process is the zygote, which runs outside them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from intercode_sandbox.native.process_start import PROGRAM, SOCKET
 from intercode_sandbox.native.syscalls import hide_arguments, with_line
 
 _MAX_TRACEBACK_LENGTH = 4000
-"""Maximum characters of a traceback in a message: the message must fit into one packet."""
+"""Maximum characters of a traceback in a message, and maximum bytes of a trial's error output. A
+message of this size fits into one packet."""
 _TRIAL_SECONDS = 60
 """Seconds after which an alarm kills a trial that hangs."""
 _LIBRARY = ctypes.PyDLL(None)
@@ -79,24 +80,24 @@ def main(modules: Sequence[str], caller: str = "") -> NoReturn:
     sys.setrecursionlimit(10_000)
     gc.disable()
     gc.freeze()
-    program = ctypes.PyDLL(PROGRAM)
-    serve = program.contained if caller else program.zygote
+    program_library = ctypes.PyDLL(PROGRAM)
+    serve = program_library.contained if caller else program_library.zygote
     serve.restype = ctypes.c_char_p
     if flaw:
-        module = serve(ctypes.PYFUNCTYPE(ctypes.c_int)(_fork))
+        module_name = serve(ctypes.PYFUNCTYPE(ctypes.c_int)(_fork))
     else:
         ctypes.pythonapi.PyOS_BeforeFork()
-        module = serve(_LIBRARY.fork)
+        module_name = serve(_LIBRARY.fork)
         ctypes.pythonapi.PyOS_AfterFork_Child()
     for signal_number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(signal_number, signal.SIG_IGN)
-    run(module.decode())
+    run(module_name.decode())
 
 
-def _call(path: str) -> None:
-    """Connect to the caller's socket, and make the connection descriptor `SOCKET`."""
+def _call(socket_path: str) -> None:
+    """Connect to the caller's socket by descriptor `SOCKET`; close all higher descriptors."""
     link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    link.connect(path)
+    link.connect(socket_path)
     if (fd := link.detach()) != SOCKET:
         os.dup2(fd, SOCKET, inheritable=False)
     os.closerange(SOCKET + 1, 65536)
@@ -115,30 +116,34 @@ def protocol_flaw() -> str:
 
     Returns:
         The error output and the exit code of the trial; empty if the trial succeeded.
+
+    Raises:
+        OSError: The kernel refused the separate process, or the memory file for its output.
     """
-    errors = os.memfd_create("errors")
+    error_fd = os.memfd_create("errors")
     try:
         pid = os.fork()
         if pid == 0:
-            _try_protocol(errors)
+            _try_protocol(error_fd)
         status = os.waitpid(pid, 0)[1]
-        text = os.pread(errors, _MAX_TRACEBACK_LENGTH, 0).decode(errors="replace")
+        error_text = os.pread(error_fd, _MAX_TRACEBACK_LENGTH, 0).decode(errors="replace")
     finally:
-        os.close(errors)
-    return f"{text}\nexit code {os.waitstatus_to_exitcode(status)}" if status else ""
+        os.close(error_fd)
+    return f"{error_text}\nexit code {os.waitstatus_to_exitcode(status)}" if status else ""
 
 
-def _try_protocol(errors: int) -> NoReturn:
+def _try_protocol(error_fd: int) -> NoReturn:
     """Fork a worker by the protocol, and end this process with the worker's exit code.
 
-    The code is 0 if the worker can use the interpreter.
+    The code is 0 if the worker can use the interpreter. If a signal killed the worker, the code is
+    the signal's number.
 
     Args:
-        errors: The descriptor to which error output is written.
+        error_fd: The descriptor to which error output is written.
     """
-    code, status = 1, ctypes.c_int()
+    exit_code, status = 1, ctypes.c_int()
     try:
-        os.dup2(errors, 2)
+        os.dup2(error_fd, 2)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         _LIBRARY.alarm(_TRIAL_SECONDS)
         ctypes.pythonapi.PyOS_BeforeFork()
@@ -151,11 +156,11 @@ def _try_protocol(errors: int) -> NoReturn:
         # C waits for the worker, because os.waitpid would release the interpreter's lock. Nothing
         # may release that lock before a call of PyOS_AfterFork_Parent.
         _LIBRARY.waitpid(pid, ctypes.byref(status), 0)
-        code = abs(os.waitstatus_to_exitcode(status.value))
-    except BaseException:  # noqa: BLE001 - must not unwind into what it is a fork of
+        exit_code = abs(os.waitstatus_to_exitcode(status.value))
+    except BaseException:  # noqa: BLE001 - a fork must not continue the code of its parent
         traceback.print_exc()
     finally:
-        os._exit(code)
+        os._exit(exit_code)
 
 
 def _use_interpreter() -> None:
@@ -172,24 +177,25 @@ def _use_interpreter() -> None:
     lock.acquire()
 
 
-def preload(control: int, modules: Sequence[str]) -> None:
+def preload(control_fd: int, modules: Sequence[str]) -> None:
     """Import the workers' modules. Report an import failure to the caller and exit.
 
     Args:
-        control: The descriptor of the caller's socket.
+        control_fd: The descriptor of the caller's socket.
         modules: The names of the modules.
     """
-    for name in modules:
+    for module_name in modules:
         try:
-            importlib.import_module(name)
-        except BaseException as error:  # noqa: BLE001 - it may raise any, SystemExit too
+            importlib.import_module(module_name)
+        except BaseException as error:  # noqa: BLE001 - an import may raise any, even SystemExit
             report = {
                 "error": f"{type(error).__name__}: {error}"[:_MAX_TRACEBACK_LENGTH],
-                "unloaded": name,
+                "unloaded": module_name,
             }
-            with socket.socket(fileno=control) as caller:
+            with socket.socket(fileno=control_fd) as caller_socket:
                 wire.send(
-                    caller, {**report, "traceback": traceback.format_exc()[-_MAX_TRACEBACK_LENGTH:]}
+                    caller_socket,
+                    {**report, "traceback": traceback.format_exc()[-_MAX_TRACEBACK_LENGTH:]},
                 )
             os._exit(1)
 
@@ -200,13 +206,13 @@ def run(module: str) -> NoReturn:
     Args:
         module: The name of an imported module.
     """
-    code = 1
+    exit_code = 1
     try:
         gc.enable()
         with socket.socket(fileno=SOCKET) as connection:
             sys.modules[module].main(connection)
-        code = 0
-    except BaseException:  # noqa: BLE001 - must not unwind into what it is a fork of
+        exit_code = 0
+    except BaseException:  # noqa: BLE001 - a fork must not continue the code of its parent
         traceback.print_exc()
     finally:
-        os._exit(code)
+        os._exit(exit_code)

@@ -1,8 +1,8 @@
 """The zygote: the process that a spawner forks for each sandbox.
 
 The zygote, and process 1 of each sandbox, run one C program from the folder ``static``. This module
-starts the zygote, and creates the messages with settings for the C program. The class `Zygote` is
-used by the spawner; other functions are used by the caller, too.
+starts the zygote, and creates the messages that configure the C program. The spawner uses the class
+`Zygote`; the caller uses some of the functions, too.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import Any
 
 from intercode_sandbox.linux_capabilities import mask
 from intercode_sandbox.native import seccomp, wire
-from intercode_sandbox.native.identity import Identity
-from intercode_sandbox.native.process_start import PROGRAM, SOCKET, Workers, command
+from intercode_sandbox.native.process_start import PROGRAM, SOCKET, WorkerModules, command
+from intercode_sandbox.native.user_ids import SandboxUserIds
 from intercode_sandbox.privileges import read_permitted_capabilities
 
 MASKED_FILES = (
@@ -35,7 +35,7 @@ _SHARED_PART = 2
 
 
 @dataclass(frozen=True)
-class Machine:
+class SpawnerHostFacts:
     """Facts of this machine, determined once by the spawner."""
 
     root: bool
@@ -50,24 +50,26 @@ class Machine:
     whether ``chroot`` is allowed."""
 
 
-def probe_machine(root: bool) -> Machine:
+def probe_machine(root: bool) -> SpawnerHostFacts:
     """Determine the facts of this machine.
 
     Args:
         root: Whether the caller has the privileges of `privileges.is_root`.
     """
-    names = [name for name in MASKED_FILES if os.path.exists(f"/proc/{name}")]
-    masks = [(name, "folder" if os.path.isdir(f"/proc/{name}") else "file") for name in names]
-    choices = False, True
+    masked_names = [name for name in MASKED_FILES if os.path.exists(f"/proc/{name}")]
+    masks = [
+        (name, "folder" if os.path.isdir(f"/proc/{name}") else "file") for name in masked_names
+    ]
+    truth_values = False, True
     filters = {
         (debugger, chroot): seccomp.build(debugger, chroot)
-        for debugger in choices
-        for chroot in choices
+        for debugger in truth_values
+        for chroot in truth_values
     }
-    return Machine(root, masks, read_permitted_capabilities(), filters)
+    return SpawnerHostFacts(root, masks, read_permitted_capabilities(), filters)
 
 
-class NotLoadedError(ImportError):
+class WorkerModuleImportError(ImportError):
     """A module for workers that could not be imported.
 
     Args:
@@ -88,38 +90,40 @@ class Zygote:
             imported the modules, and that runs the C program as a library.
 
     Raises:
-        NotLoadedError: A module cannot be imported.
+        WorkerModuleImportError: A module cannot be imported.
         OSError: The zygote does not start.
     """
 
-    def __init__(self, machine: Machine, workers: Workers) -> None:
+    def __init__(self, machine: SpawnerHostFacts, workers: WorkerModules) -> None:
         self._machine = machine
         self._has_workers = bool(workers.modules)
         # The arguments of the zygote are visible in sandboxes. Without workers they are only
         # "init"; otherwise the zygote overwrites them, because they contain paths of the machine.
-        modules = {"modules": workers.modules}
-        python = command("worker", modules, workers.path, workers.packages)
-        self._command = python if workers.modules else ["init"]
+        arguments = {"modules": workers.modules}
+        python_command = command("worker", arguments, workers.path, workers.packages)
+        self._command = python_command if workers.modules else ["init"]
         self.flaw = ""
         """The error output of the zygote's trial of its Python (`worker.protocol_flaw`); empty: the
-        trial succeeded."""
+        trial succeeded, or was not needed, because there are no workers."""
         self._begin()
 
     def _begin(self) -> None:
         self._link, zygote_socket = wire.pair()
         with zygote_socket:
             file_actions = [(os.POSIX_SPAWN_DUP2, zygote_socket.fileno(), SOCKET)]
-            file = sys.executable if self._has_workers else PROGRAM
-            self._pid = os.posix_spawn(file, self._command, {}, file_actions=file_actions)
+            executable = sys.executable if self._has_workers else PROGRAM
+            self._pid = os.posix_spawn(executable, self._command, {}, file_actions=file_actions)
             self._process = os.pidfd_open(self._pid)
         if self._has_workers:
             reply, _ = wire.receive(self._link)
             if "unloaded" in reply:
-                raise NotLoadedError(reply)
+                raise WorkerModuleImportError(reply)
             if "failed" in reply:
                 raise OSError(reply["errno"], reply["failed"])
             self.flaw = str(reply["flaw"])
-        filters = [self._machine.filters[key] for key in sorted(self._machine.filters)]
+        filters = [
+            self._machine.filters[filter_key] for filter_key in sorted(self._machine.filters)
+        ]
         settings = {"root": self._machine.root, "masks": self._machine.masks, "filters": filters}
         wire.send(self._link, settings, packed=True)
 
@@ -132,58 +136,62 @@ class Zygote:
             os.waitpid(self._pid, 0)
         os.close(self._process)
 
-    def fork(self, network: bool, cgroups: list[str], link: socket.socket) -> int:
+    def fork(self, network: bool, cgroup_folders: list[str], child_socket: socket.socket) -> int:
         """Fork a child of the spawner; return its pid.
 
         The child waits for a message at its socket.
 
         Args:
             network: Whether the child shares the machine's network.
-            cgroups: The folders of the cgroups that the child enters.
-            link: The child's socket.
+            cgroup_folders: The folders of the cgroups that the child enters.
+            child_socket: The child's socket.
 
         Raises:
             OSError: The kernel refused the fork.
         """
-        request = {"network": network, "cgroups": cgroups}
+        request = {"network": network, "cgroups": cgroup_folders}
         try:
-            reply = self._ask(request, link)
+            reply = self._ask(request, child_socket)
         except (EOFError, OSError):  # the zygote was killed
-            reply = self._ask_restarted(request, link)
+            reply = self._ask_restarted(request, child_socket)
         if "errno" in reply:
             raise OSError(reply["errno"], f"{reply['call']}: {os.strerror(reply['errno'])}")
         return int(reply["pid"])
 
-    def _ask_restarted(self, request: dict[str, Any], link: socket.socket) -> dict[str, Any]:
+    def _ask_restarted(
+        self, request: dict[str, Any], child_socket: socket.socket
+    ) -> dict[str, Any]:
         self.close()
         try:
             self._begin()
-            return self._ask(request, link)
+            return self._ask(request, child_socket)
         # A module of the workers may have been removed since the first start.
-        except (EOFError, NotLoadedError) as error:
+        except (EOFError, WorkerModuleImportError) as error:
             raise OSError(errno.EIO, f"the sandboxes' zygote has ended: {error}") from error
 
-    def _ask(self, request: dict[str, Any], link: socket.socket) -> dict[str, Any]:
-        wire.send(self._link, request, [link.fileno()], packed=True)
+    def _ask(self, request: dict[str, Any], child_socket: socket.socket) -> dict[str, Any]:
+        wire.send(self._link, request, [child_socket.fileno()], packed=True)
         return wire.receive(self._link)[0]
 
 
-def plan(spec: dict[str, Any], identity: Identity, machine: Machine, ahead: bool) -> dict[str, Any]:
-    """Return the message by which a child gets the settings of its sandbox.
+def plan(
+    spec: dict[str, Any], identity: SandboxUserIds, machine: SpawnerHostFacts, is_prepared: bool
+) -> dict[str, Any]:
+    """Return the message that describes a sandbox to the child that becomes its process 1.
 
     Args:
         spec: The caller's request. `Layers.prepare` has replaced its layers by names.
         identity: The sandbox's identity.
         machine: The machine's facts.
-        ahead: Whether the sandbox is prepared in advance, without a request for it.
+        is_prepared: Whether the sandbox is prepared in advance, without a request for it.
     """
-    limits, usage = spec["limits"], spec["used"]
+    limits, frozen_usage = spec["limits"], spec["used"]
     capabilities = limits["capabilities"]
     return {
         **{name: limits[name] for name in ("memory", "disk", "files", "processes", "open_files")},
         **{name: spec[name] for name in ("layers", "image", "programs", "hide")},
-        "used_bytes": usage[0],
-        "used_files": usage[1],
+        "used_bytes": frozen_usage[0],
+        "used_files": frozen_usage[1],
         "shared_pages": limits["memory"] // _SHARED_PART // resource.getpagesize(),
         # The flag makes process 1 permit ports below 1024 to all programs, by a setting of the
         # network. In the machine's network the setting would apply to all processes of the machine.
@@ -199,8 +207,8 @@ def plan(spec: dict[str, Any], identity: Identity, machine: Machine, ahead: bool
         "user": ids(spec["user"]),
         "first_id": identity.first_id,
         "own_id": identity.init_id,
-        "ahead": ahead,
-        "program": first_program(spec["first"]) if ahead and spec["first"] else None,
+        "ahead": is_prepared,
+        "program": first_program(spec["first"]) if is_prepared and spec["first"] else None,
     }
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from intercode_sandbox.images import Image, archive, resolve
+from intercode_sandbox.images import Image, resolve, tarballs
 from intercode_sandbox.images.tree import find_entry
 from ordinary import ordinary_user
 
@@ -194,7 +194,7 @@ def test_archives_unpack_as_tar_does(
     subprocess.run(["tar", "-C", expected, "-xpf", work / "a.tar"], check=True)
     expected.chmod(0o755)
     with (work / "a.tar").open("rb") as file:
-        archive.unpack(file, work / "a.tar", layer, Image("scratch", "", ()))
+        tarballs.unpack(file, work / "a.tar", layer, Image("scratch", "", ()))
 
     def facts(folder: Path) -> dict[str, tuple[object, ...]]:
         return {
@@ -238,12 +238,12 @@ def test_a_namespace_that_lacks_the_owner() -> None:
     owned = tarfile.TarInfo("usr/x")
     owned.gid = 42
     with ordinary_user() as user:
-        archive = make_tar(user.home / "a.tar.gz", owned)
-        archive.chmod(0o644)
+        tar_file = make_tar(user.home / "a.tar.gz", owned)
+        tar_file.chmod(0o644)
         build = "import sys; from intercode_sandbox.images import resolve; resolve(sys.argv[1])"
         command = ("unshare", "-Ur", sys.executable, "-c", build)
         done = subprocess.run(
-            [*user.prefix, *command, f"scratch+{archive}"],
+            [*user.prefix, *command, f"scratch+{tar_file}"],
             env=user.env,
             capture_output=True,
             text=True,

@@ -18,8 +18,8 @@ from intercode_sandbox.errors import ImageError
 from intercode_sandbox.images import Image, pinned_debian, resolve
 from intercode_sandbox.images.base import Command, Context
 from intercode_sandbox.images.cache import ImageCache
-from intercode_sandbox.images.packages import Package, fetch
-from intercode_sandbox.images.pinned_debian import Lock, make_locked, parse_lock
+from intercode_sandbox.images.debian_packages import DebianPackage, fetch
+from intercode_sandbox.images.pinned_debian import PackageLockFile, make_locked, parse_lock
 from intercode_sandbox.images.tree import content_digest
 from sources import ROOT as REPOSITORY
 
@@ -137,11 +137,11 @@ def servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     thread.join()
 
 
-def put(place: Path, data: bytes) -> Package:
+def put(place: Path, data: bytes) -> DebianPackage:
     """Serve a package, whose name is one to be quoted."""
     path = f"{POOL}/hello_1+b1%3a_all.deb"
     (place / path).write_bytes(data)
-    return Package("hello", "1+b1", path, len(data), hashlib.sha256(data).hexdigest())
+    return DebianPackage("hello", "1+b1", path, len(data), hashlib.sha256(data).hexdigest())
 
 
 def test_the_mirror_comes_before_the_archive(servers: Path, tmp_path: Path) -> None:
@@ -206,14 +206,14 @@ def no_script(image: Image, script: bytes | Command, layer: Path) -> None:
     (layer / ".dockerenv").touch()  # which an engine's container has
 
 
-def build(lock: Lock, cache: Path) -> tuple[Image, Path]:
+def build(lock: PackageLockFile, cache: Path) -> tuple[Image, Path]:
     cache.mkdir()
     image = make_locked(lock, Context(ImageCache(cache), lambda line: None, no_script))
     return image, image.layers[0]
 
 
 @pytest.fixture
-def lock(servers: Path) -> Lock:
+def lock(servers: Path) -> PackageLockFile:
     """A system of one package."""
     doc = "./usr/share/doc/hello"
     package = put(
@@ -225,10 +225,10 @@ def lock(servers: Path) -> Lock:
             *(("./var/lib/dpkg/info/", None), ("./usr/share/locale/de/hello.mo", b"hallo")),
         ),
     )
-    return Lock("12.15", TIME, "", (package,))
+    return PackageLockFile("12.15", TIME, "", (package,))
 
 
-def test_a_package_is_laid_into_a_merged_tree(lock: Lock, tmp_path: Path) -> None:
+def test_a_package_is_laid_into_a_merged_tree(lock: PackageLockFile, tmp_path: Path) -> None:
     image, layer = build(lock, tmp_path / "cache")
     assert (layer / "bin").is_symlink() and (layer / "usr/bin/hello").read_bytes()[:2] == b"#!"
     shared = layer / "usr/share"
@@ -243,7 +243,9 @@ def test_a_package_is_laid_into_a_merged_tree(lock: Lock, tmp_path: Path) -> Non
     assert ImageCache(tmp_path / "cache").read(image.digest)
 
 
-def test_two_builds_agree_and_another_tree_is_refused(lock: Lock, tmp_path: Path) -> None:
+def test_two_builds_agree_and_another_tree_is_refused(
+    lock: PackageLockFile, tmp_path: Path
+) -> None:
     tree = content_digest(build(lock, tmp_path / "1")[0].layers)
     assert build(replace(lock, tree=tree), tmp_path / "2")[0].digest == tree
     with pytest.raises(
@@ -257,5 +259,5 @@ def test_what_is_no_package_is_refused(servers: Path, tmp_path: Path) -> None:
     with pytest.raises(
         ImageError, match=r"cannot unpack the package hello: .*not a Debian package"
     ):
-        build(Lock("12.15", TIME, "", (package,)), tmp_path / "cache")
+        build(PackageLockFile("12.15", TIME, "", (package,)), tmp_path / "cache")
     assert not list((tmp_path / "cache/images").iterdir())

@@ -5,7 +5,7 @@ formats:
   chat     JSON lines of OpenAI's messages, for fine-tuning
   csv      a table: a row for each episode, or with --turns for each turn; control characters are
            escaped, and a ' stands before text that a spreadsheet would read as a formula
-  parquet  the same for pandas and Arrow (needs intercode-gym[duckdb])
+  parquet  the same unescaped, for pandas and Arrow (needs intercode-gym[duckdb])
   jsonl    the complete episodes, the last attempt of each
   inspect  the log of Inspect AI, for 'inspect view' and its data frames
 

@@ -31,7 +31,7 @@ from intercode.spec import AgentSpec, ModelSpec, add_options, list_section_optio
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's options.
 
-    The options are those of ``run``, but agents, models, skills and environments may have several
+    Most options are those of ``run``. Agents, models, skills and environments may have several
     values.
     """
     parser.add_argument(

@@ -2,11 +2,12 @@
 
 ::
 
-    ROOT/databases/DIGEST-vN.sqlite          complete, and never changed
-    ROOT/databases/.DIGEST-vN.sqlite.new     incomplete: a process creates the file, or was killed
-    ROOT/databases/DIGEST-vN.sqlite.lock     locked by the process that creates the file
+    ROOT/databases/KEY.sqlite          complete, and never changed
+    ROOT/databases/.KEY.sqlite.new     incomplete: a process creates the file, or was killed
+    ROOT/databases/KEY.sqlite.lock     locked by the process that creates the file
 
-ROOT is InterCode's cache folder, DIGEST the digest of the source, and N `VERSION`.
+ROOT is InterCode's cache folder. KEY consists of a digest of the content and of versions, such as
+`VERSION`. DuckDB files have the ending ``.sqlite``, too; their keys contain ``-duckdb``.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from contextlib import closing
 from pathlib import Path
 
 from intercode.databases.convert import Progress
-from intercode.databases.source import Source
+from intercode.databases.source import DatabaseSource
 from intercode.errors import TaskError
 from intercode_sandbox.host_files import DiskBudget, atomic_file, cache_root, file_lock, hold_folder
 
 VERSION = 2
-"""The version of the files that are created from a source.
+"""The version of the SQLite files that are created from a source.
 
 Increase the number with every change of their content.
 """
@@ -45,18 +46,20 @@ _STEPS = 1_000_000  # steps of SQLite's virtual machine between two checks of th
 _WAL = 2  # the read and write versions in the header of a file with a write-ahead log
 
 
-def as_sqlite(source: Source, progress: Progress | None = None) -> Path:
+def as_sqlite(source: DatabaseSource, progress: Progress | None = None) -> Path:
     """Return an SQLite file with the content of a source, which callers must not write to.
 
-        The file has no write-ahead log, so readers need no files beside it. Threads and processes
-        may call this function at the same time: one creates the file, and the others wait.
+    The file has no write-ahead log, so readers need no files beside it. Threads and processes may
+    call this function at the same time: one creates the file, and the others wait.
 
     Args:
-        source: The content. A plain SQLite file is returned unchanged.
+        source: The content. An SQLite file without a write-ahead log is not copied: the result is
+            its own path.
         progress: A function that is called with lines about slow work and omitted parts.
 
     Raises:
-        TaskError: The source cannot be read or parsed.
+        TaskError: The source cannot be read or parsed, or the cache cannot be written to.
+        UsageError: The source is a DuckDB file, and DuckDB is not installed.
     """
     if source.kind == "sqlite" and not _has_log(source.path):
         return source.path
@@ -66,15 +69,16 @@ def as_sqlite(source: Source, progress: Progress | None = None) -> Path:
     )
 
 
-def as_duckdb(source: Source, progress: Progress | None = None) -> Path:
+def as_duckdb(source: DatabaseSource, progress: Progress | None = None) -> Path:
     """Return a DuckDB file with the content of a source, which callers must not write to.
 
     Args:
-        source: The content. A DuckDB file is returned unchanged.
+        source: The content. A DuckDB file is not copied: the result is its own path.
         progress: A function that is called with lines about slow work and omitted parts.
 
     Raises:
-        TaskError: The source cannot be read, or DuckDB cannot hold its content.
+        TaskError: The source cannot be read, DuckDB cannot hold its content, or a part of a DuckDB
+            file is still in its write-ahead log.
     """
     if source.kind == "duckdb":
         log = source.path.with_name(f"{source.path.name}.wal")
@@ -141,7 +145,7 @@ def _remove_database_files(path: Path) -> None:
         leftover_path.unlink()
 
 
-def _cache_key(source: Source) -> str:
+def _cache_key(source: DatabaseSource) -> str:
     digest = source.digest
     log = _log_path(source.path)
     if source.kind == "sqlite" and log.is_file():
@@ -168,7 +172,7 @@ def _has_log(path: Path) -> bool:
     return log.is_file() and log.stat().st_size > 0
 
 
-def _build_database(source: Source, path: Path, progress: Progress) -> None:
+def _build_database(source: DatabaseSource, path: Path, progress: Progress) -> None:
     progress(f"building the database {source.name} from {source.path.name}")
     budget = DiskBudget(path.parent)
     try:
@@ -209,7 +213,7 @@ def _authorize(action: int, name: str | None, value: str | None, *_: str | None)
     return sqlite3.SQLITE_DENY if denied else sqlite3.SQLITE_OK
 
 
-def _fill_from_script(source: Source, connection: sqlite3.Connection, _: Progress) -> None:
+def _fill_from_script(source: DatabaseSource, connection: sqlite3.Connection, _: Progress) -> None:
     end = time.monotonic() + SCRIPT_SECONDS
     # SQLite sorts in the temporary folder, whose disk space has a separate budget.
     sort_budget = DiskBudget(Path(tempfile.gettempdir()))
@@ -236,21 +240,25 @@ def _fill_from_script(source: Source, connection: sqlite3.Connection, _: Progres
         raise
 
 
-def _fill_from_dump(source: Source, connection: sqlite3.Connection, progress: Progress) -> None:
+def _fill_from_dump(
+    source: DatabaseSource, connection: sqlite3.Connection, progress: Progress
+) -> None:
     from intercode.databases.convert import dump, mysql_dump_to_sqlite
 
     connection.execute("BEGIN")
     mysql_dump_to_sqlite.convert(dump.read(source.path), source.name, connection, progress)
 
 
-def _fill_from_duckdb(source: Source, connection: sqlite3.Connection, progress: Progress) -> None:
+def _fill_from_duckdb(
+    source: DatabaseSource, connection: sqlite3.Connection, progress: Progress
+) -> None:
     from intercode.databases.convert import duckdb
 
     connection.execute("BEGIN")
     duckdb.to_sqlite(source.path, connection, progress)
 
 
-_FILLERS: dict[str, Callable[[Source, sqlite3.Connection, Progress], None]] = {
+_FILLERS: dict[str, Callable[[DatabaseSource, sqlite3.Connection, Progress], None]] = {
     "script": _fill_from_script,
     "dump": _fill_from_dump,
     "duckdb": _fill_from_duckdb,

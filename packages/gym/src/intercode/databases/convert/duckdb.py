@@ -1,7 +1,8 @@
 """Conversion of SQLite files to DuckDB files, and the reverse.
 
-In SQLite, dates and times become text in ISO format, and booleans become 0 and 1. Decimals, and
-whole numbers beyond 64 bits, become floating-point numbers. Lists and structures become JSON.
+In an SQLite file, DuckDB's dates and times become text in ISO format, and booleans become 0 and 1.
+Decimals, and whole numbers beyond 64 bits, become floating-point numbers. Lists and structures
+become JSON.
 """
 
 from __future__ import annotations
@@ -90,16 +91,19 @@ def _run_optional_statement(
 
 
 def to_sqlite(path: Path, connection: sqlite3.Connection, progress: Progress) -> None:
-    """Copy the content of a DuckDB file into an empty SQLite database.
+    """Copy the tables and views of a DuckDB file's schema ``main`` into an empty SQLite database.
+
+    Defaults, checks and indexes are left out.
 
     Args:
         path: The DuckDB file.
         connection: A connection to the empty database.
-        progress: A function that is called with a line for each part that is left out.
+        progress: A function that is called with a line for each view that cannot be translated.
 
     Raises:
         UsageError: DuckDB is not installed.
         TaskError: The file cannot be read.
+        sqlite3.Error: SQLite rejects a table or a row.
     """
     try:
         import duckdb

@@ -122,13 +122,13 @@ def strip_comments(statement: str) -> str:
 
 
 def section(text: str, name: str) -> list[str]:
-    """Return the unchanged statements of a dump that create one database.
+    """Return the unchanged statements of a dump that create the content of one database.
 
-    These statements follow the database's ``CREATE DATABASE`` or ``USE``, and the session settings
-    before the first database precede them. They only create tables, views and their content.
-    Excluded are accounts and privileges, global settings, and a change of the database. Triggers,
-    routines and events are also excluded, because they would run with the privileges of the account
-    that loads the dump.
+    The result begins with the session settings before the first database. Then follow statements
+    after the database's ``CREATE DATABASE`` or ``USE``: definitions of tables, views and indexes,
+    rows, session settings, locks and transactions. Excluded are accounts and privileges, global
+    settings, and the selection of a database. Triggers, routines and events are also excluded,
+    because they would run with the privileges of the account that loads the dump.
 
     Raises:
         TaskError: The dump is incomplete, or does not contain the database.
@@ -177,7 +177,7 @@ def _delimiter_pattern(delimiter: str) -> re.Pattern[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Insert:
+class InsertStatement:
     """The rows that one INSERT or REPLACE statement writes."""
 
     table: str
@@ -186,7 +186,7 @@ class Insert:
     rows: list[tuple[Value, ...]]
 
 
-def parse(statement: str) -> Insert:
+def parse(statement: str) -> InsertStatement:
     """Parse the rows of ``INSERT INTO table VALUES (…), (…)``.
 
     Args:
@@ -202,7 +202,7 @@ def parse(statement: str) -> Insert:
     columns = tuple(
         match[2] or match[1].replace("``", "`") for match in _COLUMN.finditer(head["columns"] or "")
     )
-    return Insert(table, columns, _rows(statement, head.end()))
+    return InsertStatement(table, columns, _rows(statement, head.end()))
 
 
 def _rows(statement: str, position: int) -> list[tuple[Value, ...]]:

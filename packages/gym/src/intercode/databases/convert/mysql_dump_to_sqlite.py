@@ -1,8 +1,8 @@
 """Conversion of a database of a MySQL dump to SQLite.
 
-The SQLite database has the same tables, and the same columns in order with their declared types.
-Primary and foreign keys, unique and other indexes, defaults, and all rows are the same, too. Views
-are kept if they can be translated.
+The SQLite database has the same tables, and the same columns in order with equivalent types.
+Primary and foreign keys, unique and other indexes, constant defaults, and all rows are the same,
+too. Views are kept if they can be translated.
 
 SQLite has no equivalent for some parts, which therefore differ:
 
@@ -12,8 +12,8 @@ SQLite has no equivalent for some parts, which therefore differ:
 - Dates and times are text in ISO format. Decimals, and whole numbers beyond signed 64 bits, are
   binary floating-point numbers.
 - A key over the beginning of a column covers the whole column. Full-text and spatial indexes,
-  ``CHECK``, ``ON UPDATE CURRENT_TIMESTAMP``, triggers and routines are left out. So are the
-  formulas of generated columns, whose values remain.
+  indexes and defaults that are expressions, ``CHECK``, ``ON UPDATE CURRENT_TIMESTAMP``, triggers
+  and routines are left out. So are the formulas of generated columns, whose values remain.
 
 ``SHOW CREATE TABLE`` writes a small and regular language, the same in all versions of MySQL and
 MariaDB. This module parses it directly, because sqlglot is slower and fails on some types.
@@ -99,7 +99,8 @@ def convert(text: str, name: str, connection: sqlite3.Connection, progress: Prog
         text: The dump.
         name: The name of the database.
         connection: A connection to the empty database.
-        progress: A function that is called with a line for each part that is left out.
+        progress: A function that is called with a line for each statement or view that is left
+            out. Parts of a table's definition are left out without a line.
 
     Raises:
         TaskError: The dump is incomplete, or cannot be parsed.
@@ -125,7 +126,7 @@ def convert(text: str, name: str, connection: sqlite3.Connection, progress: Prog
         progress(f"{name}: view {key} is left out: {problem}")
 
 
-def _insert(connection: sqlite3.Connection, insert: dump.Insert) -> None:
+def _insert(connection: sqlite3.Connection, insert: dump.InsertStatement) -> None:
     table = quote_identifier(insert.table)
     kinds = {row[1]: row[2].lower() for row in connection.execute(f"PRAGMA table_info({table})")}
     converters = [
@@ -212,10 +213,10 @@ def convert_table(statement: str) -> list[str]:
     if head is None:
         raise TaskError(f"not a table's definition: {statement[:80]}")
     definitions, options = _split_definitions(statement, head.end())
-    return _Table(_unquote_name(head[1]), definitions, options).statements()
+    return _TableDefinition(_unquote_name(head[1]), definitions, options).statements()
 
 
-class _Table:
+class _TableDefinition:
     """The definition of a table for SQLite, collected from the parts of MySQL's definition."""
 
     def __init__(self, name: str, definitions: Sequence[str], options: str) -> None:

@@ -19,7 +19,13 @@ from typing import Any
 from urllib.parse import quote
 
 from intercode.databases.convert import join_quoted
-from intercode.databases.convert.schema_types import Type, choose_type, decode, fit, is_whole_text
+from intercode.databases.convert.schema_types import (
+    ColumnType,
+    choose_type,
+    decode,
+    fit,
+    is_whole_text,
+)
 from intercode.errors import TaskError
 from intercode.sql_identifiers import quote_identifier
 
@@ -29,13 +35,13 @@ _HIDDEN_COLUMN = 1  # marks a virtual table's column that SELECT * omits
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ColumnSchema:
     """One column of a table."""
 
     name: str
     declared_type: str
     """The column's declared type in SQLite, unchanged."""
-    type: Type
+    type: ColumnType
     """The type that fits the column's actual content."""
     not_null: bool = False
     default: str | None = None
@@ -45,12 +51,12 @@ class Column:
     ignores_case: bool = False
     """Whether comparisons of texts ignore the case of A to Z (``COLLATE NOCASE``)."""
     max_length: int = 0
-    """Characters of the longest text in the column."""
+    """Characters of the longest value in a column of text; 0 for other types."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignKey:
-    """A foreign key: columns that refer to columns of another table."""
+    """A foreign key: columns that refer to columns of another table, or of the same table."""
 
     columns: tuple[str, ...]
     table: str
@@ -60,7 +66,7 @@ class ForeignKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Index:
+class IndexSchema:
     """An index that enforces no constraint."""
 
     name: str
@@ -72,19 +78,19 @@ class TableSchema:
     """The schema of one table."""
 
     name: str
-    columns: tuple[Column, ...]
+    columns: tuple[ColumnSchema, ...]
     primary_key: tuple[str, ...] = ()
     uniques: tuple[tuple[str, ...], ...] = ()
     foreign_keys: tuple[ForeignKey, ...] = ()
-    indexes: tuple[Index, ...] = ()
+    indexes: tuple[IndexSchema, ...] = ()
 
-    def column(self, name: str) -> Column:
+    def column(self, name: str) -> ColumnSchema:
         """Return the column with that name."""
         return next(column for column in self.columns if column.name == name)
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class ViewSchema:
     """The schema of one view."""
 
     name: str
@@ -93,24 +99,24 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
-class Schema:
+class DatabaseSchema:
     """The schema of one database."""
 
     tables: tuple[TableSchema, ...]
     """The tables; each table follows the tables to which it refers, except in a cycle."""
-    views: tuple[View, ...] = ()
-    """The views; each view follows the views that it reads."""
+    views: tuple[ViewSchema, ...] = ()
+    """The views, in the order of their creation."""
     omissions: tuple[str, ...] = ()
-    """Descriptions of the parts that are left out, because other engines would refuse them."""
+    """Descriptions of the virtual tables, keys and indexes that are left out."""
 
 
-def read_schema(path: str | Path) -> Schema:
+def read_schema(path: str | Path) -> DatabaseSchema:
     """Read the schema of an SQLite file, with types that fit the columns' content.
 
-    The function reads every row once for each column.
+    The function reads every row at least once for each column.
 
     Raises:
-        TaskError: The file is not SQLite database, or is damaged.
+        TaskError: The file is not an SQLite database, or is damaged.
     """
     try:
         with closing(_open(path)) as connection:
@@ -145,7 +151,7 @@ def _open(path: str | Path) -> sqlite3.Connection:
     return connection
 
 
-def _read(connection: sqlite3.Connection) -> Schema:
+def _read(connection: sqlite3.Connection) -> DatabaseSchema:
     catalog_rows = connection.execute(
         "SELECT type, name, sql FROM sqlite_master WHERE type IN ('table', 'view') "
         "AND name NOT LIKE 'sqlite~_%' ESCAPE '~' ORDER BY rowid"
@@ -157,9 +163,9 @@ def _read(connection: sqlite3.Connection) -> Schema:
             omissions.append(f"the virtual table {name}")
         elif kind == "table":
             tables.append(_table(connection, name, sql))
-    views = tuple(View(name, sql) for kind, name, sql in catalog_rows if kind == "view")
+    views = tuple(ViewSchema(name, sql) for kind, name, sql in catalog_rows if kind == "view")
     keyed_tables, broken_keys = _add_keys(connection, tables)
-    return Schema(keyed_tables, views, (*omissions, *broken_keys))
+    return DatabaseSchema(keyed_tables, views, (*omissions, *broken_keys))
 
 
 def _table(connection: sqlite3.Connection, name: str, sql: str) -> TableSchema:
@@ -173,7 +179,7 @@ def _table(connection: sqlite3.Connection, name: str, sql: str) -> TableSchema:
     ):
         kind, max_length = choose_type(connection, name, column, declared_type)
         columns.append(
-            Column(
+            ColumnSchema(
                 name=column,
                 declared_type=declared_type,
                 type=kind,
@@ -255,8 +261,14 @@ def _add_keys(
 def _add_indexes(
     connection: sqlite3.Connection, table: TableSchema, omissions: list[str]
 ) -> TableSchema:
-    """Return a table with its primary key, unique keys and indexes; add omitted ones to a list."""
-    indexes: list[Index] = []
+    """Return a table with its primary key, unique keys and indexes, without the omitted ones.
+
+    Args:
+        connection: A connection to the SQLite file.
+        table: The table, with its declared primary key.
+        omissions: A list to which the function adds a description of each omitted key or index.
+    """
+    indexes: list[IndexSchema] = []
     uniques: list[tuple[str, ...]] = []
     key = table.primary_key
     if key and (reason := _refusal_reason(connection, table, key, primary=True)):
@@ -276,7 +288,7 @@ def _add_indexes(
         elif is_unique:
             omissions.append(f"a unique key of {table.name}: {reason}")
         elif _is_short(table, columns):
-            indexes.append(Index(name, columns))
+            indexes.append(IndexSchema(name, columns))
         else:
             omissions.append(f"the index {name} of {table.name}: its text is too long")
     # A table can declare the same unique key twice.
@@ -353,7 +365,8 @@ def _exact_name(table: TableSchema | None, name: str) -> str:
 def _sort_by_dependency(requirements: dict[str, list[str]]) -> list[str]:
     """Sort names such that each follows the names that it requires; cycles are broken anywhere.
 
-    Names that do not depend on each other keep their order.
+    The names keep their order, except that a required name moves before the first name that
+    requires it.
     """
     ordered_names: dict[str, None] = {}
     active_names: set[str] = set()
@@ -417,7 +430,7 @@ def _align_type(
     tables_by_name: dict[str, TableSchema],
     name: str,
     column: str,
-    target: Type,
+    target: ColumnType,
 ) -> str | None:
     """Change a column's type to the type of the column that a foreign key refers to.
 

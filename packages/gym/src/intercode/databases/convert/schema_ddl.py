@@ -1,8 +1,8 @@
 """Statements that create a schema in MySQL, PostgreSQL or DuckDB.
 
-- **MySQL** and MariaDB: names are unchanged. Text compares by code point (``utf8mb4_bin``), like
-  SQLite's default, or by ``utf8mb4_general_ci`` for ``COLLATE NOCASE``. Text in keys is
-  ``VARCHAR``.
+- **MySQL** and MariaDB: names are unchanged, except that spaces at their end are removed. Text
+  compares by code point (``utf8mb4_bin``), like SQLite's default, or by ``utf8mb4_general_ci`` for
+  ``COLLATE NOCASE``. Text in keys is ``VARCHAR``.
 - **PostgreSQL**: names are in lower case, so ``SELECT Name FROM Singer`` works unquoted.
   Comparisons of text are always case-sensitive: PostgreSQL has no simple way to ignore case.
 - **DuckDB**: names are unchanged. Foreign keys are left out. DuckDB checks them too eagerly (an
@@ -15,8 +15,8 @@ import re
 from typing import Literal
 
 from intercode.databases.convert import Progress
-from intercode.databases.convert.schema import Column, Schema, TableSchema
-from intercode.databases.convert.schema_types import Type, fit
+from intercode.databases.convert.schema import ColumnSchema, DatabaseSchema, TableSchema
+from intercode.databases.convert.schema_types import ColumnType, fit
 from intercode.sql_identifiers import quote_identifier
 
 Dialect = Literal["mysql", "postgres", "duckdb"]
@@ -41,7 +41,7 @@ _NOW = {
 
 
 def create_statements(
-    schema: Schema, dialect: Dialect, progress: Progress | None = None
+    schema: DatabaseSchema, dialect: Dialect, progress: Progress | None = None
 ) -> list[str]:
     """Return the statements that create the empty tables; run them in order, on one connection.
 
@@ -61,21 +61,21 @@ def create_statements(
         statements.append(f"SET @intercode_sql_mode = @@sql_mode, sql_mode = '{modes}'")
         statements.append("SET foreign_key_checks = 0, unique_checks = 0")
     for table in schema.tables:
-        statements += _TableWriter(schema, table, dialect, report_line).statements()
+        statements += _TableDdlWriter(schema, table, dialect, report_line).statements()
     return statements
 
 
 def finish_statements(
-    schema: Schema, dialect: Dialect, progress: Progress | None = None
+    schema: DatabaseSchema, dialect: Dialect, progress: Progress | None = None
 ) -> list[str]:
-    """Return the statements to run after the rows: foreign keys, indexes, counters, views.
+    """Return the statements to run after all inserts: foreign keys, indexes, counters, views.
 
-    None of the statements is necessary. If a server refuses a statement, the caller may omit it.
+    None of the statements is necessary. If an engine refuses a statement, the caller may omit it.
 
     Args:
         schema: The schema, a result of `intercode.databases.convert.schema.read_schema`.
         dialect: The engine's dialect.
-        progress: A function that is called with a line for each part that is left out.
+        progress: A function that is called with a line for each view that cannot be translated.
     """
     statements = []
     for table in schema.tables:
@@ -111,11 +111,11 @@ def identifiers(names: tuple[str, ...], dialect: Dialect) -> str:
     return ", ".join(identifier(name, dialect) for name in names)
 
 
-class _TableWriter:
+class _TableDdlWriter:
     """The writer of the statements that create one table."""
 
     def __init__(
-        self, schema: Schema, table: TableSchema, dialect: Dialect, report_line: Progress
+        self, schema: DatabaseSchema, table: TableSchema, dialect: Dialect, report_line: Progress
     ) -> None:
         self._table = table
         self._dialect: Dialect = dialect
@@ -146,7 +146,7 @@ class _TableWriter:
             f"CREATE TABLE {identifier(table.name, dialect)} ({body}){ending}",
         ]
 
-    def _column(self, column: Column) -> str:
+    def _column(self, column: ColumnSchema) -> str:
         words = [identifier(column.name, self._dialect), self._type(column)]
         if column.ignores_case and self._dialect != "postgres":
             words.append(
@@ -171,7 +171,7 @@ class _TableWriter:
                 self._report_line(f"left out: the default of {default_label}")
         return " ".join(words)
 
-    def _type(self, column: Column) -> str:
+    def _type(self, column: ColumnSchema) -> str:
         kind = column.type
         if self._dialect == "mysql" and kind.is_text:
             return self._mysql_text(column)
@@ -184,7 +184,7 @@ class _TableWriter:
             return f"DATETIME({kind.size})"
         return word
 
-    def _mysql_text(self, column: Column) -> str:
+    def _mysql_text(self, column: ColumnSchema) -> str:
         """Return MySQL's type for a text column; in a key, with a length that fits the key."""
         key_width = max((len(key) for key in self._keys if column.name in key), default=0)
         if key_width:
@@ -200,7 +200,7 @@ class _TableWriter:
         return "LONGTEXT" if column.max_length > 16_000 else "TEXT"
 
 
-def _keys(schema: Schema, table: TableSchema) -> list[tuple[str, ...]]:
+def _keys(schema: DatabaseSchema, table: TableSchema) -> list[tuple[str, ...]]:
     """Return all groups of a table's columns for which MySQL has an index."""
     return [
         table.primary_key,
@@ -257,7 +257,7 @@ def _view(sql: str, dialect: Dialect) -> str | None:
         return None
 
 
-def _default_value(column: Column, dialect: Dialect) -> str | None:
+def _default_value(column: ColumnSchema, dialect: Dialect) -> str | None:
     """Return a column's default in a dialect; None if the expression cannot be translated."""
     text = (column.default or "").strip()
     while text.startswith("(") and text.endswith(")"):
@@ -286,8 +286,15 @@ def _default_value(column: Column, dialect: Dialect) -> str | None:
     return f"'{literal}'"
 
 
-def _now_expression(moment_kind: str, kind: Type, dialect: Dialect) -> str | None:
-    """Return the expression for the time of an insert, as a date, a timestamp or a text."""
+def _now_expression(moment_kind: str, kind: ColumnType, dialect: Dialect) -> str | None:
+    """Return the expression for the time of an insert, in a type; None if the type cannot hold it.
+
+    Args:
+        moment_kind: The part of the time that SQLite's default has: ``datetime``, ``date`` or
+            ``time``.
+        kind: The type of the column.
+        dialect: The engine's dialect.
+    """
     word = {"datetime": "CURRENT_TIMESTAMP", "date": "CURRENT_DATE", "time": "CURRENT_TIME"}[
         moment_kind
     ]

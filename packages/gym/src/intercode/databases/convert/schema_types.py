@@ -23,8 +23,8 @@ Kind = Literal[
 
 
 @dataclass(frozen=True, slots=True)
-class Type:
-    """A column type that all servers have."""
+class ColumnType:
+    """A column type that MySQL, PostgreSQL and DuckDB have."""
 
     kind: Kind
     size: int = 0
@@ -48,7 +48,7 @@ class Type:
 
 
 @dataclass(frozen=True, slots=True)
-class _Content:
+class _ColumnContent:
     """A summary of a column's values, without NULL."""
 
     storage: frozenset[str]
@@ -82,8 +82,8 @@ _MOMENTS = ("DATE", "DATETIME", "TIMESTAMP", "SMALLDATETIME", "DATETIME2", "TIME
 
 def choose_type(
     connection: sqlite3.Connection, table: str, column: str, declared_type: str
-) -> tuple[Type, int]:
-    """Return the type for a column, and the length of its longest text in characters.
+) -> tuple[ColumnType, int]:
+    """Return the type for a column, and the length of its longest value as text, in characters.
 
     Args:
         connection: A connection to the SQLite file.
@@ -103,12 +103,12 @@ def choose_type(
     return _choose_for_content(declared_type, content, is_always_true), content.max_length
 
 
-def _survey(connection: sqlite3.Connection, values: str) -> _Content:
+def _survey(connection: sqlite3.Connection, values: str) -> _ColumnContent:
     storage_rows = connection.execute(
         f"SELECT typeof(c), MIN(c), MAX(c), MAX(LENGTH(CAST(c AS TEXT))) FROM {values} GROUP BY 1"
     ).fetchall()
     numeric_rows = [row for row in storage_rows if row[0] in ("integer", "real")]
-    return _Content(
+    return _ColumnContent(
         storage=frozenset(row[0] for row in storage_rows),
         min_value=min((row[1] for row in numeric_rows), default=0),
         max_value=max((row[2] for row in numeric_rows), default=0),
@@ -117,73 +117,75 @@ def _survey(connection: sqlite3.Connection, values: str) -> _Content:
 
 
 def _choose_for_content(
-    declared_type: str, content: _Content, is_always_true: Callable[[str], bool]
-) -> Type:
+    declared_type: str, content: _ColumnContent, is_always_true: Callable[[str], bool]
+) -> ColumnType:
     base = declared_type.partition("(")[0].strip()
     if not content.storage:
         return _declared_type(declared_type, base)
     if content.storage == {"blob"}:
-        return Type("blob")
+        return ColumnType("blob")
     if content.storage == {"text"}:
         return _moment_type(declared_type, base, is_always_true) or _text_type(
             declared_type, content.max_length
         )
     if content.storage & {"text", "blob"}:
-        return Type("text")
+        return ColumnType("text")
     if (size := _SIZE.search(declared_type)) and base in ("DECIMAL", "NUMERIC", "DEC", "NUMBER"):
         digits, scale = int(size[1]), int(size[2] or 0)
         condition = f"abs(c) < 1e{digits - scale} AND round(c, {scale}) = c"
         if scale <= digits <= _MAX_DIGITS and is_always_true(condition):
-            return Type("decimal", digits, scale)
+            return ColumnType("decimal", digits, scale)
     if "real" in content.storage or _is_float(base):
-        return Type("double")
+        return ColumnType("double")
     is_small = max(-content.min_value - 1, content.max_value) < _INT32
-    return Type("integer" if is_small and "BIG" not in base else "bigint")
+    return ColumnType("integer" if is_small and "BIG" not in base else "bigint")
 
 
 def _moment_type(
     declared_type: str, base: str, is_always_true: Callable[[str], bool]
-) -> Type | None:
-    """Return the declared type if it is a date or time and all values fit; None otherwise."""
+) -> ColumnType | None:
+    """Return a date or time type that all values fit, if the column declares one; or None."""
     if base == "TIME" and is_always_true(_IS_TIME):
-        return Type("time")
+        return ColumnType("time")
     if base not in _MOMENTS and not declared_type.startswith("TIMESTAMP "):
         return None
     if is_always_true(_IS_DAY):
-        return Type("date")
+        return ColumnType("date")
     if is_always_true(f"{_IS_DAY} OR {_IS_MOMENT}"):
-        return Type("datetime", 0 if is_always_true("c NOT LIKE '%.%'") else 6)
+        return ColumnType("datetime", 0 if is_always_true("c NOT LIKE '%.%'") else 6)
     return None
 
 
-def _declared_type(declared_type: str, base: str) -> Type:
+def _declared_type(declared_type: str, base: str) -> ColumnType:
     """Return the type for an empty column, by its declared type alone.
 
     The function looks for the syllables that SQLite looks for, and for names of dates and decimals.
     """
     size = _SIZE.search(declared_type)
     if "INT" in base:
-        return Type("bigint" if "BIG" in base else "integer")
+        return ColumnType("bigint" if "BIG" in base else "integer")
     if any(word in base for word in ("CHAR", "CLOB", "TEXT")):
         return _text_type(declared_type, 0)
     if "BLOB" in base:
-        return Type("blob")
+        return ColumnType("blob")
     if base == "DATE" or base == "TIME":
-        return Type("date" if base == "DATE" else "time")
+        return ColumnType("date" if base == "DATE" else "time")
     if base in _MOMENTS or base.startswith("TIMESTAMP"):
-        return Type("datetime")
+        return ColumnType("datetime")
     if size and base in ("DECIMAL", "NUMERIC", "DEC") and int(size[1]) <= _MAX_DIGITS:
-        return Type("decimal", int(size[1]), min(int(size[1]), int(size[2] or 0)))
+        return ColumnType("decimal", int(size[1]), min(int(size[1]), int(size[2] or 0)))
     if _is_float(base) or base in ("NUMERIC", "DECIMAL", "NUMBER"):
-        return Type("double")
-    return Type("integer") if base in ("BOOL", "BOOLEAN", "YEAR", "BIT") else Type("text")
+        return ColumnType("double")
+    return (
+        ColumnType("integer") if base in ("BOOL", "BOOLEAN", "YEAR", "BIT") else ColumnType("text")
+    )
 
 
-def _text_type(declared_type: str, max_length: int) -> Type:
+def _text_type(declared_type: str, max_length: int) -> ColumnType:
     size = _SIZE.search(declared_type)
     if "CHAR" in declared_type and size and max(1, max_length) <= int(size[1]) <= _MAX_CHARACTERS:
-        return Type("varchar", int(size[1]))
-    return Type("text")
+        return ColumnType("varchar", int(size[1]))
+    return ColumnType("text")
 
 
 def _is_float(base: str) -> bool:
@@ -200,16 +202,16 @@ def is_whole_text(connection: sqlite3.Connection, table: str, column: str) -> bo
     return connection.execute(query).fetchone() is None
 
 
-def fit(value: Any, kind: Type) -> Any:
+def fit(value: Any, kind: ColumnType) -> Any:
     """Convert a value of SQLite to a value of a type.
 
     Raises:
-        ValueError: The value cannot have this type.
+        ValueError, ArithmeticError: The value cannot have this type.
     """
     return None if value is None else _CONVERTERS[kind.kind](value, kind)
 
 
-def _as_text(value: Any, _: Type) -> str:
+def _as_text(value: Any, _: ColumnType) -> str:
     if isinstance(value, bytes):
         value = decode(value)
     return str(value).replace("\0", "")  # PostgreSQL's text cannot contain U+0000
@@ -223,7 +225,7 @@ def decode(content: bytes) -> str:
         return content.decode("latin-1")
 
 
-_CONVERTERS: dict[str, Callable[[Any, Type], Any]] = {
+_CONVERTERS: dict[str, Callable[[Any, ColumnType], Any]] = {
     "integer": lambda value, _: int(value),
     "bigint": lambda value, _: int(value),
     "double": lambda value, _: float(value),

@@ -1,1 +1,1 @@
-"""Code that runs in an embedded engine's sandbox, with the standard library and the engine only."""
+"""Code for an embedded engine's sandbox, which uses only the standard library and the engine."""

@@ -12,7 +12,7 @@ import socket
 import sys
 import threading
 import types
-import uuid  # noqa: F401 - DuckDB asks for it when nothing can be loaded any more
+import uuid  # noqa: F401 - DuckDB imports it later, when a worker can load no more files
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -23,7 +23,7 @@ from typing import Any
 import duckdb
 
 from intercode.databases.inside import worker
-from intercode.databases.inside.worker import Collector, Message
+from intercode.databases.inside.worker import Message, ResultRowCollector
 
 _AGAIN_SECONDS = 0.05
 """Seconds between two interrupts of the same statement."""
@@ -113,7 +113,7 @@ def _stand_in_for_pytz() -> None:
     sys.modules["pytz"] = pytz
 
 
-class DuckDBDatabase(worker.WorkerDatabase):
+class DuckDBDatabase(worker.EmbeddedDatabase):
     """A database of DuckDB."""
 
     suffix = "duckdb"
@@ -125,7 +125,7 @@ class DuckDBDatabase(worker.WorkerDatabase):
 
     def __init__(self) -> None:
         super().__init__()
-        self.watchdog = _Watchdog()
+        self.watchdog = _DuckDBWatchdog()
 
     # -- sessions --------------------------------------------------------------------------------
 
@@ -159,7 +159,7 @@ class DuckDBDatabase(worker.WorkerDatabase):
 
     # -- actions ---------------------------------------------------------------------------------
 
-    def execute(self, sql: str, collector: Collector) -> Message:
+    def execute(self, sql: str, collector: ResultRowCollector) -> Message:
         """Run the statements of an action, up to the first failure."""
         results: list[Message] = []
         failure, has_timed_out = None, False
@@ -178,7 +178,7 @@ class DuckDBDatabase(worker.WorkerDatabase):
             self.writable,
         ]
 
-    def run(self, statement: duckdb.Statement, collector: Collector) -> Message:
+    def run(self, statement: duckdb.Statement, collector: ResultRowCollector) -> Message:
         """Run one statement; if it is not a query, or if it writes, run it on a copy."""
         if not self.writable:
             if statement.type == duckdb.StatementType.SELECT:
@@ -190,7 +190,7 @@ class DuckDBDatabase(worker.WorkerDatabase):
             self.make_writable()
         return self.result(statement, collector)
 
-    def result(self, statement: duckdb.Statement, collector: Collector) -> Message:
+    def result(self, statement: duckdb.Statement, collector: ResultRowCollector) -> Message:
         """Run one statement on the current connection."""
         result_types = statement.expected_result_type
         with self.watchdog.guard(self.connection, collector):
@@ -206,7 +206,7 @@ class DuckDBDatabase(worker.WorkerDatabase):
     # -- saving ----------------------------------------------------------------------------------
 
     def prepare_save(self) -> tuple[bool, list[str], list[str]]:
-        """Return whether a copy exists, no statements, and the session's own objects, in words."""
+        """Return whether a copy exists, an empty list, and descriptions of session objects."""
         if len({self.connection.execute(_TRANSACTION).fetchone() for _ in range(2)}) == 1:
             raise OSError("a transaction is open")
         session_objects = self.connection.execute(_SESSION_OBJECTS, [self.path.stem]).fetchall()
@@ -218,7 +218,7 @@ class DuckDBDatabase(worker.WorkerDatabase):
 
     # -- state -----------------------------------------------------------------------------------
 
-    def state(self, collector: Collector) -> Message:
+    def state(self, collector: ResultRowCollector) -> Message:
         """Return all tables and views, with their rows.
 
         The name of a table or view includes its schema, unless the schema is ``main``.
@@ -246,7 +246,7 @@ class DuckDBDatabase(worker.WorkerDatabase):
     def read_relation(
         self,
         state_connection: duckdb.DuckDBPyConnection,
-        collector: Collector,
+        collector: ResultRowCollector,
         schema: str,
         name: str,
         kind: str,
@@ -277,23 +277,25 @@ class DuckDBDatabase(worker.WorkerDatabase):
         return [*self.table(display_name, kind, collector, read), constraints, definition, []]
 
 
-class _Watchdog:
+class _DuckDBWatchdog:
     """The thread that interrupts statements at their time limits.
 
-    A single thread serves all statements, because no statement may have to start a thread. After a
-    statement that has used up the memory, `threading.Thread.start` never returns
+    A single thread serves all statements, because a statement must not start a thread. After a
+    statement that has used up the memory, ``threading.Thread.start`` never returns
     (python/cpython#140746).
     """
 
     def __init__(self) -> None:
         self.condition = threading.Condition()
-        self.guarded_connection: tuple[duckdb.DuckDBPyConnection, Collector] | None = None
+        self.guarded_connection: tuple[duckdb.DuckDBPyConnection, ResultRowCollector] | None = None
         self.alarm = math.inf
         """The time of the thread's next check. Only an earlier time limit must wake the thread."""
         threading.Thread(target=self.strike, daemon=True).start()
 
     @contextmanager
-    def guard(self, connection: duckdb.DuckDBPyConnection, collector: Collector) -> Iterator[None]:
+    def guard(
+        self, connection: duckdb.DuckDBPyConnection, collector: ResultRowCollector
+    ) -> Iterator[None]:
         """Interrupt a connection at the time limit during the block, but not after the block."""
         with self.condition:
             self.guarded_connection = connection, collector
@@ -306,7 +308,10 @@ class _Watchdog:
                 self.guarded_connection = None
 
     def strike(self) -> None:
-        """Interrupt a late statement repeatedly: DuckDB ignores an interrupt before its start."""
+        """Interrupt a late statement repeatedly, because DuckDB may ignore the first interrupt.
+
+        DuckDB ignores an interrupt that arrives before the statement starts.
+        """
         with self.condition:
             while True:
                 self.alarm = math.inf

@@ -1,8 +1,8 @@
 """SQLite in a worker: sessions that start on the pristine file and copy it when they write.
 
 The module has four parts: the database, the authorizer, the split of an action into statements, and
-the redirection. SQLite's compiler consults the authorizer for each statement. By the redirection,
-SQLite opens a descriptor under a path.
+the redirection. SQLite's compiler consults the authorizer for each statement. The redirection lets
+SQLite open the descriptor of the pristine file under a path.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import quote
 
 from intercode.databases.inside import worker
-from intercode.databases.inside.worker import Collector, Message
+from intercode.databases.inside.worker import Message, ResultRowCollector
 
 _STEPS = 10_000
 """Steps of SQLite's virtual machine between two checks of the clock: well under 1 ms."""
@@ -85,7 +85,7 @@ _SETTINGS = (
     *("recursive_triggers", "reverse_unordered_selects", "secure_delete", "short_column_names"),
     *("synchronous", "threads", "trusted_schema", "wal_autocheckpoint", "query_only"),
 )
-"""Pragmas that are settings of a connection.
+"""Pragmas that are settings of a connection, in the order in which a session restores them.
 
 The first pragma empties the temporary schema. The last pragma forbids all further writes.
 """
@@ -115,7 +115,7 @@ _VFS_FIELDS = (
 )
 
 
-class SQLiteDatabase(worker.WorkerDatabase):
+class SQLiteDatabase(worker.EmbeddedDatabase):
     """A database of SQLite."""
 
     suffix = "sqlite"
@@ -125,13 +125,16 @@ class SQLiteDatabase(worker.WorkerDatabase):
 
     def __init__(self) -> None:
         super().__init__()
-        self.redirection = Redirection()
-        self.authorizer = Authorizer()
+        self.redirection = SqliteOpenHook()
+        self.authorizer = SqliteAuthorizer()
 
     # -- sessions --------------------------------------------------------------------------------
 
     def connect(self, writable: bool) -> None:
-        """Connect to the copy, or to the pristine file under the copy's path."""
+        """Connect to the copy, or to the pristine file under the copy's path.
+
+        If the redirection is not installed, the session reads a copy, too.
+        """
         self.redirection.descriptors.clear()
         if not writable and self.redirection.is_installed:
             self.redirection.descriptors[os.fsencode(self.path)] = self.pristine_descriptor
@@ -155,7 +158,7 @@ class SQLiteDatabase(worker.WorkerDatabase):
 
     # -- actions ---------------------------------------------------------------------------------
 
-    def execute(self, sql: str, collector: Collector) -> Message:
+    def execute(self, sql: str, collector: ResultRowCollector) -> Message:
         """Run the statements of an action, up to the first failure."""
         self.collector = collector
         results: list[Message] = []
@@ -198,7 +201,7 @@ class SQLiteDatabase(worker.WorkerDatabase):
 
     # -- state -----------------------------------------------------------------------------------
 
-    def state(self, collector: Collector) -> Message:
+    def state(self, collector: ResultRowCollector) -> Message:
         """Return all tables and views of the main schema.
 
         A virtual table's module keeps its rows in other tables. These tables are left out: even for
@@ -232,7 +235,9 @@ class SQLiteDatabase(worker.WorkerDatabase):
         except (sqlite3.Error, MemoryError) as error:
             raise OSError(str(error) or "out of memory") from error
 
-    def rows(self, name: str, kind: str, is_virtual: bool, collector: Collector) -> Message:
+    def rows(
+        self, name: str, kind: str, is_virtual: bool, collector: ResultRowCollector
+    ) -> Message:
         """Return a table or view with its rows; a virtual table that cannot be read has none."""
         read_kind = "view" if is_virtual else kind
         name, _, columns, rows = self.table(name, read_kind, collector, partial(self.read, name))
@@ -375,7 +380,7 @@ def _failure(error: Exception, statement: str, start: int) -> Message:
     return [message, code, position(message, statement, start)]
 
 
-class Authorizer:
+class SqliteAuthorizer:
     """The authorizer that SQLite's compiler consults for each operation of a statement.
 
     While `writable` is False, the authorizer permits only statements that read.
@@ -433,7 +438,7 @@ def _is_forbidden(action: int, first_argument: str | None, second_argument: str 
 def split(sql: str) -> Iterator[tuple[int, str]]:
     """Split an action into statements by SQLite's own lexical rules.
 
-    Returns:
+    Yields:
         The position and the text of each statement. A comment alone is no statement.
     """
     start, empty = 0, True
@@ -461,8 +466,8 @@ def count_statements(total_count: int, last_count: int, rowid: int) -> list[str]
         rowid: The value of ``last_insert_rowid()`` in the other session.
 
     Returns:
-        None if more than 100,000 rows would have to be inserted, or if no statements give these
-        counts.
+        The statements; an empty list if all values are 0. None if more than 100,000 rows would have
+        to be inserted, or if no statements give these counts.
     """
     if (total_count, last_count, rowid) == (0, 0, 0):
         return []
@@ -503,7 +508,7 @@ def position(message: str, statement: str, start: int) -> int | None:
     return start + statement.index(match[1])
 
 
-class _Vfs(ctypes.Structure):
+class _SqliteVfs(ctypes.Structure):
     _fields_ = (
         *(("iVersion", _INT), ("szOsFile", _INT), ("mxPathname", _INT)),
         *((name, ctypes.c_void_p) for name in _VFS_FIELDS.split()),
@@ -511,17 +516,18 @@ class _Vfs(ctypes.Structure):
     )
 
 
-class Redirection:
+class SqliteOpenHook:
     """A replacement of SQLite's system call ``open`` that opens a descriptor under a chosen path.
 
-    SQLite follows no symlinks, so it cannot open ``/proc/self/fd/N``. But SQLite's file layer
-    permits programs to replace a system call (``xSetSystemCall``, made for sandboxes). With this
-    replacement SQLite needs no copy of the file. The replacement lasts as long as the process.
+    SQLite opens the target of a symlink. For the symlink ``/proc/self/fd/N`` of a file in memory,
+    no file exists at the target's path. But SQLite's file layer permits programs to replace a
+    system call (``xSetSystemCall``, made for sandboxes). With this replacement SQLite needs no copy
+    of the file. The replacement lasts as long as the process.
     """
 
     def __init__(self) -> None:
         self.descriptors: dict[bytes, int] = {}
-        # SQLite keeps the address of the function, so the object must have a reference.
+        # SQLite keeps only the address of the function, so this reference keeps the object alive.
         self._open = _Open(self._open_redirected)
         self.is_installed = self._install()
         """Whether SQLite accepted the replacement: some builds hide the necessary symbols."""
@@ -533,7 +539,7 @@ class Redirection:
             library = ctypes.CDLL(getattr(_sqlite3, "__file__", None))
             library.sqlite3_vfs_find.restype = ctypes.c_void_p
             address = library.sqlite3_vfs_find(None)
-            vfs = _Vfs.from_address(address)
+            vfs = _SqliteVfs.from_address(address)
             callback_address = ctypes.cast(self._open, ctypes.c_void_p)
             return vfs.iVersion >= 3 and not _SetSystemCall(vfs.xSetSystemCall)(
                 address, b"open", callback_address

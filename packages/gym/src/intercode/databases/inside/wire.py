@@ -1,8 +1,8 @@
 """Messages between an engine and its workers: a length, then JSON in which values keep their type.
 
 The format is JSON and not pickle: an agent may have forged a worker's message, and pickle would run
-its code. A message consists of lists. An object in a message is a tag with a value whose type JSON
-lacks.
+its code. A message consists of lists. A JSON object in a message is a tag with a value whose type
+JSON lacks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,12 @@ _PER_CHARACTER = 6
 
 
 def frame_limit(size: int) -> int:
-    """Return the maximum bytes of a message whose values together have the weight `size`."""
+    """Return the maximum bytes of a message whose values together have a weight.
+
+    Args:
+        size: The weight: all characters and bytes, plus a constant for each value; see
+            `worker.Collector`.
+    """
     return min(_PER_CHARACTER * size + (1 << 20), (1 << 32) - 1)
 
 
@@ -97,7 +102,7 @@ def send(sock: socket.socket, message: bytes, fds: Sequence[int] = ()) -> None:
     """Send one encoded message.
 
     Raises:
-        OSError: The receiver has closed the socket.
+        OSError: The socket failed, for instance because the receiver has closed it.
     """
     frame = _LENGTH.pack(len(message)) + message
     if fds:

@@ -18,7 +18,7 @@ from intercode.databases.inside import wire
 FOLDER = Path("/database")
 """The folder in the sandbox that contains only the worker's files."""
 SAVE_SECONDS = 60.0
-"""The time limit of a save in seconds.
+"""Time limit in seconds of the statements of a save; only SQLite enforces it.
 
 The limit is long: no action is responsible for this work, and the machine may be busy.
 """
@@ -47,13 +47,13 @@ _SIZED_TYPES = {str, bytes}
 Message = list[Any]
 """A part of a response.
 
-A result is ``[columns, rows, total, changed]``, a failure ``[message, code, position]``. An outcome
-is ``[results, failure, timed out, written]``. The response to an action is an outcome, with the
-result of `is_exhausted` in addition.
+A result is ``[columns, rows, total, affected rows]``, a failure ``[message, code, position]``. An
+outcome is ``[results, failure, timed out, written]``. The response to an action is an outcome with
+a fifth value: whether the action failed and has used up the memory (`is_exhausted`).
 """
 
 
-class WorkerDatabase(ABC):
+class EmbeddedDatabase(ABC):
     """A database in a worker: the code that SQLite and DuckDB share."""
 
     suffix: ClassVar[str]
@@ -64,7 +64,7 @@ class WorkerDatabase(ABC):
 
     def __init__(self) -> None:
         self.connection: Any = None
-        self.collector = Collector(0, 0, 0)
+        self.collector = ResultRowCollector(0, 0, 0)
         self.pristine_descriptor = -1
         self.path = Path()
         self.memory = 0
@@ -76,13 +76,13 @@ class WorkerDatabase(ABC):
             pristine_descriptor: A descriptor of the pristine file. The database keeps it open.
             name: The name of the database.
             resume: Whether to continue with the session's copy, if a copy exists.
-            memory: The bytes of memory that the engine may use.
+            memory: The bytes of memory that the engine may use; SQLite ignores the number.
 
         Returns:
             Whether the session continues with a copy.
 
         Raises:
-            OSError: The engine failed, with this message.
+            OSError: The engine cannot open the file; the message is the engine's.
         """
         self.pristine_descriptor, self.memory = pristine_descriptor, memory
         self.path = FOLDER / f"{name}.{self.suffix}"
@@ -103,7 +103,12 @@ class WorkerDatabase(ABC):
             path.unlink()
 
     def make_writable(self) -> None:
-        """Copy the pristine file, and continue with the copy. The session has only read before."""
+        """Copy the pristine file, and continue with the copy, in a session that has only read.
+
+        Raises:
+            Exception: The copy does not fit into the file system. `no_space_error` defines the
+                class and the message.
+        """
         self.connection.close()
         try:
             self.connect(writable=True)
@@ -125,7 +130,7 @@ class WorkerDatabase(ABC):
         Raises:
             OSError: The session cannot be saved; the message has the reason.
         """
-        self.collector = Collector(SAVE_SECONDS, 0, 0)
+        self.collector = ResultRowCollector(SAVE_SECONDS, 0, 0)
         try:
             has_copy, statements, omissions = self.prepare_save()
         except self.error as error:
@@ -140,7 +145,7 @@ class WorkerDatabase(ABC):
 
     @abstractmethod
     def prepare_save(self) -> tuple[bool, list[str], list[str]]:
-        """Return the three values of `save`, after all data is in the copy's file.
+        """Write all data to the copy's file, and return the three values of `save`.
 
         Raises:
             OSError: A transaction is open.
@@ -155,12 +160,12 @@ class WorkerDatabase(ABC):
         """
 
     @abstractmethod
-    def execute(self, sql: str, collector: Collector) -> Message:
+    def execute(self, sql: str, collector: ResultRowCollector) -> Message:
         """Run an action's statements, up to the first failure; return the outcome (`Message`)."""
 
     @abstractmethod
-    def state(self, collector: Collector) -> Message:
-        """Return ``[name, kind, [[column, type], …], rows, *schema]`` of all tables and views.
+    def state(self, collector: ResultRowCollector) -> Message:
+        """Return ``[name, kind, [[column, type], …], rows, *schema]`` for each table and view.
 
         A schema is ``[[kind, columns, text], …], definition, [[trigger, definition], …]``.
 
@@ -172,10 +177,10 @@ class WorkerDatabase(ABC):
         self,
         name: str,
         kind: str,
-        collector: Collector,
+        collector: ResultRowCollector,
         read: Callable[[], tuple[Message, Iterable[Any]]],
     ) -> Message:
-        """Return one table or view. A view that reads a missing table is returned without columns.
+        """Return one table or view; a view that cannot be read has neither columns nor rows.
 
         Args:
             name: The name of the table or view.
@@ -185,6 +190,8 @@ class WorkerDatabase(ABC):
 
         Raises:
             OSError: The table has more rows than the limits allow.
+            Exception: The table cannot be read, or the time limit was reached: an error of the
+                class `error`.
         """
         try:
             columns, all_rows = read()
@@ -198,7 +205,7 @@ class WorkerDatabase(ABC):
         return [name, kind, columns, rows]
 
 
-def serve(channel: socket.socket, database: WorkerDatabase) -> None:
+def serve(channel: socket.socket, database: EmbeddedDatabase) -> None:
     """Answer requests until the host closes the channel."""
     os.umask(0o077)
     FOLDER.mkdir(exist_ok=True)
@@ -216,7 +223,7 @@ def serve(channel: socket.socket, database: WorkerDatabase) -> None:
 
 
 def _answer(
-    database: WorkerDatabase, operation: str, arguments: list[Any], fds: list[int]
+    database: EmbeddedDatabase, operation: str, arguments: list[Any], fds: list[int]
 ) -> Message:
     """Perform a request; return ``[True, value]``, or ``[False, reason]`` if it is refused."""
     try:
@@ -224,14 +231,14 @@ def _answer(
             return [True, database.open(fds[0], *arguments)]
         if operation == "execute":
             sql, *limits = arguments
-            outcome = database.execute(sql, Collector(*limits))
+            outcome = database.execute(sql, ResultRowCollector(*limits))
             return [True, [*outcome, outcome[1] is not None and is_exhausted()]]
         if operation == "close":
             database.close()
             return [True, None]
         if operation == "save":
             return [True, database.save(fds[0])]
-        return [True, database.state(Collector(*arguments))]
+        return [True, database.state(ResultRowCollector(*arguments))]
     except OSError as error:
         return [False, str(error)]
     finally:
@@ -257,13 +264,14 @@ def _too_large(operation: str, limit: int) -> Message:
     return [False, reason]
 
 
-class Collector:
+class ResultRowCollector:
     """Collector of the rows of one action's results. Rows beyond the limits are only counted.
 
     Args:
         seconds: Time limit of all statements together.
         max_rows: The most rows of each result to keep.
-        max_bytes: Maximum weight of all kept rows together (`_PER_VALUE`).
+        max_bytes: Maximum weight of all kept rows and of the column names together: their
+            characters and bytes, plus `_PER_VALUE` for each value.
     """
 
     def __init__(self, seconds: float, max_rows: int, max_bytes: int) -> None:

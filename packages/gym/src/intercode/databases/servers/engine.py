@@ -18,18 +18,18 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 from intercode.databases.base import EngineOptions, Role, Row
 from intercode.databases.convert import build, schema, schema_ddl
 from intercode.databases.convert.schema import TableSchema
-from intercode.databases.pool import ResourcePool
-from intercode.databases.servers.names import is_leftover
-from intercode.databases.servers.private import PrivateServer
+from intercode.databases.resource_pool import ResourcePool
+from intercode.databases.servers.database_names import is_leftover
+from intercode.databases.servers.private_server import PrivateDatabaseServer
 from intercode.databases.servers.session import (
     AnySession,
-    Clone,
-    ConnectionLoss,
     ConnectionT,
-    UnreachableServer,
+    DatabaseClone,
+    DatabaseConnectionLoss,
+    UnreachableDatabaseServer,
 )
-from intercode.databases.servers.statement_timeouts import Watchdog
-from intercode.databases.source import Source
+from intercode.databases.servers.statement_timeouts import StatementWatchdog
+from intercode.databases.source import DatabaseSource
 from intercode.errors import DatabaseError, TaskError, UsageError
 from intercode.secrets import variables
 from intercode_sandbox.base import Limits
@@ -39,7 +39,7 @@ _MAX_IDLE_CLONES = 128
 """Maximum number of idle clones in the pool."""
 
 
-class Template(Protocol):
+class TemplateDatabase(Protocol):
     """A database with the content of a source, from which clones are copied."""
 
     @property
@@ -47,10 +47,10 @@ class Template(Protocol):
         """The name of the database on the server."""
 
 
-TemplateT = TypeVar("TemplateT", bound=Template)
+TemplateT = TypeVar("TemplateT", bound=TemplateDatabase)
 
 
-class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
+class DatabaseServerEngine(ABC, Generic[ConnectionT, TemplateT]):
     """Databases on a server at a URL, or on a private server that is restarted after it dies.
 
     Args:
@@ -68,16 +68,16 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
     leftover_queries: ClassVar[Sequence[tuple[str, str]]]
     """Pairs for the deletion of leftovers.
 
-    The first part is a query that lists InterCode's databases or accounts. The second is the
-    statement that drops one of them.
+    The first part is a query that lists databases or accounts whose names begin with ``ic``. The
+    second is the statement that drops one of them; `names.is_leftover` selects the names to drop.
     """
     database_query: ClassVar[str]
     """The query that finds a database by its name."""
 
-    def __init__(self, options: EngineOptions, start: Callable[[], PrivateServer]) -> None:
+    def __init__(self, options: EngineOptions, start: Callable[[], PrivateDatabaseServer]) -> None:
         self._progress: Callable[[str], None] | None = options.progress
         self._start = start
-        self._server: PrivateServer | None = None
+        self._server: PrivateDatabaseServer | None = None
         self._is_ours = options.url is None
         self._connect_args = {} if options.url is None else self._parse(options.url)
         self._lock = threading.RLock()
@@ -87,10 +87,10 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
         self._templates: dict[str, TemplateT] = {}
         self._template_locks: dict[str, threading.Lock] = {}
         self._sessions: set[AnySession] = set()
-        self.watchdog = Watchdog()
+        self.watchdog = StatementWatchdog()
         # Clones are pooled by content and role, so a grader never gets a clone that an agent has
         # used.
-        self._pool: ResourcePool[tuple[str, Role], Clone[ConnectionT]] = ResourcePool(
+        self._pool: ResourcePool[tuple[str, Role], DatabaseClone[ConnectionT]] = ResourcePool(
             self.discard, _MAX_IDLE_CLONES
         )
         try:
@@ -105,7 +105,7 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
     # --- the contract ------------------------------------------------------------------------
 
     def open(
-        self, source: Source, limits: Limits | None = None, role: Role = "agent"
+        self, source: DatabaseSource, limits: Limits | None = None, role: Role = "agent"
     ) -> AnySession:
         """Open a session; see `intercode.databases.base.DatabaseEngine.open`."""
         limits = limits or Limits()
@@ -115,7 +115,9 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
             clone = self._pool.take(key, make_clone)
             try:
                 session = self.session(self, clone, source, role, limits)
-            except ConnectionLoss:  # the clone was idle for too long, or its server has died
+            except (
+                DatabaseConnectionLoss
+            ):  # the clone was idle for too long, or its server has died
                 self._pool.replace(key, clone, make_clone)
                 self._ensure_server()
                 continue
@@ -154,18 +156,20 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
 
     @property
     def generation(self) -> int:
-        """The number of the server's current start. The number changes with each restart."""
+        """The number of restarts of a private server. For a server at a URL the number stays 0."""
         return self._generation
 
     @abstractmethod
-    def connect_to(self, clone: Clone[ConnectionT], for_state: bool = False) -> ConnectionT:
+    def connect_to(self, clone: DatabaseClone[ConnectionT], for_state: bool = False) -> ConnectionT:
         """Connect to a clone with the account of the clone."""
 
     @abstractmethod
-    def check_same_server(self, clone: Clone[ConnectionT]) -> None:
+    def check_same_server(self, clone: DatabaseClone[ConnectionT]) -> None:
         """Check that the clone's server still runs, and was not restarted."""
 
-    def give_back(self, session: AnySession, clone: Clone[ConnectionT], pristine: bool) -> None:
+    def give_back(
+        self, session: AnySession, clone: DatabaseClone[ConnectionT], pristine: bool
+    ) -> None:
         """Return the clone of an ended session to the pool.
 
         Args:
@@ -195,7 +199,7 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
         admin = self._borrow(should_wait)
         try:
             yield admin
-        except ConnectionLoss as loss:
+        except DatabaseConnectionLoss as loss:
             admin.close()
             raise DatabaseError(f"the connection to the server was lost: {loss}") from None
         except BaseException:
@@ -207,8 +211,11 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
                 return
         admin.close()
 
-    def discard(self, clone: Clone[ConnectionT]) -> None:
-        """Drop a clone. No error is raised: the start of a later run drops clones that remain."""
+    def discard(self, clone: DatabaseClone[ConnectionT]) -> None:
+        """Drop a clone. If this fails, a later run on the same server drops the clone (`_sweep`).
+
+        If the clone's server was restarted, or is private and closed, only the connection is ended.
+        """
         if clone.generation == self._generation and not (self._is_ours and self._closed):
             with suppress(DatabaseError), self.admin(should_wait=False) as admin:
                 self._drop(admin, clone)
@@ -230,11 +237,13 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
         """Return the server's product and version, and set the attributes that depend on them."""
 
     @abstractmethod
-    def _make_empty(self, admin: ConnectionT) -> Clone[ConnectionT]:
+    def _make_empty(self, admin: ConnectionT) -> DatabaseClone[ConnectionT]:
         """Create an empty database and its account, and connect with this account."""
 
     @abstractmethod
-    def _load(self, admin: ConnectionT, clone: Clone[ConnectionT], source: Source) -> TemplateT:
+    def _load(
+        self, admin: ConnectionT, clone: DatabaseClone[ConnectionT], source: DatabaseSource
+    ) -> TemplateT:
         """Load the content of a source into an empty database, and return it as a template.
 
         The database's own account loads the content, so the content gets no other privileges.
@@ -247,14 +256,14 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
         """Insert rows into a table. Raises `DatabaseError`."""
 
     @abstractmethod
-    def _copy(self, admin: ConnectionT, template: TemplateT) -> Clone[ConnectionT]:
+    def _copy(self, admin: ConnectionT, template: TemplateT) -> DatabaseClone[ConnectionT]:
         """Create a clone with the content of a template. Raises `DatabaseError`."""
 
     @abstractmethod
     def _drop_named(self, admin: ConnectionT, name: str) -> None:
         """Drop a database and the account of the same name."""
 
-    def _drop(self, admin: ConnectionT, clone: Clone[ConnectionT]) -> None:
+    def _drop(self, admin: ConnectionT, clone: DatabaseClone[ConnectionT]) -> None:
         """Close a clone's connection, and drop the clone and its account."""
         clone.connection.close()
         self._drop_named(admin, clone.name)
@@ -299,7 +308,7 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
                 return self._connect_patiently(_PATIENCE_SECONDS if should_wait else 0.0)
             try:
                 admin.ping()
-            except ConnectionLoss:
+            except DatabaseConnectionLoss:
                 admin.close()
             else:
                 return admin
@@ -311,7 +320,7 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
                 self._ensure_server()
             try:
                 return self._connect(self._connect_args)
-            except UnreachableServer as error:
+            except UnreachableDatabaseServer as error:
                 if time.monotonic() + pause > deadline:
                     message = f"the {self.name} server does not answer: {error}"
                     raise DatabaseError(message) from None
@@ -320,7 +329,7 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
 
     # --- clones ------------------------------------------------------------------------------
 
-    def _make_clone(self, source: Source) -> Clone[ConnectionT]:
+    def _make_clone(self, source: DatabaseSource) -> DatabaseClone[ConnectionT]:
         try:
             template = self._get_template(source)
             try:
@@ -330,10 +339,10 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
                     if self._templates.get(source.digest) is template:
                         del self._templates[source.digest]
                 return self._clone(self._get_template(source))
-        except (ConnectionLoss, UnreachableServer) as error:
+        except (DatabaseConnectionLoss, UnreachableDatabaseServer) as error:
             raise DatabaseError(f"the {self.name} server was lost: {error}") from None
 
-    def _clone(self, template: TemplateT) -> Clone[ConnectionT]:
+    def _clone(self, template: TemplateT) -> DatabaseClone[ConnectionT]:
         """Create a clone of a template. Raises `LookupError` if the template no longer exists."""
         with self.admin() as admin:
             try:
@@ -343,7 +352,7 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
                     raise LookupError(template.name) from error
                 raise
 
-    def _get_template(self, source: Source) -> TemplateT:
+    def _get_template(self, source: DatabaseSource) -> TemplateT:
         with self._lock:
             template_lock = self._template_locks.setdefault(source.digest, threading.Lock())
         with template_lock:
@@ -356,7 +365,7 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
                         self._templates[source.digest] = template
             return template
 
-    def _fill_template(self, source: Source) -> TemplateT:
+    def _fill_template(self, source: DatabaseSource) -> TemplateT:
         self._report_line(f"loading {source.name} into {self.name}")
         with self.admin() as admin:
             clone = self._make_empty(admin)
@@ -371,7 +380,7 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
             finally:
                 clone.connection.close()
 
-    def _convert(self, connection: ConnectionT, source: Source) -> None:
+    def _convert(self, connection: ConnectionT, source: DatabaseSource) -> None:
         """Load the content of a source into an empty database, by way of an SQLite file."""
         path = build.as_sqlite(source, self._progress)
         shape = schema.read_schema(path)
@@ -402,7 +411,7 @@ def parse_url(
         options: The names of options that the URL may have.
 
     Raises:
-        UsageError: The URL is malformed.
+        UsageError: The URL has no valid port, or an option that is not in `options`.
     """
     url_parts = urlsplit(url)
     password = url_parts.password

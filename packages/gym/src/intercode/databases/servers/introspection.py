@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
-from intercode.databases.base import Constraint, Row, Trigger
+from intercode.databases.base import DatabaseTrigger, Row, TableConstraint
 from intercode.sql_identifiers import quote_identifier
 
 Query = Callable[..., list[Row]]
@@ -78,9 +78,9 @@ _DEFINER = re.compile(r"\bDEFINER\s*=\s*(`[^`]*`|\S+?)@(`[^`]*`|\S+)\s*", re.IGN
 class RelationSchema:
     """The schema of a table or view, without its columns."""
 
-    constraints: tuple[Constraint, ...] = ()
+    constraints: tuple[TableConstraint, ...] = ()
     definition: str = ""
-    triggers: tuple[Trigger, ...] = ()
+    triggers: tuple[DatabaseTrigger, ...] = ()
 
 
 def postgresql_schema(query: Query, relation_id: str) -> RelationSchema:
@@ -91,11 +91,15 @@ def postgresql_schema(query: Query, relation_id: str) -> RelationSchema:
         relation_id: The object id of the table or view.
     """
     constraints = [
-        Constraint(cast(Any, kind), tuple(json.loads(str(names))) if names else (), str(text or ""))
+        TableConstraint(
+            cast(Any, kind), tuple(json.loads(str(names))) if names else (), str(text or "")
+        )
         for kind, names, text in query(_POSTGRESQL_CONSTRAINTS.format(relation_id))
     ]
     [(view, collations)] = query(_POSTGRESQL_DEFINITION.format(relation_id)) or [("", "")]
-    triggers = [Trigger(*map(str, row)) for row in query(_POSTGRESQL_TRIGGERS.format(relation_id))]
+    triggers = [
+        DatabaseTrigger(*map(str, row)) for row in query(_POSTGRESQL_TRIGGERS.format(relation_id))
+    ]
     return RelationSchema(tuple(constraints), str(view or collations or ""), tuple(triggers))
 
 
@@ -104,7 +108,8 @@ def mysql_schema(query: Query, database: str, name: str, kind: str) -> RelationS
 
     Args:
         query: Runs statements.
-        database: The name of the clone on the server. This name is removed from all texts.
+        database: The name of the clone on the server. This name, as a prefix of other names, is
+            removed from definitions.
         name: The name of the table or view.
         kind: ``table`` or ``view``.
     """
@@ -118,7 +123,7 @@ def mysql_schema(query: Query, database: str, name: str, kind: str) -> RelationS
             f"CREATE TRIGGER {trigger_name} {timing} {event} ON {table_name} FOR EACH ROW {body}"
         )
         triggers.append(
-            Trigger(
+            DatabaseTrigger(
                 str(trigger), _remove_database(definition, database), f"DROP TRIGGER {trigger_name}"
             )
         )
@@ -129,7 +134,7 @@ def mysql_schema(query: Query, database: str, name: str, kind: str) -> RelationS
 
 
 def without_definer(text: str) -> str:
-    """Return a CREATE VIEW statement without the account with whose privileges the view runs."""
+    """Return a statement without ``DEFINER``, the account with whose privileges a view runs."""
     return _DEFINER.sub("", text, count=1)
 
 
@@ -137,17 +142,17 @@ def _remove_database(text: str, database: str) -> str:
     return text.replace(f"{quote_identifier(database, '`')}.", "")
 
 
-def _mysql_constraints(query: Query, database: str, name: str) -> Iterator[Constraint]:
+def _mysql_constraints(query: Query, database: str, name: str) -> Iterator[TableConstraint]:
     for column, nullable, default, expression, extra in query(_MYSQL_COLUMNS, database, name):
         names = (str(column),)
         if nullable == "NO":
-            yield Constraint("not null", names)
+            yield TableConstraint("not null", names)
         if expression:
-            yield Constraint("generated", names, str(expression))
+            yield TableConstraint("generated", names, str(expression))
         elif default is not None:
-            yield Constraint("default", names, str(default))
+            yield TableConstraint("default", names, str(default))
         if "on update" in str(extra).lower():
-            yield Constraint("default", names, str(extra))
+            yield TableConstraint("default", names, str(extra))
     keys: dict[str, list[Row]] = {}
     for key, *row in query(_MYSQL_KEYS, database, name):
         keys.setdefault(str(key), []).append(tuple(row))
@@ -157,4 +162,6 @@ def _mysql_constraints(query: Query, database: str, name: str) -> Iterator[Const
         if table is not None:
             targets = ", ".join(str(row[3]) for row in rows)
             text = f"{table} ({targets}), update {update_rule}, delete {delete_rule}"
-        yield Constraint(cast(Any, str(kind).lower()), tuple(str(row[1]) for row in rows), text)
+        yield TableConstraint(
+            cast(Any, str(kind).lower()), tuple(str(row[1]) for row in rows), text
+        )

@@ -15,16 +15,20 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from intercode.databases.base import ActionOutcome, EngineOptions, Failure, Row
+from intercode.databases.base import EngineOptions, Row, SqlActionOutcome, StatementFailure
 from intercode.databases.convert import dump
 from intercode.databases.convert.schema import TableSchema
-from intercode.databases.servers.engine import ServerEngine, parse_url
+from intercode.databases.servers.database_names import new_name
+from intercode.databases.servers.engine import DatabaseServerEngine, parse_url
 from intercode.databases.servers.introspection import RelationSchema, mysql_schema, without_definer
 from intercode.databases.servers.mysql_client import READ_ONLY, MySQLConnection
-from intercode.databases.servers.names import new_name
-from intercode.databases.servers.private import start_mariadb
-from intercode.databases.servers.session import Clone, Relation, ServerSession
-from intercode.databases.source import Source
+from intercode.databases.servers.private_server import start_mariadb
+from intercode.databases.servers.session import (
+    DatabaseClone,
+    DatabaseRelation,
+    DatabaseServerSession,
+)
+from intercode.databases.source import DatabaseSource
 from intercode.errors import DatabaseError, UsageError
 from intercode.sql_identifiers import quote_identifier
 from intercode_sandbox.base import Limits
@@ -57,10 +61,10 @@ _UNCHECKED_SETTINGS = (
     "sql_mode = 'NO_AUTO_VALUE_ON_ZERO,NO_ENGINE_SUBSTITUTION'"
 )
 
-MySQLClone = Clone[MySQLConnection]
+MySQLClone = DatabaseClone[MySQLConnection]
 
 
-class MySQLSession(ServerSession[MySQLConnection]):
+class MySQLSession(DatabaseServerSession[MySQLConnection]):
     """A session on MySQL or MariaDB."""
 
     dialect = "mysql"
@@ -71,7 +75,7 @@ class MySQLSession(ServerSession[MySQLConnection]):
         self._settings += 1
         self._connection.query(self._home.settings(not self.is_written, self._seconds))
 
-    def _is_refused(self, failure: Failure) -> bool:
+    def _is_refused(self, failure: StatementFailure) -> bool:
         return failure.code.startswith(READ_ONLY)
 
     def _strike(self, connection: MySQLConnection, should_disconnect: bool) -> None:
@@ -88,7 +92,7 @@ class MySQLSession(ServerSession[MySQLConnection]):
         self._connection.run("UNLOCK TABLES")
 
     def _reset_if_unwritten(self) -> bool:
-        # The server's own counts of the connection's statements show whether a statement may write.
+        # The server's own counts of the connection's statements show whether one may have written.
         statement_counts = {
             str(name): int(str(count)) for name, count in self._connection.query(_STATEMENT_COUNTS)
         }
@@ -101,34 +105,36 @@ class MySQLSession(ServerSession[MySQLConnection]):
         self._connection.reset(self.name)
         return True
 
-    def _relations(self, connection: MySQLConnection) -> list[Relation]:
+    def _relations(self, connection: MySQLConnection) -> list[DatabaseRelation]:
         connection.query(self._home.settings(True, self.limits.timeout))
         return [
-            Relation(str(row[0]), "view" if row[1] == "VIEW" else "table", row)
+            DatabaseRelation(str(row[0]), "view" if row[1] == "VIEW" else "table", row)
             for row in connection.query(_TABLES, self.name)
         ]
 
     def _read(
-        self, connection: MySQLConnection, relation: Relation, limits: Limits
-    ) -> tuple[Sequence[Row], ActionOutcome]:
+        self, connection: MySQLConnection, relation: DatabaseRelation, limits: Limits
+    ) -> tuple[Sequence[Row], SqlActionOutcome]:
         try:
             columns = connection.query(_COLUMNS, self.name, relation.name)
         except DatabaseError as error:
             if relation.kind == "table":
                 raise
-            return (), ActionOutcome(failure=Failure(str(error)))  # the view is too complex to read
+            return (), SqlActionOutcome(
+                failure=StatementFailure(str(error))
+            )  # the view is too complex to read
         # The columns are listed by name, because ``*`` omits invisible columns.
         column_list = ", ".join(quote_identifier(str(column), "`") for column, _ in columns)
         database, table = (quote_identifier(name, "`") for name in (self.name, relation.name))
         text = f"SELECT {column_list} FROM {database}.{table}"
         return columns, connection.run(text, limits=limits)
 
-    def _schema(self, connection: MySQLConnection, relation: Relation) -> RelationSchema:
+    def _schema(self, connection: MySQLConnection, relation: DatabaseRelation) -> RelationSchema:
         return mysql_schema(connection.query, self.name, relation.name, relation.kind)
 
 
 @dataclass(frozen=True, slots=True)
-class MySQLTemplate:
+class MySQLTemplateDatabase:
     """A database with the content of a source, from which clones are copied.
 
     A clone is created by the texts of the server's own ``SHOW CREATE TABLE`` and by ``INSERT …
@@ -156,7 +162,7 @@ class MySQLTemplate:
     views: tuple[str, ...]
 
 
-class MySQLEngine(ServerEngine[MySQLConnection, MySQLTemplate]):
+class MySQLEngine(DatabaseServerEngine[MySQLConnection, MySQLTemplateDatabase]):
     """Databases on MySQL or MariaDB.
 
     Args:
@@ -191,7 +197,7 @@ class MySQLEngine(ServerEngine[MySQLConnection, MySQLTemplate]):
 
         Args:
             read_only: Whether transactions start read-only.
-            seconds: The time limit of a statement.
+            seconds: The time limit in seconds: of each statement on MariaDB, of reads on MySQL.
         """
         flag = "tx_read_only" if self._is_mariadb else "transaction_read_only"
         limit = f"max_statement_time = {seconds}"
@@ -271,7 +277,9 @@ class MySQLEngine(ServerEngine[MySQLConnection, MySQLTemplate]):
         )
         return MySQLClone(name, password, self.generation, self._connect_as(name, password))
 
-    def _load(self, admin: MySQLConnection, clone: MySQLClone, source: Source) -> MySQLTemplate:
+    def _load(
+        self, admin: MySQLConnection, clone: MySQLClone, source: DatabaseSource
+    ) -> MySQLTemplateDatabase:
         if source.kind == "dump":
             for statement in dump.section(dump.read(source.path), source.name):
                 clone.connection.query(without_definer(statement))
@@ -286,7 +294,7 @@ class MySQLEngine(ServerEngine[MySQLConnection, MySQLTemplate]):
                 f"INSERT INTO {quote_identifier(table.name, '`')} VALUES ({marks})", batch
             )
 
-    def _copy(self, admin: MySQLConnection, template: MySQLTemplate) -> MySQLClone:
+    def _copy(self, admin: MySQLConnection, template: MySQLTemplateDatabase) -> MySQLClone:
         clone = self._make_empty(admin)
         try:
             admin.query(";".join((f"USE `{clone.name}`", _UNCHECKED_SETTINGS, *template.tables)))
@@ -346,7 +354,7 @@ def _roll_back_prepared(admin: MySQLConnection) -> None:
         admin.run(f"XA ROLLBACK X'{name[:end].hex()}', X'{name[end:].hex()}'")
 
 
-def _describe_template(connection: MySQLConnection, name: str) -> MySQLTemplate:
+def _describe_template(connection: MySQLConnection, name: str) -> MySQLTemplateDatabase:
     """Return a database with content as a template, with the server's statements that create it."""
     tables: list[str] = []
     views: list[str] = []
@@ -363,10 +371,10 @@ def _describe_template(connection: MySQLConnection, name: str) -> MySQLTemplate:
             text,
             f"INSERT INTO {quoted_table} ({columns}) SELECT {columns} FROM `{name}`.{quoted_table}",
         ]
-    return MySQLTemplate(name, tuple(tables), tuple(views))
+    return MySQLTemplateDatabase(name, tuple(tables), tuple(views))
 
 
-def _make_views(connection: MySQLConnection, template: MySQLTemplate, name: str) -> None:
+def _make_views(connection: MySQLConnection, template: MySQLTemplateDatabase, name: str) -> None:
     """Create the views of a clone; try failed views again, because a view may need a later one."""
     pending_views = [view.replace(f"`{template.name}`", f"`{name}`") for view in template.views]
     while pending_views:

@@ -3,8 +3,8 @@
 InterCode uses the engines' own drivers, not SQLAlchemy. A thin interpreter needs errors, types and
 cancellation exactly as the engine gives them.
 
-PyMySQL connects and sends the query, but `QueryReply` reads the response. Rows are read as they
-arrive, so a result without end never fills this process. PyMySQL's own reader, including its
+PyMySQL connects and sends the query, but `MySQLQueryResponse` reads the response. Rows are read as
+they arrive, so a result without end never fills this process. PyMySQL's own reader, including its
 `SSCursor`, needs 1.1 to 2.5 times the processor time. That reader also decodes every row that is
 only counted, and fails on text that is not UTF-8. MySQL's text protocol is stable since version
 4.1. A packet has a length, a number and a body. A result is the count of its columns, their
@@ -21,13 +21,13 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import Any, BinaryIO
 
-from intercode.databases.base import ActionOutcome, Failure, Row, StatementResult
+from intercode.databases.base import Row, SqlActionOutcome, StatementFailure, StatementResult
 from intercode.databases.servers import driver
 from intercode.databases.servers.session import (
-    Connection,
-    ConnectionLoss,
-    RowBuffer,
-    UnreachableServer,
+    DatabaseConnection,
+    DatabaseConnectionLoss,
+    ResultRowBuffer,
+    UnreachableDatabaseServer,
 )
 from intercode.errors import DatabaseError, UsageError
 from intercode_sandbox.base import Limits
@@ -70,13 +70,14 @@ _FLOAT_FIELDS = {_FIELD.FLOAT, _FIELD.DOUBLE}
 Decode = Callable[[bytes], Any]
 
 
-class MySQLConnection(Connection):
+class MySQLConnection(DatabaseConnection):
     """A connection to MySQL or MariaDB; see `session.Connection`.
 
     Attributes:
         thread: The number of the connection on the server, unique until the server is restarted.
         user: The account of the connection.
         connect_time: The time at which the connection was made, by `time.monotonic`.
+        is_mariadb: Whether the server is MariaDB, not MySQL.
 
     Args:
         connect_args: The arguments of `pymysql.connect`.
@@ -103,7 +104,7 @@ class MySQLConnection(Connection):
         except pymysql.err.OperationalError as error:
             code, message = _code_and_message(error)
             if code in _UNREACHABLE_CODES:
-                raise UnreachableServer(message) from None
+                raise UnreachableDatabaseServer(message) from None
             raise DatabaseError(f"the MySQL server refuses: {message}") from None
         except (pymysql.err.Error, RuntimeError) as error:  # the package `cryptography` is missing
             raise UsageError(f"cannot connect to the MySQL server: {error}") from None
@@ -124,6 +125,10 @@ class MySQLConnection(Connection):
         Args:
             sql: A statement that ends in ``VALUES (%s, …)``.
             rows: The rows.
+
+        Raises:
+            ConnectionLoss: The connection was lost.
+            DatabaseError: The server refuses a row.
         """
         try:
             with self._driver_connection.cursor() as cursor:
@@ -131,7 +136,7 @@ class MySQLConnection(Connection):
         except pymysql.err.Error as error:
             code, message = _code_and_message(error)
             if code in _LOSS_CODES or code == 0:
-                raise ConnectionLoss(message) from None
+                raise DatabaseConnectionLoss(message) from None
             raise self.refusal(message) from None
 
     def ping(self) -> None:
@@ -152,7 +157,7 @@ class MySQLConnection(Connection):
             self._driver_connection._read_ok_packet()
             self._driver_connection.select_db(database)
         except (pymysql.err.Error, OSError) as error:
-            raise ConnectionLoss(str(error)) from None
+            raise DatabaseConnectionLoss(str(error)) from None
 
     def cut(self) -> None:
         """End the connection from another thread. The thread that reads from it gets an error."""
@@ -167,38 +172,38 @@ class MySQLConnection(Connection):
 
     def run(
         self, text: str, max_rows: int | None = None, limits: Limits | None = None
-    ) -> ActionOutcome:
+    ) -> SqlActionOutcome:
         """Run an action; see `session.Connection.run`.
 
         Raises:
             ConnectionLoss: The connection was lost.
         """
         results: list[StatementResult] = []
-        failure: Failure | None = None
+        failure: StatementFailure | None = None
         timed_out = False
         try:
             self._driver_connection._execute_command(_QUERY, text)
-            reply = QueryReply(self._driver_connection._rfile)
+            reply = MySQLQueryResponse(self._driver_connection._rfile)
             while reply.has_more:
-                results.append(reply.result(RowBuffer(max_rows, limits)))
-        except ServerError as error:
+                results.append(reply.result(ResultRowBuffer(max_rows, limits)))
+        except MySQLServerError as error:
             if error.code in _LOSS_CODES:
-                raise ConnectionLoss(error.message) from None
+                raise DatabaseConnectionLoss(error.message) from None
             # The rest of the text may be only a comment, which the server reports as an empty
             # statement.
             if error.code != _EMPTY_QUERY_CODE or _GAP.search(text):
-                failure = Failure(error.message, f"{error.code} ({error.state})")
+                failure = StatementFailure(error.message, f"{error.code} ({error.state})")
                 timed_out = error.code in _TIMEOUT_CODES
         except pymysql.err.Error as error:
-            raise ConnectionLoss(_code_and_message(error)[1]) from None
+            raise DatabaseConnectionLoss(_code_and_message(error)[1]) from None
         except (OSError, ValueError, AttributeError) as error:
             # Another thread has closed the connection.
-            raise ConnectionLoss(str(error)) from None
+            raise DatabaseConnectionLoss(str(error)) from None
         except ArithmeticError:  # the agent has chosen a character set without ASCII
-            raise ConnectionLoss("a number cannot be read") from None
+            raise DatabaseConnectionLoss("a number cannot be read") from None
         if results and results[-1] == _EMPTY_RESULT and _ENDS_IN_COMMENT.search(text):
             results.pop()  # MariaDB gives a result for a comment, as for a statement
-        return ActionOutcome(tuple(results), failure, timed_out)
+        return SqlActionOutcome(tuple(results), failure, timed_out)
 
 
 def _check_socket(path: str | None) -> None:
@@ -209,18 +214,18 @@ def _check_socket(path: str | None) -> None:
         try:
             probe.connect(path)
         except OSError as error:
-            raise UnreachableServer(f"{path}: {error.strerror}") from None
+            raise UnreachableDatabaseServer(f"{path}: {error.strerror}") from None
 
 
 def _code_and_message(error: Exception) -> tuple[int, str]:
-    """Return the code and message of an error; the code is 0 if the driver raised the error."""
+    """Return the code and message of an error; the code is 0 if the error has none."""
     match error.args:
         case (int(code), str(message)):
             return code, message or "the connection is closed"
     return 0, str(error)
 
 
-class ServerError(Exception):
+class MySQLServerError(Exception):
     """An error of a statement, in a packet of the server.
 
     Attributes:
@@ -237,7 +242,7 @@ class ServerError(Exception):
         super().__init__(self.message)
 
 
-class QueryReply:
+class MySQLQueryResponse:
     """The server's response to one query, with a result for each statement.
 
     Args:
@@ -251,11 +256,11 @@ class QueryReply:
         self.has_more = True
         self._read = file.read
 
-    def result(self, row_buffer: RowBuffer) -> StatementResult:
+    def result(self, row_buffer: ResultRowBuffer) -> StatementResult:
         """Read the next result.
 
         Raises:
-            ServerError: The statement failed. No result follows.
+            MySQLServerError: The statement failed. No result follows.
             ConnectionLoss: The connection was lost.
         """
         packet = self._packet()
@@ -265,7 +270,7 @@ class QueryReply:
             self._end(packet, position)
             return StatementResult(affected_rows=affected_rows)
         if packet[0] == _NULL:
-            raise ConnectionLoss("the server asks for a file")
+            raise DatabaseConnectionLoss("the server asks for a file")
         columns = [_column(self._packet()) for _ in range(_read_length(packet, 0)[0])]
         self._packet()  # the packet that marks the end of the columns
         decoders = [decode for _, decode in columns]
@@ -294,10 +299,10 @@ class QueryReply:
                 packet_parts.append(self._read_packet_part())
             packet = b"".join(packet_parts)
         if not packet:
-            raise ConnectionLoss("the server sent nothing")
+            raise DatabaseConnectionLoss("the server sent nothing")
         if packet[0] == _ERROR:
             self.has_more = False
-            raise ServerError(packet)
+            raise MySQLServerError(packet)
         return packet
 
     def _read_packet_part(self) -> bytes:
@@ -305,7 +310,7 @@ class QueryReply:
         size = int.from_bytes(header[:3], "little")
         payload = self._read(size)
         if len(header) < 4 or len(payload) < size:
-            raise ConnectionLoss("Lost connection to MySQL server during query")
+            raise DatabaseConnectionLoss("Lost connection to MySQL server during query")
         return payload
 
 

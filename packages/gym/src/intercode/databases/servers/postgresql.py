@@ -1,7 +1,7 @@
 """PostgreSQL engine, on a server at a URL or a private one.
 
 Each session has a clone, a copy of the template database that holds the source's content. Each
-clone has its own role, which owns the clone and may connect to no other database.
+clone has its own role, which owns the clone and may connect to no other clone or template.
 
 The tables of a template belong to ``pg_database_owner``. The owner of any database is a member of
 this role. So the owner of a clone owns its tables, without any change in the clone. A clone is a
@@ -17,22 +17,22 @@ from contextlib import closing
 from typing import Any
 from urllib.parse import unquote
 
-from intercode.databases.base import ActionOutcome, EngineOptions, Failure, Row
+from intercode.databases.base import EngineOptions, Row, SqlActionOutcome, StatementFailure
 from intercode.databases.convert import schema_ddl
 from intercode.databases.convert.schema import TableSchema
-from intercode.databases.servers.engine import ServerEngine, parse_url
+from intercode.databases.servers.database_names import new_name
+from intercode.databases.servers.engine import DatabaseServerEngine, parse_url
 from intercode.databases.servers.introspection import RelationSchema, postgresql_schema
-from intercode.databases.servers.names import new_name
 from intercode.databases.servers.postgresql_client import READ_ONLY, PostgreSQLConnection
-from intercode.databases.servers.private import start_postgresql
+from intercode.databases.servers.private_server import start_postgresql
 from intercode.databases.servers.session import (
-    Clone,
-    ConnectionLoss,
-    Relation,
-    ServerSession,
-    UnreachableServer,
+    DatabaseClone,
+    DatabaseConnectionLoss,
+    DatabaseRelation,
+    DatabaseServerSession,
+    UnreachableDatabaseServer,
 )
-from intercode.databases.source import Source
+from intercode.databases.source import DatabaseSource
 from intercode.errors import DatabaseError, UsageError
 from intercode.sql_identifiers import quote_identifier
 from intercode_sandbox.base import Limits
@@ -84,16 +84,16 @@ _OWNED_RELATIONS = (
 _SECRETS = ("pg_database", "pg_stat_activity", "pg_stat_database", "pg_roles", "pg_user")
 """Views that show the server's other databases and their activity."""
 
-PostgreSQLClone = Clone[PostgreSQLConnection]
+PostgreSQLClone = DatabaseClone[PostgreSQLConnection]
 
 
-class PostgreSQLSession(ServerSession[PostgreSQLConnection]):
+class PostgreSQLSession(DatabaseServerSession[PostgreSQLConnection]):
     """A session on PostgreSQL."""
 
     dialect = "postgres"
     idle_statement = "SELECT 1"
 
-    def _run(self, text: str, seconds: float, max_rows: int) -> ActionOutcome:
+    def _run(self, text: str, seconds: float, max_rows: int) -> SqlActionOutcome:
         outcome = super()._run(text, seconds, max_rows)
         # A function can have the effect of SET, after which even a SELECT can write.
         self.is_written = self.is_written or not self._connection.has_only_reads
@@ -105,7 +105,7 @@ class PostgreSQLSession(ServerSession[PostgreSQLConnection]):
             settings += "; SET default_transaction_read_only = off"
         self._connection.run(settings)
 
-    def _is_refused(self, failure: Failure) -> bool:
+    def _is_refused(self, failure: StatementFailure) -> bool:
         return failure.code == READ_ONLY
 
     def _strike(self, connection: PostgreSQLConnection, should_disconnect: bool) -> None:
@@ -113,7 +113,7 @@ class PostgreSQLSession(ServerSession[PostgreSQLConnection]):
         if should_disconnect:
             connection.cut()
 
-    def _reconnect(self, loss: ConnectionLoss) -> None:
+    def _reconnect(self, loss: DatabaseConnectionLoss) -> None:
         if _OTHERS_CRASH in str(loss):
             self._connection.close()
             raise self._loss(loss) from None
@@ -131,18 +131,18 @@ class PostgreSQLSession(ServerSession[PostgreSQLConnection]):
         connection.query("DISCARD ALL")
         return connection.read_only
 
-    def _relations(self, connection: PostgreSQLConnection) -> list[Relation]:
+    def _relations(self, connection: PostgreSQLConnection) -> list[DatabaseRelation]:
         connection.query(f"SET statement_timeout = {round(self.limits.timeout * 1000)}")
         relations = []
         for row in connection.query(_RELATIONS):
             _, namespace, name, is_view, _ = row
             display_name = str(name) if namespace == "public" else f"{namespace}.{name}"
-            relations.append(Relation(display_name, "view" if is_view else "table", row))
+            relations.append(DatabaseRelation(display_name, "view" if is_view else "table", row))
         return relations
 
     def _read(
-        self, connection: PostgreSQLConnection, relation: Relation, limits: Limits
-    ) -> tuple[Sequence[Row], ActionOutcome]:
+        self, connection: PostgreSQLConnection, relation: DatabaseRelation, limits: Limits
+    ) -> tuple[Sequence[Row], SqlActionOutcome]:
         relation_id, namespace, name, _, is_row_security_forced = relation.row
         columns = connection.query(_COLUMNS.format(relation_id))
         qualified_name = f"{quote_identifier(str(namespace))}.{quote_identifier(str(name))}"
@@ -154,11 +154,13 @@ class PostgreSQLSession(ServerSession[PostgreSQLConnection]):
         connection.query("ROLLBACK")
         return columns, outcome
 
-    def _schema(self, connection: PostgreSQLConnection, relation: Relation) -> RelationSchema:
+    def _schema(
+        self, connection: PostgreSQLConnection, relation: DatabaseRelation
+    ) -> RelationSchema:
         return postgresql_schema(connection.query, str(relation.row[0]))
 
 
-class PostgreSQLEngine(ServerEngine[PostgreSQLConnection, PostgreSQLClone]):
+class PostgreSQLEngine(DatabaseServerEngine[PostgreSQLConnection, PostgreSQLClone]):
     """Databases on PostgreSQL, 14 or newer.
 
     Args:
@@ -192,15 +194,14 @@ class PostgreSQLEngine(ServerEngine[PostgreSQLConnection, PostgreSQLClone]):
         settings = _STATE_SETTINGS if for_state else _SETTINGS
         try:
             return self._connect_as(clone.name, clone.password, settings)
-        except (UnreachableServer, DatabaseError):
+        except (UnreachableDatabaseServer, DatabaseError):
             with self.admin(should_wait=False) as admin:
                 admin.query(_ACCESS_REPAIR.format(name=clone.name, password=clone.password))
             return self._connect_as(clone.name, clone.password, settings)
 
     def check_same_server(self, clone: PostgreSQLClone) -> None:
         """Check that the server was not restarted; see `session.SessionEngine`."""
-        # The connection waits for the server: after a crash of an agent's process the server
-        # recovers.
+        # `admin` waits for a server that recovers: one of its processes has crashed in an action.
         with self.admin() as admin:
             start_time = admin.query(_START_TIME_QUERY)[0][0]
         if clone.generation != self.generation or clone.start_time != start_time:
@@ -255,7 +256,7 @@ class PostgreSQLEngine(ServerEngine[PostgreSQLConnection, PostgreSQLClone]):
         return PostgreSQLClone(name, password, self.generation, connection, start_time)
 
     def _load(
-        self, admin: PostgreSQLConnection, clone: PostgreSQLClone, source: Source
+        self, admin: PostgreSQLConnection, clone: PostgreSQLClone, source: DatabaseSource
     ) -> PostgreSQLClone:
         self._convert(clone.connection, source)
         for kind, name in clone.connection.query(_OWNED_RELATIONS):

@@ -1,9 +1,9 @@
 """Connection to PostgreSQL, by the driver psycopg.
 
 InterCode uses the engines' own drivers, not SQLAlchemy. A thin interpreter needs errors, types and
-cancellation exactly as the engine gives them. An action goes to the server unchanged, by the simple
-query protocol, because an action may contain several statements. Rows arrive in chunks, so a result
-without end never fills this process.
+cancellation exactly as the engine gives them. An action goes to the server as one text, by the
+simple query protocol, because an action may contain several statements. Rows arrive in chunks, so a
+result without end never fills this process.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from intercode.databases.base import ActionOutcome, Failure, Row, StatementResult
+from intercode.databases.base import Row, SqlActionOutcome, StatementFailure, StatementResult
 from intercode.databases.servers import driver
 from intercode.databases.servers.session import (
-    Connection,
-    ConnectionLoss,
-    RowBuffer,
-    UnreachableServer,
+    DatabaseConnection,
+    DatabaseConnectionLoss,
+    ResultRowBuffer,
+    UnreachableDatabaseServer,
 )
 from intercode.errors import DatabaseError
 from intercode.sql_identifiers import quote_identifier
@@ -54,7 +54,7 @@ _MAX_DEPTH = 64
 """Maximum levels of a JSON value. A deeper value stays text, because later code is recursive."""
 
 
-class PostgreSQLConnection(Connection):
+class PostgreSQLConnection(DatabaseConnection):
     """A connection to PostgreSQL; see `session.Connection`.
 
     Args:
@@ -83,7 +83,7 @@ class PostgreSQLConnection(Connection):
         except psycopg.OperationalError as error:
             if (error.sqlstate or "").startswith(_REFUSAL_CODES) or "authentication" in str(error):
                 raise DatabaseError(f"the PostgreSQL server refuses: {error}") from None
-            raise UnreachableServer(str(error).strip()) from None
+            raise UnreachableDatabaseServer(str(error).strip()) from None
         self._pg: Any = self._driver_connection.pgconn
         self._has_only_reads = True
         self.pid: int = self._pg.backend_pid
@@ -148,14 +148,14 @@ class PostgreSQLConnection(Connection):
 
     def run(
         self, text: str, max_rows: int | None = None, limits: Limits | None = None
-    ) -> ActionOutcome:
+    ) -> SqlActionOutcome:
         """Run an action; see `session.Connection.run`.
 
         Raises:
             ConnectionLoss: The connection was lost.
         """
         results: list[StatementResult] = []
-        failure: Failure | None = None
+        failure: StatementFailure | None = None
         pending_rows: Any = None
         self._has_only_reads = True
         try:
@@ -170,7 +170,7 @@ class PostgreSQLConnection(Connection):
                 elif status in _COPIES:
                     self._copy(status)
                 elif status in _ROWS:
-                    pending_rows = pending_rows or _RowCollector(result, max_rows, limits)
+                    pending_rows = pending_rows or _PostgreSQLRowCollector(result, max_rows, limits)
                     pending_rows.add(Transformer(self._driver_connection), result)
                     if status == pq.ExecStatus.TUPLES_OK:
                         results.append(pending_rows.result())
@@ -178,11 +178,11 @@ class PostgreSQLConnection(Connection):
                 elif status == pq.ExecStatus.COMMAND_OK:
                     results.append(StatementResult(affected_rows=_affected_rows(result)))
         except psycopg.Error as error:
-            raise ConnectionLoss(_first_line(error)) from None
+            raise DatabaseConnectionLoss(_first_line(error)) from None
         if self._pg.status != pq.ConnStatus.OK or (failure and failure.code in _LOSS_CODES):
-            raise ConnectionLoss(failure.message if failure else "the connection is closed")
+            raise DatabaseConnectionLoss(failure.message if failure else "the connection is closed")
         timed_out = failure is not None and failure.message == _TIMEOUT_MESSAGE
-        return ActionOutcome(tuple(results), failure, timed_out=timed_out)
+        return SqlActionOutcome(tuple(results), failure, timed_out=timed_out)
 
     def _send(self, text: str) -> None:
         self._pg.send_query(text.encode())
@@ -209,7 +209,7 @@ class PostgreSQLConnection(Connection):
             self._pg.put_copy_end(b"there is no input to copy from")
 
 
-class _RowCollector:
+class _PostgreSQLRowCollector:
     """A collector of the rows of one result, which arrive in chunks."""
 
     def __init__(self, result: Any, max_rows: int | None, limits: Limits | None) -> None:
@@ -218,7 +218,7 @@ class _RowCollector:
             for i in range(result.nfields)
         )
         is_unlimited = max_rows is None or limits is None
-        self._row_buffer = RowBuffer(None if is_unlimited else max_rows, limits)
+        self._row_buffer = ResultRowBuffer(None if is_unlimited else max_rows, limits)
 
     def add(self, transformer: Any, result: Any) -> None:
         """Add a chunk of rows."""
@@ -232,7 +232,7 @@ class _RowCollector:
         return StatementResult(self._columns, self._row_buffer.rows, self._row_buffer.total)
 
 
-def _failure(result: Any) -> Failure:
+def _failure(result: Any) -> StatementFailure:
     """Return the failure with the text that the server's own client (psql) would show."""
 
     def field(name: str) -> str:
@@ -244,7 +244,7 @@ def _failure(result: Any) -> Failure:
         if detail := field(name):
             message += f"\n{title}:  {detail}"
     position = field("STATEMENT_POSITION")
-    return Failure(message, field("SQLSTATE"), int(position) - 1 if position else None)
+    return StatementFailure(message, field("SQLSTATE"), int(position) - 1 if position else None)
 
 
 def _affected_rows(result: Any) -> int | None:

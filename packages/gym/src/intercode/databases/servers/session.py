@@ -1,8 +1,9 @@
 """Common base of the sessions on a database server, MySQL and PostgreSQL.
 
 A session starts read-only, so the server refuses a statement that would write. After a refusal the
-clone counts as written: the session gets write access, and the action runs again. A session that
-only reads leaves a pristine clone, which the next session can use.
+clone counts as written: the session gets write access, and the action runs again. An action that
+does not look like a read gets write access at once. A session that only reads leaves a pristine
+clone, which the next session can use.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
-from intercode.databases.base import ActionOutcome, Failure, Role, Row, TableState
+from intercode.databases.base import Role, Row, SqlActionOutcome, StatementFailure, TableState
+from intercode.databases.servers.database_names import DatabaseNameMapping, Edit, rewrite
 from intercode.databases.servers.introspection import RelationSchema
-from intercode.databases.servers.names import Edit, NameMapping, rewrite
-from intercode.databases.servers.statement_timeouts import Watchdog
-from intercode.databases.source import Source
+from intercode.databases.servers.statement_timeouts import StatementWatchdog
+from intercode.databases.source import DatabaseSource
 from intercode.errors import ActionError, DatabaseError, OutputLimitError, SandboxClosedError
 from intercode_sandbox.base import Limits
 from intercode_sandbox.interruption import reraise_callers
@@ -30,7 +31,7 @@ _GRACE_SECONDS = 0.5
 """Seconds by which InterCode's time limit exceeds the time limit of the server."""
 _CLOSE_SECONDS, _AGAIN_SECONDS = 2.0, 0.1
 _RESULT_BYTES, _STATE_BYTES = 16, 64
-"""The most bytes of rows that are kept, of an action's results and of a state.
+"""The most bytes of rows that are kept, of each result and of a whole state.
 
 The values are multiples of the output limit.
 """
@@ -44,15 +45,15 @@ _READ_START = re.compile(
 )
 
 
-class ConnectionLoss(Exception):  # noqa: N818 - a message, not an error that anybody made
+class DatabaseConnectionLoss(Exception):  # noqa: N818 - a message, not an error that anybody made
     """The connection to the server was lost. The message is the server's or the driver's."""
 
 
-class UnreachableServer(Exception):  # noqa: N818 - the caller tries again
+class UnreachableDatabaseServer(Exception):  # noqa: N818 - the caller tries again
     """The server cannot be reached at present."""
 
 
-class Connection(ABC):
+class DatabaseConnection(ABC):
     """A connection to a database server."""
 
     product: ClassVar[str]
@@ -60,7 +61,7 @@ class Connection(ABC):
     @abstractmethod
     def run(
         self, text: str, max_rows: int | None = None, limits: Limits | None = None
-    ) -> ActionOutcome:
+    ) -> SqlActionOutcome:
         """Run an action: one statement or several.
 
         Args:
@@ -69,14 +70,18 @@ class Connection(ABC):
             limits: The limits, whose output limit bounds the bytes of kept rows; None: no bound.
 
         Raises:
-            ConnectionLoss: The connection was lost.
+            DatabaseConnectionLoss: The connection was lost.
         """
 
     def query(self, sql: str, *arguments: Any) -> list[Row]:
         """Run InterCode's own statements; return the rows of the last statement.
 
+        Args:
+            sql: The statements. Their placeholders are those of `with_literals`.
+            *arguments: The values that replace the placeholders, in order.
+
         Raises:
-            ConnectionLoss: The connection was lost.
+            DatabaseConnectionLoss: The connection was lost.
             DatabaseError: A statement failed.
         """
         outcome = self.run(self.with_literals(sql, arguments) if arguments else sql)
@@ -94,24 +99,24 @@ class Connection(ABC):
 
     @abstractmethod
     def ping(self) -> None:
-        """Check the connection. Raises `ConnectionLoss` if it was lost."""
+        """Check the connection. Raises `DatabaseConnectionLoss` if it was lost."""
 
     @abstractmethod
     def close(self) -> None:
         """End the connection. Idempotent."""
 
 
-ConnectionT = TypeVar("ConnectionT", bound=Connection)
+ConnectionT = TypeVar("ConnectionT", bound=DatabaseConnection)
 
 
 @dataclass(slots=True)
-class Clone(Generic[ConnectionT]):
+class DatabaseClone(Generic[ConnectionT]):
     """A copy of a template database for one session, with an account of the same name."""
 
     name: str
     password: str
     generation: int
-    """The number of the server's start during which the clone was created."""
+    """The value of `SessionEngine.generation` when the clone was created."""
     connection: ConnectionT
     """The agent's connection to the clone."""
     start_time: str = ""
@@ -119,7 +124,7 @@ class Clone(Generic[ConnectionT]):
 
 
 @dataclass(frozen=True, slots=True)
-class Relation:
+class DatabaseRelation:
     """A table or view to read for the state of a database."""
 
     name: str
@@ -128,16 +133,16 @@ class Relation:
     """The row that describes the table or view in the server's catalogue."""
 
 
-class SessionEngine(Protocol[ConnectionT]):
+class CloneProvider(Protocol[ConnectionT]):
     """The engine, as its sessions use it."""
 
-    watchdog: Watchdog
+    watchdog: StatementWatchdog
 
     @property
     def generation(self) -> int:
-        """The number of the server's current start. The number changes with each restart."""
+        """The number of restarts of a private server. For a server at a URL the number stays 0."""
 
-    def connect_to(self, clone: Clone[ConnectionT], for_state: bool = False) -> ConnectionT:
+    def connect_to(self, clone: DatabaseClone[ConnectionT], for_state: bool = False) -> ConnectionT:
         """Connect to a clone with the account of the clone.
 
         Args:
@@ -145,23 +150,23 @@ class SessionEngine(Protocol[ConnectionT]):
             for_state: Whether the connection will read the state, which needs other settings.
 
         Raises:
-            UnreachableServer: The server does not respond.
+            UnreachableDatabaseServer: The server does not respond.
             DatabaseError: The server refuses the connection.
         """
 
-    def check_same_server(self, clone: Clone[ConnectionT]) -> None:
+    def check_same_server(self, clone: DatabaseClone[ConnectionT]) -> None:
         """Check that the clone's server still runs, and was not restarted.
 
         Raises:
-            UnreachableServer: The server does not respond.
+            UnreachableDatabaseServer: The server does not respond.
             DatabaseError: The server was restarted, or refuses the connection.
         """
 
-    def give_back(self, session: Any, clone: Clone[ConnectionT], pristine: bool) -> None:
+    def give_back(self, session: Any, clone: DatabaseClone[ConnectionT], pristine: bool) -> None:
         """Return the clone of an ended session to the pool, or replace it if it is not pristine."""
 
 
-class ServerSession(ABC, Generic[ConnectionT]):
+class DatabaseServerSession(ABC, Generic[ConnectionT]):
     """A session whose database is a clone on a server.
 
     Args:
@@ -172,7 +177,7 @@ class ServerSession(ABC, Generic[ConnectionT]):
         limits: The limits of the session.
 
     Raises:
-        ConnectionLoss: The connection to the clone was lost.
+        DatabaseConnectionLoss: The connection to the clone was lost.
     """
 
     dialect: ClassVar[str]
@@ -182,9 +187,9 @@ class ServerSession(ABC, Generic[ConnectionT]):
 
     def __init__(
         self,
-        home: SessionEngine[ConnectionT],
-        clone: Clone[ConnectionT],
-        source: Source,
+        home: CloneProvider[ConnectionT],
+        clone: DatabaseClone[ConnectionT],
+        source: DatabaseSource,
         role: Role,
         limits: Limits,
     ) -> None:
@@ -196,7 +201,7 @@ class ServerSession(ABC, Generic[ConnectionT]):
         self._home: Any = home  # typed Any, for methods that only one engine has
         self._clone = clone
         self._seconds = limits.timeout
-        self._name_mapping = NameMapping(clone.name, source.name)
+        self._name_mapping = DatabaseNameMapping(clone.name, source.name)
         self._lowercase_name = source.name.lower()
         self._edits: list[Edit] = []
         self._limit = home.watchdog.limit(self._interrupt)
@@ -211,7 +216,7 @@ class ServerSession(ABC, Generic[ConnectionT]):
 
     def execute(
         self, sql: str, *, timeout: float | None = None, max_rows: int = 1000
-    ) -> ActionOutcome:
+    ) -> SqlActionOutcome:
         """Run an action; see `intercode.databases.base.DatabaseSession.execute`."""
         text = self._text(sql)
         seconds = self.limits.seconds(timeout)
@@ -226,7 +231,7 @@ class ServerSession(ABC, Generic[ConnectionT]):
                 if strike_count or self._limit.cancelled:
                     self._check_alive()
                     outcome = _interrupted_outcome(outcome, seconds if strike_count else None)
-            except ConnectionLoss as loss:
+            except DatabaseConnectionLoss as loss:
                 reraise_callers(loss)
                 outcome = self._after_loss(loss, self._limit.stop(), seconds)
             self._has_pending_answer = False
@@ -271,7 +276,7 @@ class ServerSession(ABC, Generic[ConnectionT]):
             self._use_lock.release()
 
     def _acquire(self) -> None:
-        """Acquire the session's lock; interrupt the thread that holds the lock meanwhile."""
+        """Acquire the session's lock; until then, interrupt the statement of the lock's holder."""
         deadline = time.monotonic() + _CLOSE_SECONDS
         while not self._use_lock.acquire(blocking=False):
             # The interrupt is repeated: the first may have come before the statement started.
@@ -286,14 +291,14 @@ class ServerSession(ABC, Generic[ConnectionT]):
 
     @abstractmethod
     def _configure(self) -> None:
-        """Set the time limit of the session, and write access if the clone `is_written`.
+        """Set the time limit of the session, and write access if `is_written` is True.
 
-        Raises `ConnectionLoss`. When write access is granted, no transaction is open: a statement
-        that would start a transaction gets write access before it runs.
+        Raises `DatabaseConnectionLoss`. When write access is granted, no transaction is open: a
+        statement that would start a transaction gets write access before it runs.
         """
 
     @abstractmethod
-    def _is_refused(self, failure: Failure) -> bool:
+    def _is_refused(self, failure: StatementFailure) -> bool:
         """Return whether an action failed because the session is read-only."""
 
     @abstractmethod
@@ -307,27 +312,31 @@ class ServerSession(ABC, Generic[ConnectionT]):
 
     @abstractmethod
     def _commit(self) -> None:
-        """Commit an open transaction. Raises `ConnectionLoss`."""
+        """Commit an open transaction. Raises `DatabaseConnectionLoss`."""
 
     @abstractmethod
     def _reset_if_unwritten(self) -> bool:
         """Return whether the session only read, as the server reports; if so, reset the session.
 
-        Raises `ConnectionLoss`, `DatabaseError`.
+        Raises `DatabaseConnectionLoss`, `DatabaseError`.
         """
 
     @abstractmethod
-    def _relations(self, connection: ConnectionT) -> list[Relation]:
-        """List all tables and views, on a connection for the state. Raises `ConnectionLoss`."""
+    def _relations(self, connection: ConnectionT) -> list[DatabaseRelation]:
+        """List all tables and views, on a connection for the state.
+
+        Raises:
+            DatabaseConnectionLoss: The connection is lost.
+        """
 
     @abstractmethod
     def _read(
-        self, connection: ConnectionT, relation: Relation, limits: Limits
-    ) -> tuple[Sequence[Row], ActionOutcome]:
+        self, connection: ConnectionT, relation: DatabaseRelation, limits: Limits
+    ) -> tuple[Sequence[Row], SqlActionOutcome]:
         """Return the columns of a table or view, and the outcome of a query for all its rows."""
 
     @abstractmethod
-    def _schema(self, connection: ConnectionT, relation: Relation) -> RelationSchema:
+    def _schema(self, connection: ConnectionT, relation: DatabaseRelation) -> RelationSchema:
         """Return the schema of a table or view whose rows were read."""
 
     # --- running -----------------------------------------------------------------------------
@@ -363,10 +372,10 @@ class ServerSession(ABC, Generic[ConnectionT]):
         if self._has_pending_answer:
             self._limit.stop()
             self._interrupt(2)
-            self._reconnect(ConnectionLoss("the last answer was not awaited"))
+            self._reconnect(DatabaseConnectionLoss("the last answer was not awaited"))
             self._has_pending_answer = False
 
-    def _try(self, text: str, seconds: float, max_rows: int) -> ActionOutcome:
+    def _try(self, text: str, seconds: float, max_rows: int) -> SqlActionOutcome:
         if not self.is_written and not has_only_reads(text):
             self._begin_writing()
         outcome = self._run(text, seconds, max_rows)
@@ -375,8 +384,8 @@ class ServerSession(ABC, Generic[ConnectionT]):
         self._begin_writing()
         return self._run(text, seconds, max_rows)
 
-    def _run(self, text: str, seconds: float, max_rows: int) -> ActionOutcome:
-        """Run an action with a time limit. Raises `ConnectionLoss`."""
+    def _run(self, text: str, seconds: float, max_rows: int) -> SqlActionOutcome:
+        """Run an action with a time limit. Raises `DatabaseConnectionLoss`."""
         if seconds != self._seconds:
             self._seconds = seconds
             self._configure()
@@ -387,19 +396,21 @@ class ServerSession(ABC, Generic[ConnectionT]):
         self._configure()
 
     def _check_alive(self) -> None:
-        """Run a statement without effect, to check the connection. Raises `ConnectionLoss`.
+        """Run a statement without effect, to check the connection. Raises `DatabaseConnectionLoss`.
 
         A late interrupt of the last statement then interrupts this statement, not the next action.
         """
         self._connection.run(self.idle_statement)
 
-    def _after_loss(self, loss: ConnectionLoss, strike_count: int, seconds: float) -> ActionOutcome:
+    def _after_loss(
+        self, loss: DatabaseConnectionLoss, strike_count: int, seconds: float
+    ) -> SqlActionOutcome:
         self._check_open()
         self._reconnect(loss)
-        outcome = ActionOutcome(failure=Failure(str(loss)), restarted=True)
+        outcome = SqlActionOutcome(failure=StatementFailure(str(loss)), restarted=True)
         return _interrupted_outcome(outcome, seconds) if strike_count else outcome
 
-    def _reconnect(self, loss: ConnectionLoss) -> None:
+    def _reconnect(self, loss: DatabaseConnectionLoss) -> None:
         """Connect again to the clone, which is this session's copy of the database.
 
         Raises `DatabaseError` if the server itself was lost.
@@ -409,10 +420,10 @@ class ServerSession(ABC, Generic[ConnectionT]):
             self._home.check_same_server(self._clone)
             self._clone.connection = self._home.connect_to(self._clone)
             self._configure()
-        except (ConnectionLoss, UnreachableServer, DatabaseError):
+        except (DatabaseConnectionLoss, UnreachableDatabaseServer, DatabaseError):
             raise self._loss(loss) from None
 
-    def _loss(self, loss: ConnectionLoss) -> DatabaseError:
+    def _loss(self, loss: DatabaseConnectionLoss) -> DatabaseError:
         product = self._connection.product
         return DatabaseError(f"the connection to the {product} server was lost: {loss}")
 
@@ -429,7 +440,7 @@ class ServerSession(ABC, Generic[ConnectionT]):
             return False
         try:
             return self._reset_if_unwritten()
-        except (ConnectionLoss, DatabaseError):
+        except (DatabaseConnectionLoss, DatabaseError):
             return False
 
     # --- the state ---------------------------------------------------------------------------
@@ -439,7 +450,7 @@ class ServerSession(ABC, Generic[ConnectionT]):
         self._limit.start(self.limits.timeout + _GRACE_SECONDS)
         try:
             self._commit()
-        except ConnectionLoss as loss:
+        except DatabaseConnectionLoss as loss:
             self._reconnect(loss)
         finally:
             self._limit.stop()
@@ -454,17 +465,17 @@ class ServerSession(ABC, Generic[ConnectionT]):
         """
         try:
             self._check_alive()
-        except ConnectionLoss as loss:
+        except DatabaseConnectionLoss as loss:
             self._reconnect(loss)
 
     def _state(self) -> Mapping[str, TableState]:
         for _ in range(2):
-            with suppress(ConnectionLoss):
+            with suppress(DatabaseConnectionLoss):
                 return self._read_state(with_views=True)
         # A view can end the connection that reads it, but a table cannot. So try without views.
         try:
             return self._read_state(with_views=False)
-        except ConnectionLoss as loss:
+        except DatabaseConnectionLoss as loss:
             raise DatabaseError(f"the connection to the server was lost: {loss}") from None
 
     def _read_state(self, with_views: bool) -> Mapping[str, TableState]:
@@ -473,7 +484,7 @@ class ServerSession(ABC, Generic[ConnectionT]):
         # agent's own connection is not used, because a temporary table in it may hide a real table.
         try:
             connection = self._home.connect_to(self._clone, for_state=True)
-        except UnreachableServer as error:
+        except UnreachableDatabaseServer as error:
             raise DatabaseError(f"the server was lost: {error}") from None
         limit = self._home.watchdog.limit(
             lambda _: self._strike(connection, should_disconnect=True)
@@ -481,7 +492,7 @@ class ServerSession(ABC, Generic[ConnectionT]):
         limit.start(self.limits.timeout + _GRACE_SECONDS)
         try:
             return self._read_tables(connection, with_views)
-        except (ConnectionLoss, DatabaseError):
+        except (DatabaseConnectionLoss, DatabaseError):
             if limit.strike_count:
                 seconds = f"{self.limits.timeout:g} s"
                 raise OutputLimitError(f"the tables cannot be read in {seconds}") from None
@@ -498,7 +509,7 @@ class ServerSession(ABC, Generic[ConnectionT]):
         size = 0
         for relation in self._relations(connection):
             columns: Sequence[Row] = ()
-            outcome = ActionOutcome(failure=Failure("not read"))
+            outcome = SqlActionOutcome(failure=StatementFailure("not read"))
             if with_views or relation.kind == "table":
                 columns, outcome = self._read(connection, relation, limits)
             schema = RelationSchema()
@@ -514,12 +525,15 @@ class ServerSession(ABC, Generic[ConnectionT]):
         return tables
 
 
-AnySession = ServerSession[Any]
+AnySession = DatabaseServerSession[Any]
 """A session of any engine on a server."""
 
 
 def _table(
-    relation: Relation, columns: Sequence[Row], outcome: ActionOutcome, schema: RelationSchema
+    relation: DatabaseRelation,
+    columns: Sequence[Row],
+    outcome: SqlActionOutcome,
+    schema: RelationSchema,
 ) -> TableState:
     """Return the state of a table or view from the parts that were read.
 
@@ -543,21 +557,21 @@ def _table(
     raise OutputLimitError(f"{relation.name} cannot be read: {outcome.failure.message}")
 
 
-def _interrupted_outcome(outcome: ActionOutcome, seconds: float | None) -> ActionOutcome:
+def _interrupted_outcome(outcome: SqlActionOutcome, seconds: float | None) -> SqlActionOutcome:
     """Return an outcome with the failure "interrupted".
 
     Args:
         outcome: The outcome of the action.
         seconds: The time limit that was reached; None: a caller interrupted the action.
     """
-    failure = outcome.failure or Failure("")
+    failure = outcome.failure or StatementFailure("")
     message = "interrupted" + (f" at the time limit of {seconds:g} s" if seconds else "")
     is_late = seconds is not None
     return replace(outcome, failure=replace(failure, message=message), timed_out=is_late)
 
 
 def has_only_reads(text: str) -> bool:
-    """Return whether each statement of an action begins with a keyword of a statement that reads.
+    """Return whether each statement of an action begins like a statement that reads, or is empty.
 
     Such an action first runs read-only. If the server refuses it, the action runs again with write
     access. A second run is harmless only if the action has no effect before the refusal. Therefore
@@ -570,7 +584,7 @@ def has_only_reads(text: str) -> bool:
     return all(map(_READ_START.match, text.split(";")))
 
 
-class RowBuffer:
+class ResultRowBuffer:
     """Buffer for the first rows of a result. Further rows are only counted.
 
     Args:

@@ -17,12 +17,12 @@ _AGAIN_SECONDS = 1.0
 Interrupt = Callable[[int], None]
 """Function that interrupts a statement.
 
-The argument is the number of expired limits of this statement. The number is 0 before the time
-limit, 1 at the time limit, and 2 a second later.
+The argument counts the interrupts of this statement by its time limit. The number is 0 if a caller
+interrupts before the limit, 1 at the limit, and 2 a second later.
 """
 
 
-class StatementLimit:
+class StatementTimeout:
     """The time limit of the statements of one session; `Watchdog.limit` creates it.
 
     Attributes:
@@ -31,7 +31,7 @@ class StatementLimit:
         cancelled: Whether a caller interrupted the last statement before its time limit.
     """
 
-    def __init__(self, watchdog: Watchdog, interrupt: Interrupt) -> None:
+    def __init__(self, watchdog: StatementWatchdog, interrupt: Interrupt) -> None:
         self.strike_count = 0
         self.cancelled = False
         self.deadline = math.inf
@@ -77,23 +77,23 @@ class StatementLimit:
             _LOG.warning("a statement could not be interrupted", exc_info=True)
 
 
-class Watchdog:
+class StatementWatchdog:
     """The thread that interrupts statements at their deadlines, until the watchdog is closed."""
 
     def __init__(self) -> None:
-        self._watched_limits: set[StatementLimit] = set()
+        self._watched_limits: set[StatementTimeout] = set()
         self._wake_time = math.inf
         self._condition = threading.Condition()
         self._closed = False
         self._thread = threading.Thread(target=self._watch, name="intercode-watchdog", daemon=True)
         self._thread.start()
 
-    def limit(self, interrupt: Interrupt) -> StatementLimit:
+    def limit(self, interrupt: Interrupt) -> StatementTimeout:
         """Return a new time limit for the statements of a session."""
-        return StatementLimit(self, interrupt)
+        return StatementTimeout(self, interrupt)
 
-    def watch(self, limit: StatementLimit) -> None:
-        """Check a limit at its deadline."""
+    def watch(self, limit: StatementTimeout) -> None:
+        """Let the thread check a limit at its deadline."""
         with self._condition:
             self._watched_limits.add(limit)
             if limit.deadline < self._wake_time:

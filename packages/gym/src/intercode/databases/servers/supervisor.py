@@ -7,7 +7,7 @@ The supervisor is a separate program, which imports only the standard library::
 The supervisor ends the server and removes FOLDER in two cases. Its standard input closes, which
 happens whenever and however the parent process ends; or the server ends by itself. The server runs
 as user UID and group GID, because servers refuse to run as root. MEMORY is the most bytes of data
-that each process of the server may have; 0 is not a limit. SIGNAL is the number of the signal that
+that each process of the server may have; 0 means no limit. SIGNAL is the number of the signal that
 ends the server.
 """
 

@@ -26,12 +26,12 @@ from intercode.datasets.generated import bash as bash_tasks, python as python_ta
 from intercode.datasets.generated.sampling import (
     SPLITS,
     Family,
-    NamePool,
+    SeededChoices,
     TaskDraft,
-    TaskDraw,
+    TaskNamePool,
     has_held_out_pair,
 )
-from intercode.datasets.generated.sql import DATABASES, QueryFamily, database_name, script
+from intercode.datasets.generated.sql import DATABASES, SqlTaskGenerator, database_name, script
 from intercode.errors import TaskError, UsageError
 from intercode.task import LOOKS, Dataset, Task
 from intercode_sandbox.host_files import atomic_file, cache_root, sha256
@@ -152,14 +152,14 @@ def task(
     _check(kind, seed, difficulty, split, index)
     family: Family = {"bash": bash_tasks.draft, "python": python_tasks.draft}.get(
         kind
-    ) or QueryFamily(seed, split)
-    pool = NamePool.from_split(split)
+    ) or SqlTaskGenerator(seed, split)
+    pool = TaskNamePool.from_split(split)
 
     def belongs_to_split(operations: Sequence[str]) -> bool:
         return has_held_out_pair(kind, operations) == (split == "compositions")
 
     facts = (kind, seed, difficulty, split, index)
-    draw, draft = TaskDraw(*facts), None
+    draw, draft = SeededChoices(*facts), None
     while draft is None:
         draft = family(draw, pool, difficulty, belongs_to_split)
     return _task(facts, draft)

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from intercode.datasets.generated.sampling import (
-    NamePool,
     OperationFilter,
+    SeededChoices,
     TaskDraft,
-    TaskDraw,
+    TaskNamePool,
     join_steps,
 )
 
@@ -25,7 +25,7 @@ _CHANCE = {"0", "1", "2", "42"}
 
 
 @dataclass(frozen=True, slots=True)
-class _Filter:
+class _LineFilter:
     """An operation on the lines of a text.
 
     In phrases and code, ``{w}`` stands for a word in the lines, ``{v}`` for a new word, and ``{n}``
@@ -48,85 +48,85 @@ def _column(line: str, column: int) -> str:
 
 
 _LINES = {
-    "keep": _Filter(
+    "keep": _LineFilter(
         ("keep lines with {w}", "take the lines that have {w}"),
         "grep {w}",
         lambda lines, w, v, n: [line for line in lines if w in line],
     ),
-    "drop": _Filter(
+    "drop": _LineFilter(
         ("drop lines with {w}", "leave out lines that have {w}"),
         "grep -v {w}",
         lambda lines, w, v, n: [line for line in lines if w not in line],
     ),
-    "sort": _Filter(
+    "sort": _LineFilter(
         ("sort the lines", "sort them by name"),
         "sort",
         lambda lines, w, v, n: sorted(lines),
     ),
-    "rank": _Filter(
+    "rank": _LineFilter(
         ("sort by number", "order them by number"),
         "sort -nk2",
         lambda lines, w, v, n: sorted(lines, key=lambda line: int(_column(line, 1))),
         pairs=True,
     ),
-    "turn": _Filter(
+    "turn": _LineFilter(
         ("reverse the order", "put the last line first"),
         "tac",
         lambda lines, w, v, n: lines[::-1],
     ),
-    "first": _Filter(
+    "first": _LineFilter(
         ("take the first {n}", "keep only the first {n}"),
         "head -n{n}",
         lambda lines, w, v, n: lines[:n],
     ),
-    "last": _Filter(
+    "last": _LineFilter(
         ("take the last {n}", "keep only the last {n}"),
         "tail -n{n}",
         lambda lines, w, v, n: lines[-n:],
     ),
-    "names": _Filter(
+    "names": _LineFilter(
         ("give only the names", "keep just the names"),
         "cut -d' ' -f1",
         lambda lines, w, v, n: [_column(line, 0) for line in lines],
         pairs=True,
     ),
-    "numbers": _Filter(
+    "numbers": _LineFilter(
         ("give only the numbers", "keep just the numbers"),
         "cut -d' ' -f2",
         lambda lines, w, v, n: [_column(line, 1) for line in lines],
         pairs=True,
     ),
-    "unique": _Filter(
+    "unique": _LineFilter(
         ("sort without repeats", "give each once, sorted"),
         "sort -u",
         lambda lines, w, v, n: sorted(set(lines)),
     ),
-    "upper": _Filter(
+    "upper": _LineFilter(
         ("write in capitals", "make all letters big"),
         "tr a-z A-Z",
         lambda lines, w, v, n: [line.upper() for line in lines],
         input_separator=" < ",
     ),
-    "swap": _Filter(
+    "swap": _LineFilter(
         ("write {v} for {w}", "replace {w} by {v}"),
         "sed s/{w}/{v}/",
         lambda lines, w, v, n: [line.replace(w, v, 1) for line in lines],
     ),
-    "count": _Filter(
+    "count": _LineFilter(
         ("count the lines", "tell how many there are"),
         "wc -l",
         lambda lines, w, v, n: [str(len(lines))],
         input_separator=" < ",
         ends=True,
     ),
-    "sum": _Filter(
+    "sum": _LineFilter(
         ("add up the numbers", "give the sum of the numbers"),
         "awk '{{s+=$2}}END{{print s}}'",
         lambda lines, w, v, n: [str(sum(int(_column(line, 1)) for line in lines))],
         pairs=True,
         ends=True,
     ),
-    "save": _Filter(
+    "save": _LineFilter(
         ("save that in {v}", "write the result to {v}"),
         "> {v}",
         lambda lines, w, v, n: [f"> {v}", *lines],
@@ -137,18 +137,18 @@ _OPENINGS = ("Of {f}: ", "In {f}: ", "With {f}: ", "Read {f}: ")
 
 
 def draft(
-    draw: TaskDraw, pool: NamePool, difficulty: int, is_allowed: OperationFilter
+    draw: SeededChoices, pool: TaskNamePool, difficulty: int, is_allowed: OperationFilter
 ) -> TaskDraft | None:
     """Draft a task with `difficulty` operations.
 
-    If the difficulty is at least 2, one task in four has a lookup as one of its operations. Then a
+    If the difficulty is at least 2, one draft in four has a lookup as one of its operations. Then a
     word that the solution needs is in a file, and not in the query.
 
     Args:
         draw: The source of random choices.
         pool: The names and values of the split.
         difficulty: The number of operations.
-        is_allowed: A function that returns whether the split may have some operations.
+        is_allowed: A function that returns whether operations, in their order, belong to the split.
 
     Returns:
         The draft; None if the random choices make no valid task.
@@ -160,7 +160,11 @@ def draft(
 
 
 def _lines(
-    draw: TaskDraw, pool: NamePool, count: int, is_allowed: OperationFilter, has_lookup: bool
+    draw: SeededChoices,
+    pool: TaskNamePool,
+    count: int,
+    is_allowed: OperationFilter,
+    has_lookup: bool,
 ) -> TaskDraft | None:
     """Draft a task whose solution is a pipeline over the lines of a file; None: not valid."""
     names = [draw.pick(tuple(_LINES)) for _ in range(count)]
@@ -229,17 +233,19 @@ def _fits(names: list[str]) -> bool:
     return True
 
 
-def _content(draw: TaskDraw, pool: NamePool, words: list[str], count: int) -> Lines:
+def _content(draw: SeededChoices, pool: TaskNamePool, words: list[str], count: int) -> Lines:
     return [f"{draw.pick(words)} {value}" for value in draw.pick_several(pool.numbers, count)]
 
 
-def _run_steps(steps: list[_Filter], lines: Lines, old_word: str, new_word: str, n: int) -> Lines:
+def _run_steps(
+    steps: list[_LineFilter], lines: Lines, old_word: str, new_word: str, n: int
+) -> Lines:
     for step in steps:
         lines = step.transform(lines, old_word, new_word, n)
     return lines
 
 
-def _pipeline(steps: list[_Filter], file: str) -> str:
+def _pipeline(steps: list[_LineFilter], file: str) -> str:
     """Return the code of a pipeline, in which the first command reads the file."""
     if not steps or steps[0].code.startswith(">"):
         first_command, later_steps = f"cat {file}", steps
@@ -254,7 +260,7 @@ Files = dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class _Action:
+class _FileOperation:
     """An operation on selected files.
 
     ``{s}`` stands for the selected files: in phrases for a description, in code for arguments of
@@ -300,29 +306,29 @@ _CHOICES: tuple[tuple[tuple[str, ...], ...], ...] = (
 )
 """The possible conditions of a selection of files; the entry at index N has N conditions."""
 _ACTIONS = {
-    "list": _Action(
+    "list": _FileOperation(
         ("List the {s}.", "Name the {s}."),
         "ls {s}",
         lambda files, selected_files, w, v: sorted(selected_files),
     ),
-    "number": _Action(
+    "number": _FileOperation(
         ("Count the {s}.", "How many {s} are here?"),
         "ls {s} | wc -l",
         lambda files, selected_files, w, v: [str(len(selected_files))],
     ),
-    "delete": _Action(("Delete the {s}.", "Remove the {s}."), "rm {s}", _delete_files),
-    "move": _Action(
+    "delete": _FileOperation(("Delete the {s}.", "Remove the {s}."), "rm {s}", _delete_files),
+    "move": _FileOperation(
         ("Move the {s} to a new folder {v}.", "Make a folder {v} for the {s}."),
         "mkdir {v}; mv {s} {v}",
         _move_files,
         typed=True,
     ),
-    "append": _Action(
+    "append": _FileOperation(
         ("Add the line {v} to the {s}.", "Put a line {v} at the end of the {s}."),
         "for f in {s}; do echo {v} >> $f; done",
         _append_word,
     ),
-    "change": _Action(
+    "change": _FileOperation(
         ("Write {v} for {w} in the {s}.", "Replace {w} by {v} in the {s}."),
         "sed -i s/{w}/{v}/ {s}",
         _replace_word,
@@ -331,7 +337,11 @@ _ACTIONS = {
 
 
 def _files(
-    draw: TaskDraw, pool: NamePool, count: int, is_allowed: OperationFilter, has_lookup: bool
+    draw: SeededChoices,
+    pool: TaskNamePool,
+    count: int,
+    is_allowed: OperationFilter,
+    has_lookup: bool,
 ) -> TaskDraft | None:
     """Draft a task whose solution is an operation on selected files; None: not valid."""
     conditions = draw.pick(_CHOICES[count - 1])

@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from intercode.datasets.generated.sampling import (
-    NamePool,
     OperationFilter,
+    SeededChoices,
     TaskDraft,
-    TaskDraw,
+    TaskNamePool,
     join_steps,
 )
 
@@ -21,7 +21,7 @@ _LENGTH = 9
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
+class _FunctionStep:
     """A step of a function.
 
     In the code, ``{0}`` stands for the expression of the steps before. ``{n}`` and ``{k}`` stand
@@ -35,46 +35,52 @@ class _Step:
 
 
 _NUMBERS = {
-    "even": _Step(("keep even numbers", "take the even ones"), "[x for x in {0} if x % 2 == 0]"),
-    "odd": _Step(("keep odd numbers", "take the odd ones"), "[x for x in {0} if x % 2]"),
-    "above": _Step(
+    "even": _FunctionStep(
+        ("keep even numbers", "take the even ones"), "[x for x in {0} if x % 2 == 0]"
+    ),
+    "odd": _FunctionStep(("keep odd numbers", "take the odd ones"), "[x for x in {0} if x % 2]"),
+    "above": _FunctionStep(
         ("keep numbers above {n}", "take those over {n}"), "[x for x in {0} if x > {n}]"
     ),
-    "below": _Step(
+    "below": _FunctionStep(
         ("keep numbers below {n}", "take those under {n}"), "[x for x in {0} if x < {n}]"
     ),
-    "add": _Step(("add {n} to each", "increase each by {n}"), "[x + {n} for x in {0}]"),
-    "times": _Step(("multiply each by {k}", "take each {k} times"), "[x * {k} for x in {0}]"),
-    "sort": _Step(("sort them", "put them in order"), "sorted({0})"),
-    "turn": _Step(("reverse the order", "turn the list round"), "{0}[::-1]"),
-    "first": _Step(("take the first {k}", "keep only the first {k}"), "{0}[:{k}]"),
-    "last": _Step(("take the last {k}", "keep only the last {k}"), "{0}[-{k}:]"),
-    "unique": _Step(("drop repeats", "keep each only once"), "list(dict.fromkeys({0}))"),
-    "sum": _Step(("add them up", "return the sum"), "sum({0})", ends=True),
-    "most": _Step(("return the largest", "give the greatest"), "max({0})", ends=True),
-    "least": _Step(("return the smallest", "give the least"), "min({0})", ends=True),
-    "size": _Step(("count them", "return how many there are"), "len({0})", ends=True),
+    "add": _FunctionStep(("add {n} to each", "increase each by {n}"), "[x + {n} for x in {0}]"),
+    "times": _FunctionStep(
+        ("multiply each by {k}", "take each {k} times"), "[x * {k} for x in {0}]"
+    ),
+    "sort": _FunctionStep(("sort them", "put them in order"), "sorted({0})"),
+    "turn": _FunctionStep(("reverse the order", "turn the list round"), "{0}[::-1]"),
+    "first": _FunctionStep(("take the first {k}", "keep only the first {k}"), "{0}[:{k}]"),
+    "last": _FunctionStep(("take the last {k}", "keep only the last {k}"), "{0}[-{k}:]"),
+    "unique": _FunctionStep(("drop repeats", "keep each only once"), "list(dict.fromkeys({0}))"),
+    "sum": _FunctionStep(("add them up", "return the sum"), "sum({0})", ends=True),
+    "most": _FunctionStep(("return the largest", "give the greatest"), "max({0})", ends=True),
+    "least": _FunctionStep(("return the smallest", "give the least"), "min({0})", ends=True),
+    "size": _FunctionStep(("count them", "return how many there are"), "len({0})", ends=True),
 }
 _TEXT = {
-    "upper": _Step(("write it in capitals", "make all letters big"), "{0}.upper()"),
-    "mirror": _Step(("read it backwards", "reverse its letters"), "{0}[::-1]"),
-    "begin": _Step(("take the first {k} letters", "keep {k} letters of it"), "{0}[:{k}]"),
-    "end": _Step(("take the last {k} letters", "keep its last {k} letters"), "{0}[-{k}:]"),
-    "swap": _Step(("write {v} for {w}", "replace {w} by {v}"), "{0}.replace('{w}', '{v}')"),
-    "before": _Step(("put {v} before it", "let it begin with {v}"), "'{v}' + {0}"),
-    "after": _Step(("put {v} after it", "let it end with {v}"), "{0} + '{v}'"),
-    "length": _Step(("return its length", "count its letters"), "len({0})", ends=True),
-    "often": _Step(("count {w} in it", "tell how often it has {w}"), "{0}.count('{w}')", ends=True),
+    "upper": _FunctionStep(("write it in capitals", "make all letters big"), "{0}.upper()"),
+    "mirror": _FunctionStep(("read it backwards", "reverse its letters"), "{0}[::-1]"),
+    "begin": _FunctionStep(("take the first {k} letters", "keep {k} letters of it"), "{0}[:{k}]"),
+    "end": _FunctionStep(("take the last {k} letters", "keep its last {k} letters"), "{0}[-{k}:]"),
+    "swap": _FunctionStep(("write {v} for {w}", "replace {w} by {v}"), "{0}.replace('{w}', '{v}')"),
+    "before": _FunctionStep(("put {v} before it", "let it begin with {v}"), "'{v}' + {0}"),
+    "after": _FunctionStep(("put {v} after it", "let it end with {v}"), "{0} + '{v}'"),
+    "length": _FunctionStep(("return its length", "count its letters"), "len({0})", ends=True),
+    "often": _FunctionStep(
+        ("count {w} in it", "tell how often it has {w}"), "{0}.count('{w}')", ends=True
+    ),
 }
 _OPENINGS = ("Write {f}({x}): ", "Define {f}({x}): ", "Make a function {f}({x}): ")
 
 
 def draft(
-    draw: TaskDraw, pool: NamePool, difficulty: int, is_allowed: OperationFilter
+    draw: SeededChoices, pool: TaskNamePool, difficulty: int, is_allowed: OperationFilter
 ) -> TaskDraft | None:
     """Draft a task with `difficulty` operations.
 
-    If the difficulty is at least 2, one task in four has a lookup as one of its operations. Then a
+    If the difficulty is at least 2, one draft in four has a lookup as one of its operations. Then a
     number or word that the function needs is in a file, and not in the query. The arguments are
     those of `intercode.datasets.generated.bash.draft`.
 
@@ -133,14 +139,14 @@ def draft(
     )
 
 
-def _input(draw: TaskDraw, pool: NamePool, words: list[str], parameter: str) -> object:
+def _input(draw: SeededChoices, pool: TaskNamePool, words: list[str], parameter: str) -> object:
     if parameter == "s":
         return " ".join(draw.pick(words) for _ in range(3))
     numbers = draw.pick_several(pool.numbers, _LENGTH - 2)
     return [*numbers, draw.pick(numbers), draw.pick(numbers)]
 
 
-def _expression(steps: list[_Step], parameter: str, values: dict[str, object]) -> str:
+def _expression(steps: list[_FunctionStep], parameter: str, values: dict[str, object]) -> str:
     code = parameter
     for position, step in enumerate(steps):
         operand_code = f"({code})" if " + " in code and step.code[0] == "{" and position else code
@@ -153,7 +159,7 @@ def _function(name: str, parameter: str, expression: str) -> str:
 
 
 def _values(expression: str, parameter: str, inputs: list[object]) -> list[object] | None:
-    """Evaluate an expression for each input; None if the expression raises an exception for one.
+    """Evaluate an expression for each input; None if any evaluation raises an exception.
 
     The expression is generated by this module, so evaluating it is safe.
 

@@ -1,9 +1,9 @@
 """Parts that all generators of tasks share.
 
-`TaskDraw` makes random choices from a seed, `NamePool` has the names and values of a split, and
-`TaskDraft` is a generated task without its id.
+`SeededChoices` makes random choices from a seed, `TaskNamePool` has the names and values of a
+split, and `TaskDraft` is a generated task without its id.
 
-`TaskDraw` uses only the method ``random`` of `random.Random`. For this method alone, Python
+`SeededChoices` uses only the method ``random`` of `random.Random`. For this method alone, Python
 guarantees the same numbers in all versions.
 """
 
@@ -53,16 +53,16 @@ def _combine(prefixes: Sequence[str], suffixes: Sequence[str]) -> tuple[str, ...
 
 
 _WORDS = _combine(_SYLLABLES, _SYLLABLES)
-"""Words of four letters, each made of two syllables. No word is a part of another word. No word is
-an English word that queries contain, such as "take", "line" or "move". A policy can therefore spell
-a word that it has never seen."""
+"""Words of four letters. Each word consists of two syllables, so a policy can spell a word that it
+has never seen. No word is a part of another word. No word is an English word that queries contain,
+such as "take", "line" or "move"."""
 _ENDS = _combine(_SYLLABLES, "bgklmnt")
 _HELD_OUT_RATIO = 4
 """The divisor of the share of held-out pairs: one pair of operations in four occurs only in the
 split ``compositions``."""
 
 
-class TaskDraw:
+class SeededChoices:
     """A source of random choices, which depend only on the arguments of the constructor.
 
     Equal arguments give the same choices on every machine.
@@ -88,7 +88,7 @@ class TaskDraw:
 
 
 @dataclass(frozen=True, slots=True)
-class NamePool:
+class TaskNamePool:
     """The names and values that the tasks of a split may contain."""
 
     words: tuple[str, ...]
@@ -100,12 +100,12 @@ class NamePool:
     """Suffixes of file names, without the dot."""
 
     @classmethod
-    def from_split(cls, split: str) -> NamePool:
+    def from_split(cls, split: str) -> TaskNamePool:
         """Return the names and values of a split."""
         return _POOLS["train" if split == "compositions" else split]
 
 
-def _pool(residues: Sequence[int], counts: Sequence[int]) -> NamePool:
+def _pool(residues: Sequence[int], counts: Sequence[int]) -> TaskNamePool:
     """Return a part of all names and values.
 
     All words, suffixes and numbers are divided into six parts, by their position (or value) modulo
@@ -119,7 +119,7 @@ def _pool(residues: Sequence[int], counts: Sequence[int]) -> NamePool:
         tuple(item for index, item in enumerate(all_items) if index % 6 in residues)
         for all_items in (_WORDS, _ENDS)
     )
-    return NamePool(
+    return TaskNamePool(
         words, tuple(n for n in range(10, 100) if n % 6 in residues), tuple(counts), ends
     )
 
@@ -133,7 +133,7 @@ _POOLS = {
 # and each half has even and odd numbers.
 for _offset, _name in enumerate(("validation", "test")):
     _shared_pool = _POOLS[_name]
-    _POOLS[_name] = NamePool(
+    _POOLS[_name] = TaskNamePool(
         _shared_pool.words[_offset::2],
         tuple(n for n in _shared_pool.numbers if (n + 1) // 6 % 2 == _offset),
         _shared_pool.counts,
@@ -148,7 +148,7 @@ class TaskDraft:
     query: str
     gold: str
     wrong_solutions: tuple[str, ...]
-    """Wrong solutions: they omit a step of gold, and therefore have another result."""
+    """Solutions with another result than gold. Most of them omit a step of gold."""
     operations: tuple[str, ...]
     looks: tuple[str, ...] = ()
     """Actions that print data which gold contains, but the query omits."""
@@ -158,13 +158,13 @@ class TaskDraft:
 
 OperationFilter = Callable[[Sequence[str]], bool]
 """A function that returns whether operations, in this order, belong to a split."""
-Family = Callable[[TaskDraw, NamePool, int, OperationFilter], "TaskDraft | None"]
+Family = Callable[[SeededChoices, TaskNamePool, int, OperationFilter], "TaskDraft | None"]
 """A function that drafts a task with a number of operations. The result is None if the random
 choices make no valid task."""
 
 
 def has_held_out_pair(kind: str, operations: Sequence[str]) -> bool:
-    """Return whether a pair of consecutive operations occurs only in ``compositions``."""
+    """Return whether any pair of consecutive operations is held out for ``compositions``."""
     return any(_is_held_out(kind, *pair) for pair in pairwise(operations))
 
 

@@ -10,7 +10,12 @@ from collections.abc import Sequence
 from functools import lru_cache
 from threading import Lock
 
-from intercode.datasets.generated.sampling import NamePool, OperationFilter, TaskDraft, TaskDraw
+from intercode.datasets.generated.sampling import (
+    OperationFilter,
+    SeededChoices,
+    TaskDraft,
+    TaskNamePool,
+)
 
 DATABASES = 64
 """The number of databases for a seed and a split."""
@@ -35,8 +40,8 @@ _lock = Lock()
 def script(seed: int, split: str, database_number: int) -> str:
     """Return the SQL script that creates a database."""
     draw, pool = (
-        TaskDraw("sql", seed, split, "database", database_number),
-        NamePool.from_split(split),
+        SeededChoices("sql", seed, split, "database", database_number),
+        TaskNamePool.from_split(split),
     )
     words = draw.pick_several(pool.words, 6 + draw.pick((7, 8, 9, 10)))
     kinds, towns, names = words[:3], words[3:6], words[6:]
@@ -71,7 +76,7 @@ def database_name(database_number: int) -> str:
     return f"shop_{database_number}"
 
 
-class QueryFamily:
+class SqlTaskGenerator:
     """A generator of SQL tasks over the databases of a seed and a split.
 
     An instance has the type `intercode.datasets.generated.sampling.Family`.
@@ -81,7 +86,7 @@ class QueryFamily:
         self._facts = seed, split
 
     def __call__(
-        self, draw: TaskDraw, pool: NamePool, difficulty: int, is_allowed: OperationFilter
+        self, draw: SeededChoices, pool: TaskNamePool, difficulty: int, is_allowed: OperationFilter
     ) -> TaskDraft | None:
         """Draft a task with `difficulty` operations; None if the choices make no valid task."""
         operations = sorted(draw.pick_several(_ORDER, difficulty), key=_ORDER.index)
@@ -166,7 +171,7 @@ def _statement(operations: Sequence[str], values: dict[str, str]) -> str:
     return statement + (f" LIMIT {values['few']}" if "first" in operations else "")
 
 
-def _words(draw: TaskDraw, operations: Sequence[str], values: dict[str, str]) -> str:
+def _words(draw: SeededChoices, operations: Sequence[str], values: dict[str, str]) -> str:
     kind = "the word in note" if "look" in operations else values["kind"]
     conditions = {
         "kind": (f" of kind {kind}", f" whose kind is {kind}"),

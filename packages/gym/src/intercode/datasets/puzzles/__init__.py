@@ -2,7 +2,7 @@
 
 Each module has puzzles of a kind, such as cryptography. A puzzle is a function that receives a
 source of random values (`intercode.datasets.puzzles.base.SeededRandom`) and returns an
-`intercode.datasets.puzzles.base.Puzzle`. The same seed and secret give the same tasks, byte for
+`intercode.datasets.puzzles.base.CtfPuzzle`. The same seed and secret give the same tasks, byte for
 byte, on the same machine. On other machines, zlib, SQLite and the C compiler may produce other
 bytes.
 """
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from intercode.datasets.puzzles import crypto, encodings, forensics, reversing, searches, services
-from intercode.datasets.puzzles.base import Puzzle, SeededRandom
+from intercode.datasets.puzzles.base import CtfPuzzle, SeededRandom
 from intercode.errors import TaskError
 from intercode.task import Dataset, Task
 
@@ -23,7 +23,7 @@ __all__ = ["PUZZLES", "load"]
 
 log = logging.getLogger(__name__)
 
-PUZZLES: dict[str, Callable[[SeededRandom], Puzzle]] = {
+PUZZLES: dict[str, Callable[[SeededRandom], CtfPuzzle]] = {
     make.__name__: make
     for make in (
         encodings.layers,
@@ -83,7 +83,7 @@ def _process_secret() -> str:
 
 
 def _task(
-    name: str, make_puzzle: Callable[[SeededRandom], Puzzle], seed: int, secret: str
+    name: str, make_puzzle: Callable[[SeededRandom], CtfPuzzle], seed: int, secret: str
 ) -> Task | None:
     try:
         return make_puzzle(SeededRandom.from_seed(seed, name, secret)).task(name)

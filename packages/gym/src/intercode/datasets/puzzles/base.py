@@ -35,7 +35,8 @@ class SeededRandom(random.Random):
     def from_seed(cls, seed: int, name: str, secret: str = "") -> SeededRandom:
         """Return a puzzle's source of random values.
 
-        The values are the same in every version of Python.
+        The seed is a text, so the values do not depend on the hash seed of the process. Python
+        guarantees equal values in all versions only for the method ``random``.
 
         Args:
             seed: The seed of all puzzles.
@@ -79,7 +80,7 @@ class SeededRandom(random.Random):
 
 
 @dataclass(frozen=True)
-class Puzzle:
+class CtfPuzzle:
     """The part of a CTF task that is specific to a puzzle. `task` adds the rest."""
 
     query: str

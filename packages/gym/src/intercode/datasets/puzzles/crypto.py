@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from itertools import cycle
 
-from intercode.datasets.puzzles.base import Puzzle, SeededRandom, python
+from intercode.datasets.puzzles.base import CtfPuzzle, SeededRandom, python
 
 _VAULT = """\
 \"""Opens vault.hex: python3 vault.py PASSWORD\"""
@@ -31,7 +31,7 @@ for word in open("words.txt").read().split():
 """
 
 
-def passwords(draw: SeededRandom) -> Puzzle:
+def passwords(draw: SeededRandom) -> CtfPuzzle:
     """Return a puzzle about salted hashes of passwords.
 
     Each password consists of a word in a list and two digits, so a search finds it.
@@ -47,7 +47,7 @@ def passwords(draw: SeededRandom) -> Puzzle:
     secret = passwords_by_user[owner].encode()
     key = b"".join(hashlib.sha256(secret + bytes([n])).digest() for n in range(len(flag) // 32 + 1))
     sealed_flag = bytes(a ^ b for a, b in zip(flag.encode(), key, strict=False))
-    return Puzzle(
+    return CtfPuzzle(
         f"vault.hex is {owner.capitalize()}'s; vault.py opens it with the right password. "
         "users.txt has user:salt:sha256(salt + password), and it is known that every password is a "
         "word of words.txt and two digits. Find the flag, intercode{…}.",
@@ -70,7 +70,7 @@ def passwords(draw: SeededRandom) -> Puzzle:
     )
 
 
-def letter(draw: SeededRandom) -> Puzzle:
+def letter(draw: SeededRandom) -> CtfPuzzle:
     """Return a puzzle about a letter that is encrypted by XOR with a repeated key.
 
     The beginning of the letter is known, which reveals the key.
@@ -79,7 +79,7 @@ def letter(draw: SeededRandom) -> Puzzle:
     key = draw.randbytes(draw.randint(6, 12))
     text = f"Dear colleagues, {draw.sentence()} The old flag was {decoy}. {draw.sentence()} "
     text += f"The new flag is {flag}. {draw.sentence()}\n"
-    return Puzzle(
+    return CtfPuzzle(
         "letter.enc was made by XOR with a short key that is repeated. All their letters begin "
         "with 'Dear colleagues,'. Find the new flag, intercode{…}.",
         flag,
@@ -102,7 +102,7 @@ for length in range(2, 15):
     )
 
 
-def rsa(draw: SeededRandom) -> Puzzle:
+def rsa(draw: SeededRandom) -> CtfPuzzle:
     """Return a puzzle about RSA with a modulus of sixty bits, which can be factored."""
     flag, exponent = draw.flag(), 65537
     first_prime, second_prime = _prime(draw, exponent), _prime(draw, exponent)
@@ -117,7 +117,7 @@ def rsa(draw: SeededRandom) -> Puzzle:
         "# six bytes of the message in each, big-endian",
     ]
     lines += [f"c = {pow(block, exponent, first_prime * second_prime)}" for block in blocks]
-    return Puzzle(
+    return CtfPuzzle(
         f"{draw.people(1)[0].capitalize()} was told to use RSA, and chose a key that fits on the "
         "screen. message.txt has the public key and the blocks. Find the flag, intercode{…}.",
         flag,
@@ -171,7 +171,7 @@ print("sealed:", bytes(a ^ b for a, b in zip(prize, key)).hex())
 """
 
 
-def lottery(draw: SeededRandom) -> Puzzle:
+def lottery(draw: SeededRandom) -> CtfPuzzle:
     """Return a puzzle about a linear congruential generator of random numbers.
 
     The first five numbers are known, and determine all further numbers.
@@ -187,7 +187,7 @@ def lottery(draw: SeededRandom) -> Puzzle:
     )
     drawn_numbers = " ".join(map(str, generator_outputs[:5]))
     sealed_prize = bytes(x ^ y for x, y in zip(flag.encode(), key, strict=False)).hex()
-    return Puzzle(
+    return CtfPuzzle(
         "lottery.py draws numbers, and today.txt is what it printed. Tomorrow's prize is sealed "
         "there: open it. Find the flag, intercode{…}.",
         flag,

@@ -6,7 +6,7 @@ import base64
 import codecs
 from collections.abc import Callable
 
-from intercode.datasets.puzzles.base import Puzzle, SeededRandom, python
+from intercode.datasets.puzzles.base import CtfPuzzle, SeededRandom, python
 
 _LAYERS: dict[str, tuple[Callable[[str], str], str]] = {
     "base64": (lambda text: base64.b64encode(text.encode()).decode(), "base64 -d"),
@@ -21,18 +21,18 @@ _FIGURES = "\0003\n- '87\r\0004\0,\0:(5+)2\0006019?\0\0./=\0"
 _FIGURES_SHIFT, _LETTERS_SHIFT = 27, 31
 
 
-def layers(draw: SeededRandom) -> Puzzle:
+def layers(draw: SeededRandom) -> CtfPuzzle:
     """Return a puzzle about a flag that is encoded several times, by common encodings."""
     flag = text = draw.flag()
     order = [*draw.sample(sorted(_LAYERS), len(_LAYERS)), "base64"]
-    # Two consecutive layers of base64 would look like a single layer.
+    # The repeated layer must not follow a layer of its kind: the pair would be easy to recognise.
     if order[-2] == "base64":
         order[-1] = "hexadecimal"
     for layer in order:
         text = _LAYERS[layer][0](text)
     commands = " | ".join(_LAYERS[layer][1] for layer in reversed(order))
     sender = draw.people(1)[0].capitalize()
-    return Puzzle(
+    return CtfPuzzle(
         f"{sender} has wrapped a message in base64, base32, hexadecimal, rot13 and reversal, in "
         "some order and one of them twice. It is in parcel.txt. Find the flag, intercode{…}.",
         flag,
@@ -45,8 +45,8 @@ def layers(draw: SeededRandom) -> Puzzle:
     )
 
 
-def tape(draw: SeededRandom) -> Puzzle:
-    """Return a puzzle about a punched tape in the teleprinter code ITA2, with five bits each."""
+def tape(draw: SeededRandom) -> CtfPuzzle:
+    """Return a puzzle about a punched tape in ITA2, a teleprinter code with five bits."""
     flag_draw = draw.flags
     body = (
         "".join(flag_draw.words(2)).upper()
@@ -54,7 +54,7 @@ def tape(draw: SeededRandom) -> Puzzle:
         + flag_draw.word().upper()
     )
     rows = "".join(f"|{_holes(code)}|\n" for code in _ita2(f"KEY {body}"))
-    return Puzzle(
+    return CtfPuzzle(
         "tape.txt is a teleprinter's tape (ITA2; the first bit of a character is on the left, the "
         "point is the sprocket's hole, o is a hole). After the word KEY it says KEY's value: the "
         "flag is intercode{VALUE}, in capitals or not.",
@@ -97,7 +97,7 @@ print("intercode{{" + text.split()[1].lower() + "}}")
 """
 
 
-def alphabet(draw: SeededRandom) -> Puzzle:
+def alphabet(draw: SeededRandom) -> CtfPuzzle:
     """Return a puzzle about base64 with a secret alphabet.
 
     A message is known in plain text and in encoded form, which reveals the alphabet.
@@ -110,7 +110,7 @@ def alphabet(draw: SeededRandom) -> Puzzle:
     while not required_characters <= set(_base64(old_message)):
         old_message += f" {draw.flag()[9:]} {draw.sentence()}"
     first_person, second_person = draw.people(2)
-    return Puzzle(
+    return CtfPuzzle(
         f"{first_person.capitalize()} and {second_person.capitalize()} write to each other in "
         "base64, but with an "
         "alphabet of their own. old.txt is an old message, old.enc what they had made of it. "
@@ -143,14 +143,14 @@ def _base64(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
 
 
-def blanks(draw: SeededRandom) -> Puzzle:
+def blanks(draw: SeededRandom) -> CtfPuzzle:
     """Return a puzzle about a flag whose bits are spaces and tabs at the ends of lines."""
     flag = draw.flag()
     ends = [f"{code:08b}".translate({48: " ", 49: "\t"}) for code in flag.encode()]
     ends += [""] * draw.randint(3, 9)
     poem = "".join(f"{draw.sentence()}{end}\n" for end in ends)
     poet = draw.people(1)[0].capitalize()
-    return Puzzle(
+    return CtfPuzzle(
         f"{poet}'s poem in poem.txt is nothing much, but it is longer than it looks. "
         "Find the flag, intercode{…}.",
         flag,

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping
 from contextlib import closing
 from pathlib import Path
 
-from intercode.datasets.puzzles.base import Puzzle, SeededRandom, python
+from intercode.datasets.puzzles.base import CtfPuzzle, SeededRandom, python
 
 
-def holiday(draw: SeededRandom) -> Puzzle:
+def holiday(draw: SeededRandom) -> CtfPuzzle:
     """Return a puzzle about an image with the suffix of a text file.
 
     An archive with the flag follows after the end of the image.
@@ -24,7 +24,7 @@ def holiday(draw: SeededRandom) -> Puzzle:
     town = draw.word()
     files = {f"{town}/readme.txt": b"Nothing in here.\n", f"{town}/key.txt": f"{flag}\n".encode()}
     image_bytes = png(32, draw.randbytes(32 * 24), [(b"tEXt", f"Title\0{decoy} (old)".encode())])
-    return Puzzle(
+    return CtfPuzzle(
         "holiday.txt is a text that no editor wants to open. Somebody has put something behind "
         "it. Find the flag, intercode{…}; the one in the title is an old one.",
         flag,
@@ -43,7 +43,7 @@ for name in files.namelist():
     )
 
 
-def camera(draw: SeededRandom) -> Puzzle:
+def camera(draw: SeededRandom) -> CtfPuzzle:
     """Return a puzzle about a flag in the compressed metadata of an image."""
     flag, decoys = draw.flag(), [draw.flag() for _ in range(3)]
     author = draw.people(1)[0]
@@ -53,7 +53,7 @@ def camera(draw: SeededRandom) -> Puzzle:
         (b"zTXt", b"Comment\0\0" + zlib.compress(f"Draft {text}".encode())) for text in decoys
     ]
     text_chunks.insert(draw.randint(2, 5), (b"zTXt", b"Comment\0\0" + zlib.compress(hidden_note)))
-    return Puzzle(
+    return CtfPuzzle(
         f"{author.capitalize()} has commented on camera.png in its metadata. Drafts do not count. "
         "Find the flag, intercode{…}.",
         flag,
@@ -76,7 +76,7 @@ while at < len(data):
     )
 
 
-def deleted(draw: SeededRandom) -> Puzzle:
+def deleted(draw: SeededRandom) -> CtfPuzzle:
     """Return a puzzle about a disk image with a file that was deleted, but not overwritten."""
     flag, decoy = draw.flag(), draw.flag()
     other_files = [
@@ -86,7 +86,7 @@ def deleted(draw: SeededRandom) -> Puzzle:
     secret = " ".join([*(draw.sentence() for _ in range(9)), flag, draw.sentence()])
     files = [*other_files, ("plans.gz", gz(secret.encode())), ("backup.gz", gz(decoy.encode()))]
     draw.shuffle(files)
-    return Puzzle(
+    return CtfPuzzle(
         "disk.img is a small disk with a FAT file system. The flag, intercode{…}, was in plans.gz, "
         "which was deleted; that of backup.gz is an old one.",
         flag,
@@ -111,14 +111,14 @@ for at in range(root, root + 32 * entries, 32):
     )
 
 
-def torn(draw: SeededRandom) -> Puzzle:
+def torn(draw: SeededRandom) -> CtfPuzzle:
     """Return a puzzle about a gzip file whose first ten bytes were overwritten."""
     flag, decoy = draw.flag(), draw.flag()
     lines = [draw.sentence() for _ in range(200)]
     lines[draw.randrange(100)] = f"was: {decoy}"
     lines[draw.randrange(100, 200)] = f"is: {flag}"
     archive_data = gz("\n".join(lines).encode())
-    return Puzzle(
+    return CtfPuzzle(
         "The first ten bytes of notes.gz were overwritten. What they were is no secret. Find the "
         "flag that is valid, intercode{…}.",
         flag,
@@ -134,7 +134,7 @@ def torn(draw: SeededRandom) -> Puzzle:
     )
 
 
-def pixels(draw: SeededRandom) -> Puzzle:
+def pixels(draw: SeededRandom) -> CtfPuzzle:
     """Return a puzzle about a text in the least significant bits of an image's pixels."""
     flag, width = draw.flag(), 32
     text = f"{draw.sentence()} {flag} {draw.sentence()}".encode() + b"\0"
@@ -145,7 +145,7 @@ def pixels(draw: SeededRandom) -> Puzzle:
     for bit_index, bit in enumerate(bits):
         offset = 3 * bit_index + channel
         pixel_bytes[offset] = pixel_bytes[offset] & 0xFE | bit
-    return Puzzle(
+    return CtfPuzzle(
         "noise.bmp is not only noise: one of its three colours says something, a bit in each of "
         "its pixels, in the order of the file. Find the flag, intercode{…}.",
         flag,
@@ -164,7 +164,7 @@ for channel in range(3):
     )
 
 
-def ledger(draw: SeededRandom) -> Puzzle:
+def ledger(draw: SeededRandom) -> CtfPuzzle:
     """Return a puzzle about an SQLite database with a deleted row, whose bytes are in the file."""
     flag, decoy = draw.flag(), draw.flag()
     people = draw.people(12)
@@ -172,7 +172,7 @@ def ledger(draw: SeededRandom) -> Puzzle:
     rows = [(payee, draw.randrange(10, 900), draw.sentence()) for payee in people for _ in range(3)]
     rows.insert(draw.randrange(9, 30), (thief, 9000, f"key {flag.encode().hex()}"))
     rows.append((people[7], 12, f"key {decoy.encode().hex()}"))
-    return Puzzle(
+    return CtfPuzzle(
         "Somebody has deleted the payment of 9000 from ledger.db, an SQLite database, and with it "
         "its purpose: a key, in hexadecimal. It is the flag, intercode{…}. Who it was paid to can "
         "be submitted, too.",
@@ -266,8 +266,8 @@ def bmp(width: int, pixels: bytes) -> bytes:
 
     Args:
         width: The width in pixels, a multiple of four. Rows of other widths would need padding.
-        pixels: Three bytes for each pixel, in the order of the file: the lowest row comes first,
-            and the blue byte of each pixel.
+        pixels: Three bytes for each pixel, in the order of the file: the lowest row comes first. In
+            each pixel, the order is blue, green, red.
     """
     height = len(pixels) // (3 * width)
     header = b"BM" + struct.pack("<IHHI", 54 + len(pixels), 0, 0, 54)

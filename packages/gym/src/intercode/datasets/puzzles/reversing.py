@@ -8,7 +8,7 @@ import tempfile
 from functools import lru_cache
 from pathlib import Path
 
-from intercode.datasets.puzzles.base import Puzzle, SeededRandom, python
+from intercode.datasets.puzzles.base import CtfPuzzle, SeededRandom, python
 from intercode.errors import TaskError
 
 _CHECKER = """\
@@ -21,7 +21,7 @@ print("yes" if len({f})==len({b}) and {c}({f})=={a} else "no")
 """
 
 
-def checker(draw: SeededRandom) -> Puzzle:
+def checker(draw: SeededRandom) -> CtfPuzzle:
     """Return a puzzle about an obfuscated Python program that checks the flag."""
     flag = draw.flag()
     names = [f"O{n:07b}".replace("1", "l").replace("0", "O") for n in draw.sample(range(128), 6)]
@@ -35,7 +35,7 @@ def checker(draw: SeededRandom) -> Puzzle:
         factor=factor,
         step=step,
     )
-    return Puzzle(
+    return CtfPuzzle(
         "check.py says yes to the flag, intercode{…}, and no to anything else.",
         flag,
         (
@@ -72,7 +72,7 @@ int main(int count, char **words)
 """
 
 
-def door(draw: SeededRandom) -> Puzzle:
+def door(draw: SeededRandom) -> CtfPuzzle:
     """Return a puzzle about a compiled C program that checks the flag.
 
     Raises:
@@ -81,7 +81,7 @@ def door(draw: SeededRandom) -> Puzzle:
     flag, key, step = draw.flag(), draw.randbytes(4), draw.randrange(3, 250, 2)
     table = [((ord(c) ^ key[n % 4]) + step * n) % 256 for n, c in enumerate(flag)]
     source = _DOOR % (", ".join(map(str, key)), ", ".join(map(str, table)), step)
-    return Puzzle(
+    return CtfPuzzle(
         "door opens to the flag, intercode{…}. It was written in C, and its source is lost.",
         flag,
         (

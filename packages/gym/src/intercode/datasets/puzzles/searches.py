@@ -7,12 +7,12 @@ import hashlib
 import zlib
 from functools import partial
 
-from intercode.datasets.puzzles.base import Puzzle, SeededRandom, python
+from intercode.datasets.puzzles.base import CtfPuzzle, SeededRandom, python
 
 _PAGES = ("/", "/shop", "/cart", "/login", "/img/logo.png", "/style.css", "/admin", "/wp-login.php")
 
 
-def log(draw: SeededRandom) -> Puzzle:
+def log(draw: SeededRandom) -> CtfPuzzle:
     """Return a puzzle about the log of a web server.
 
     A visitor exfiltrated the flag in pieces, in the addresses of many requests.
@@ -39,7 +39,7 @@ def log(draw: SeededRandom) -> Puzzle:
         time_seconds += draw.randint(0, 9)
         clock = f"{time_seconds // 3600 + 3:02}:{time_seconds // 60 % 60:02}:{time_seconds % 60:02}"
         lines.append(f'{visitor} - - [12/Mar/2024:{clock} +0000] "GET {page} HTTP/1.1" {code} 43\n')
-    return Puzzle(
+    return CtfPuzzle(
         "Somebody has carried something out of our server in requests for a picture, and some were "
         "turned away. access.log has it all. Find the flag, intercode{…}. The address of the one "
         "who succeeded can be submitted, too.",
@@ -75,7 +75,7 @@ print(base64.b64decode(re.search(r"Basic (\\S+)", request)[1]).decode())
 """
 
 
-def capture(draw: SeededRandom) -> Puzzle:
+def capture(draw: SeededRandom) -> CtfPuzzle:
     """Return a puzzle about captured network packets.
 
     The flag is the password that a server accepted. Some packets are out of order.
@@ -112,7 +112,7 @@ def capture(draw: SeededRandom) -> Puzzle:
     lines = []
     while any(packets):
         lines.append(draw.choice([packet_queue for packet_queue in packets if packet_queue]).pop(0))
-    return Puzzle(
+    return CtfPuzzle(
         "capture.txt is what tcpdump -X printed, without the packets' headers. Several people "
         "tried to log in to a web server; the flag, intercode{…}, is the password that it "
         "accepted.",
@@ -136,7 +136,7 @@ def _packet(source: str, target: str, sequence: int, text: str) -> str:
     return "".join(rows)
 
 
-def history(draw: SeededRandom) -> Puzzle:
+def history(draw: SeededRandom) -> CtfPuzzle:
     """Return a puzzle about a Git repository with a secret in a commit that was amended.
 
     The original commit is no longer in the history, but remains among the repository's objects.
@@ -162,7 +162,7 @@ def history(draw: SeededRandom) -> Puzzle:
             for key, object_bytes in objects.items()
         },
     }
-    return Puzzle(
+    return CtfPuzzle(
         f"shop.git is a bare repository. {owner.capitalize()} committed a token, amended the "
         "commit so that it has a token for tests, and then took that out, too. The flag, "
         "intercode{…}, is the first token.",

@@ -16,8 +16,8 @@ import sys
 import warnings
 from typing import Any
 
-from intercode.interpreters.inside.library import Library, extensions
-from intercode.interpreters.inside.wire import Channel
+from intercode.interpreters.inside.library import StdlibMemoryLoader, extensions
+from intercode.interpreters.inside.wire import HostChannel
 
 _COMMON = """
 abc argparse ast base64 bisect calendar cmath collections contextlib copy csv dataclasses datetime
@@ -36,8 +36,8 @@ id of that thread, because Python still has the host's.
 """
 
 
-def _load() -> Library:
-    library = Library()
+def _load() -> StdlibMemoryLoader:
+    library = StdlibMemoryLoader()
     sys.meta_path.insert(0, library)
     register = os.register_at_fork
     vars(os)["register_at_fork"] = lambda **calls: _fork_callbacks.append(calls)
@@ -57,7 +57,7 @@ def _load() -> Library:
 
 
 _library = _load()
-import random  # noqa: E402 - their calls at a fork are among those
+import random  # noqa: E402 - not before `_load`, which records the callbacks of both modules
 import threading  # noqa: E402
 
 
@@ -91,7 +91,7 @@ def main(sock: socket.socket) -> None:
     worker = sys.modules[start["worker"]]
     _settle()
     sock.close()
-    worker.serve(Channel(read, write), output_fd, start["limit"])
+    worker.serve(HostChannel(read, write), output_fd, start["limit"])
 
 
 def _read_exactly(fd: int, count: int) -> bytes:

@@ -1,14 +1,15 @@
 """Process that runs the tests. No code of the submission ever runs in this process.
 
 A name of the submission stands for an object of another process, the subject (`submission`). The
-values that the subject sends are plain data, or references: a reference becomes a `RemoteObject`.
+values that the subject sends are plain data, or references: a reference becomes a
+`SubmissionObjectProxy`.
 
-A test may use a `RemoteObject` in any way that reveals facts about the object. For example, the
-test may call the object, measure it, take its items, or read it as a number. But a test must not
-send the subject the very value that the object should equal, because the object could claim to
-equal any value. A `RemoteObject` equals a value only if the object *is* that data, whatever its
-``__eq__`` returns. For arithmetic, ``in`` and method calls, the task must know the object's class,
-and gold's class must have the operator.
+A test may use a `SubmissionObjectProxy` in any way that reveals facts about the object. For
+example, the test may call the object, measure it, take its items, or read it as a number. But a
+test must not send the subject the very value that the object should equal, because the object could
+claim to equal any value. A `SubmissionObjectProxy` equals a value only if the object *is* that
+data, whatever its ``__eq__`` returns. For arithmetic, ``in`` and method calls, the task must know
+the object's class, and gold's class must have the operator.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from intercode.interpreters.inside.wire import STARTED
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from intercode.interpreters.inside.wire import Channel
+    from intercode.interpreters.inside.wire import HostChannel
 
 OPEN, TEST = 4, 5
 """The kinds of the host's requests: `OPEN` sends the plan of the tests, `TEST` one test.
@@ -51,15 +52,15 @@ _ORDER = "lt le gt ge"
 _FUNCTIONS = {"and": "and_", "or": "or_"}
 
 
-class Grader(ProxyEndpoint):
+class GraderEndpoint(ProxyEndpoint):
     """The peer that runs the tests. All tests share the names that the constructor creates.
 
     Args:
         channel: The channel to the host, which relays messages to and from the subject.
-        plan: The message of `intercode.rewards.python_plan.PythonPlan.message`.
+        plan: The message of `intercode.rewards.python_plan.PythonGradingPlan.message`.
     """
 
-    def __init__(self, channel: Channel, plan: dict[str, Any]) -> None:
+    def __init__(self, channel: HostChannel, plan: dict[str, Any]) -> None:
         super().__init__(channel)
         self._plan = plan
         self._classes = frozenset(plan["classes"])
@@ -151,17 +152,17 @@ class Grader(ProxyEndpoint):
         return value
 
     def stand_in(self, number: int, kind: str, name: str, data: Any) -> Any:
-        """Return a stand-in for a subject's object: a `RemoteObject`, or an exception class."""
+        """Return a `SubmissionObjectProxy` of a subject's object, or an exception class."""
         if kind == "exception":
             return self._exception_class(name, *data)
         is_known = (
             name in self._classes if kind in ("object", "class") else bool(self._requested_function)
         )
         value = self.decode(data[0]) if kind == "object" and data else NO_DATA
-        return RemoteObject(self, number, is_known or kind == "module", value)
+        return SubmissionObjectProxy(self, number, is_known or kind == "module", value)
 
     def object_number(self, value: object) -> int | None:
-        """Return the number of the object of a `RemoteObject`; None for other values."""
+        """Return the number of the object of a `SubmissionObjectProxy`; None for other values."""
         return object_number(value)
 
     def _exception_class(self, name: str, module: str, bases: list[Any]) -> Any:
@@ -211,13 +212,17 @@ def _describe_error(error: BaseException) -> str:
 
 
 def _answer(
-    channel: Channel, kind: int, request_number: int, grader: Grader | None, request: Any
+    channel: HostChannel,
+    kind: int,
+    request_number: int,
+    grader: GraderEndpoint | None,
+    request: Any,
 ) -> Any:
     """Answer one request of the host; return the grader, which an `OPEN` request creates."""
     message = ""
     try:
         if kind == OPEN:
-            grader = Grader(channel, request)
+            grader = GraderEndpoint(channel, request)
         elif grader is not None:
             grader.run(request)
         else:
@@ -228,7 +233,7 @@ def _answer(
     return grader
 
 
-def serve(channel: Channel, output_fd: int, limit: int) -> None:
+def serve(channel: HostChannel, output_fd: int, limit: int) -> None:
     """Run tests until the host closes the channel."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
@@ -248,7 +253,7 @@ def serve(channel: Channel, output_fd: int, limit: int) -> None:
 # -- objects of the submission ---------------------------------------------------------------------
 
 
-class RemoteObject:
+class SubmissionObjectProxy:
     """A stand-in for an object of the submission.
 
     Args:
@@ -261,9 +266,11 @@ class RemoteObject:
     # All names in this class are private, because every other name belongs to the object.
     __slots__ = ("__grader", "__known", "__number", "__value")
 
-    def __init__(self, grader: Grader, number: int, known: bool, value: object = NO_DATA) -> None:
-        for name, attribute in zip(RemoteObject.__slots__, (grader, known, number, value)):
-            object.__setattr__(self, "_RemoteObject" + name, attribute)
+    def __init__(
+        self, grader: GraderEndpoint, number: int, known: bool, value: object = NO_DATA
+    ) -> None:
+        for name, attribute in zip(SubmissionObjectProxy.__slots__, (grader, known, number, value)):
+            object.__setattr__(self, "_SubmissionObjectProxy" + name, attribute)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the object, or create an instance of the class."""
@@ -273,7 +280,7 @@ class RemoteObject:
         if name.startswith("__") and name.endswith("__") and name not in _READABLE_ATTRIBUTES:
             raise AttributeError(name)
         value = self.__grader.perform("getattr", self, name)
-        if isinstance(value, RemoteObject) and not self.__known:
+        if isinstance(value, SubmissionObjectProxy) and not self.__known:
             raise AttributeError(f"{name}: the task does not know such objects")
         return value
 
@@ -294,7 +301,7 @@ class RemoteObject:
 
     def __iter__(self) -> Iterator[Any]:
         iterator, size, has_more = self.__grader.perform("iter", self), 1, True
-        if not isinstance(iterator, RemoteObject):
+        if not isinstance(iterator, SubmissionObjectProxy):
             raise TypeError("an iterator that is none")
         while has_more:
             batch, has_more = self.__grader.perform("take", iterator, size)
@@ -307,7 +314,7 @@ class RemoteObject:
         return self.__grader.perform("contains", self, item) is True
 
     def __eq__(self, other: object) -> Any:
-        if isinstance(other, RemoteObject):
+        if isinstance(other, SubmissionObjectProxy):
             if self.__known and other.__known:
                 return self.__grader.perform("eq", self, other) is True
             if NO_DATA in (self.__value, other.__value):
@@ -322,12 +329,14 @@ class RemoteObject:
         return hash(self.__grader.perform("hash", self))
 
     def __instancecheck__(self, instance: object) -> bool:
-        return isinstance(instance, RemoteObject) and self.__grader.perform(
+        return isinstance(instance, SubmissionObjectProxy) and self.__grader.perform(
             "isinstance", instance, self
         )
 
     def __subclasscheck__(self, other: type) -> bool:
-        return isinstance(other, RemoteObject) and self.__grader.perform("issubclass", other, self)
+        return isinstance(other, SubmissionObjectProxy) and self.__grader.perform(
+            "issubclass", other, self
+        )
 
     def __enter__(self) -> Any:
         return self.__grader.perform("enter", self)
@@ -348,14 +357,14 @@ class RemoteObject:
         return self.__as_data(function, left_value, right_value)
 
     def __order(self, name: str, other: Any) -> Any:
-        if isinstance(other, RemoteObject) and self.__known and other.__known:
+        if isinstance(other, SubmissionObjectProxy) and self.__known and other.__known:
             return self.__grader.perform(name, self, other) is True
         return self.__as_data(name, self, other)
 
     @staticmethod
     def __as_data(function: str, left_value: Any, right_value: Any) -> Any:
         values = [
-            operand.__value if isinstance(operand, RemoteObject) else operand
+            operand.__value if isinstance(operand, SubmissionObjectProxy) else operand
             for operand in (left_value, right_value)
         ]
         if any(value is NO_DATA for value in values):
@@ -367,32 +376,34 @@ class RemoteObject:
 
 
 def _method(helper_name: str, *bound_values: Any) -> Any:
-    """Return a special method that calls a private helper of `RemoteObject` with these values.
+    """Return a special method that calls a helper of `SubmissionObjectProxy` with these values.
 
     Args:
         helper_name: The helper's name without its prefix ``__``.
         *bound_values: The helper's first argument, and arguments that follow the method's own.
     """
 
-    def method(self: RemoteObject, *args: Any) -> Any:
+    def method(self: SubmissionObjectProxy, *args: Any) -> Any:
         name, *bound_arguments = bound_values
-        return getattr(self, "_RemoteObject__" + helper_name)(name, *args, *bound_arguments)
+        return getattr(self, "_SubmissionObjectProxy__" + helper_name)(
+            name, *args, *bound_arguments
+        )
 
     return method
 
 
 for _name in _UNARY.split():
-    setattr(RemoteObject, f"__{_name}__", _method("measure", _name))
+    setattr(SubmissionObjectProxy, f"__{_name}__", _method("measure", _name))
 for _name in _ORDER.split():
-    setattr(RemoteObject, f"__{_name}__", _method("order", _name))
+    setattr(SubmissionObjectProxy, f"__{_name}__", _method("order", _name))
 for _name in _BINARY.split():
-    setattr(RemoteObject, f"__{_name}__", _method("compute", _name, False))
-    setattr(RemoteObject, f"__r{_name}__", _method("compute", _name, True))
+    setattr(SubmissionObjectProxy, f"__{_name}__", _method("compute", _name, False))
+    setattr(SubmissionObjectProxy, f"__r{_name}__", _method("compute", _name, True))
 
 
 def object_number(value: object) -> int | None:
-    """Return the number of the object of a `RemoteObject`; None for other values."""
-    return value._RemoteObject__number if type(value) is RemoteObject else None
+    """Return the number of the object of a `SubmissionObjectProxy`; None for other values."""
+    return value._SubmissionObjectProxy__number if type(value) is SubmissionObjectProxy else None
 
 
 # -- values ----------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ _PYC_HEADER = 16
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
 
 
-class Library(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
+class StdlibMemoryLoader(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
     """Finder and loader of the standard library's modules, from memory.
 
     Args:

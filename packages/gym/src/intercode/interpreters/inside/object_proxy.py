@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from intercode.interpreters.inside.wire import Channel
+    from intercode.interpreters.inside.wire import HostChannel
 
     Coder = Callable[[Any], Any]
 
@@ -103,12 +103,12 @@ _EXACT_COPIES: dict[type, Callable[[Any], Any]] = {
 
 
 class ProxyEndpoint:
-    """A process of the two, which encodes and decodes values, and sends and answers requests."""
+    """The endpoint of either process, which encodes values, and sends and answers requests."""
 
     names_by_id = _BUILTIN_NAMES
     """Objects that both sides have, so their names are sent: id → name."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: HostChannel) -> None:
         self._channel = channel
         self._objects: list[object] = []
         self._object_numbers: dict[int, int] = {}

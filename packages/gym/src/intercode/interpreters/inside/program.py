@@ -14,7 +14,7 @@ import threading
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from intercode.interpreters.inside.wire import STARTED, Channel, keep, write_all
+from intercode.interpreters.inside.wire import STARTED, HostChannel, keep, write_all
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +26,7 @@ EXIT_CAUSE = 7
 _MAX_MESSAGE_LENGTH = 500
 
 
-def serve(channel: Channel, output_fd: int, limit: int) -> None:
+def serve(channel: HostChannel, output_fd: int, limit: int) -> None:
     """Run the program that the host requests, and exit with the program's exit code."""
     output_fd = keep(output_fd)
     channel.send(STARTED)
@@ -39,7 +39,7 @@ def serve(channel: Channel, output_fd: int, limit: int) -> None:
     for source in request["before"]:
         try:
             _execute(source, main)
-        except BaseException:  # noqa: BLE001 - as at a prompt, where others follow
+        except BaseException:  # noqa: BLE001 - as at a prompt, the following sources still run
             continue
     # The streams' output goes to /dev/null. Below, their descriptors get new files.
     _flush(setup_streams)
@@ -62,7 +62,7 @@ def _execute(source: str, main: ModuleType) -> None:
     exec(compile(source, "<program>", "exec", 0, True), vars(main))
 
 
-def _run_to_exit(channel: Channel, run: Any) -> int:
+def _run_to_exit(channel: HostChannel, run: Any) -> int:
     """Run a program; return its exit code. The host gets the cause of a failure."""
     try:
         run()

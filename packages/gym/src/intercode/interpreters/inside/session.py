@@ -20,12 +20,13 @@ import traceback
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from intercode.interpreters.inside.wire import STARTED, Channel, keep, write_all
+from intercode.interpreters.inside.wire import STARTED, HostChannel, keep, write_all
 
 if TYPE_CHECKING:
     from types import CodeType, FrameType
 
-__builtins__ = dict(vars(builtins))  # type: ignore[assignment]  # before any function takes them from here
+# The functions below use this copy, which an action that replaces a builtin does not change.
+__builtins__ = dict(vars(builtins))  # type: ignore[assignment]
 
 DONE, FAILED, INTERRUPTED, EXITED = 1, 2, 3, 4
 """The kinds of a response, by how the action ended; the payload is the code of an exit."""
@@ -48,7 +49,7 @@ _own_prefixes = (
 """Path prefixes of code that belongs to Python or InterCode, not to an action."""
 
 
-class Output(io.FileIO):
+class UnbufferedOutput(io.FileIO):
     """A stream that writes all data immediately, so the output of all streams stays in order."""
 
     def write(self, data: Any) -> int:
@@ -198,7 +199,7 @@ def _forget_folders() -> None:
 
 
 def _text_output(fd: int) -> io.TextIOWrapper:
-    raw_stream = Output(fd, "w", closefd=False)
+    raw_stream = UnbufferedOutput(fd, "w", closefd=False)
     return io.TextIOWrapper(raw_stream, "utf-8", "backslashreplace", write_through=True)
 
 
@@ -229,7 +230,7 @@ def _report(error: BaseException) -> str:
     return "".join(report.format_exception_only())
 
 
-def serve(channel: Channel, output_fd: int, limit: int) -> None:
+def serve(channel: HostChannel, output_fd: int, limit: int) -> None:
     """Run actions until the host closes the channel.
 
     If an action sets an alarm, the alarm may ring after the action, at any point of this loop. The

@@ -1,7 +1,7 @@
 """Process that runs the submission, and performs operations on its objects for the tests.
 
 The code in this process is not trusted. Of the tests, the process has only the arguments of calls.
-Only values leave the process, as data (`object_proxy`).
+Only data and references to objects leave the process (`object_proxy`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from intercode.interpreters.inside.session import PythonSession
 from intercode.interpreters.inside.wire import STARTED
 
 if TYPE_CHECKING:
-    from intercode.interpreters.inside.wire import Channel
+    from intercode.interpreters.inside.wire import HostChannel
 
 LOAD = 3
 """The kind of the host's request to run source; the response has the same kind, and a status."""
@@ -43,10 +43,10 @@ round setattr delattr str
 """
 
 
-class Stub:
+class TestObjectStub:
     """A stand-in for an object of the tests. A stand-in can only be called."""
 
-    def __init__(self, subject: Subject, number: int) -> None:
+    def __init__(self, subject: SubmissionEndpoint, number: int) -> None:
         self._subject = subject
         self._number = number
 
@@ -55,12 +55,12 @@ class Stub:
         return self._subject.call(self._number, args, kwargs)
 
 
-class Subject(ProxyEndpoint):
+class SubmissionEndpoint(ProxyEndpoint):
     """The peer that runs the submission, and performs operations that the grader requests."""
 
     names_by_id = _TYPES
 
-    def __init__(self, channel: Channel, session: PythonSession) -> None:
+    def __init__(self, channel: HostChannel, session: PythonSession) -> None:
         super().__init__(channel)
         self._session = session
         self._pending_errors: dict[int, BaseException] = {}
@@ -80,13 +80,13 @@ class Subject(ProxyEndpoint):
             "take": self._take,
         }
 
-    def stand_in(self, number: int, kind: str, name: str, data: Any) -> Stub:
+    def stand_in(self, number: int, kind: str, name: str, data: Any) -> TestObjectStub:
         """Return a stand-in for an object of the tests."""
-        return Stub(self, number)
+        return TestObjectStub(self, number)
 
     def object_number(self, value: object) -> int | None:
         """Return the number of the tests' object if a value is its stand-in; None otherwise."""
-        return value._number if type(value) is Stub else None
+        return value._number if type(value) is TestObjectStub else None
 
     def call(self, reference_number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call an object of the tests in their process.
@@ -175,13 +175,13 @@ async def _await(awaitable: Any) -> Any:
     return await awaitable
 
 
-def serve(channel: Channel, output_fd: int, limit: int) -> None:
+def serve(channel: HostChannel, output_fd: int, limit: int) -> None:
     """Answer requests until the host closes the channel."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.dup2(null, 2)
     session = PythonSession(null, limit)
-    subject = Subject(channel, session)
+    subject = SubmissionEndpoint(channel, session)
     channel.send(STARTED)
     while True:
         try:

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     Frame = tuple[int, int, bytes]
     """The kind, the number and the payload of a message."""
 
-__builtins__ = dict(vars(builtins))  # type: ignore[assignment]  # before any function takes them from here
+# The functions below use this copy, which an action that replaces a builtin does not change.
+__builtins__ = dict(vars(builtins))  # type: ignore[assignment]
 
 STARTED = 255
 """The kind of a worker's first message, which is sent before any code of the agent runs."""
@@ -27,8 +28,8 @@ _MAX_LENGTH = (1 << 32) - 1
 _HIGH_FD = 960
 """A descriptor number that programs are unlikely to use or close.
 
-The number is below the usual limit of 1024. Programs that close "all" descriptors close only lower
-numbers.
+The number is below the usual limit of 1024. Programs that close "all" descriptors often close only
+lower numbers.
 """
 
 
@@ -57,7 +58,7 @@ def write_all(fd: int, content: bytes) -> None:
             set_blocking(fd, True)
 
 
-class Frames:
+class MessageStreamParser:
     """Parser of a stream of messages.
 
     Args:
@@ -88,14 +89,14 @@ class Frames:
         return frames
 
 
-class Channel:
+class HostChannel:
     """The worker's end of the channel to the host."""
 
     def __init__(self, read_fd: int, write_fd: int) -> None:
         self._read, self._write = keep(read_fd), keep(write_fd)
         for fd in {read_fd, write_fd}:
             close(fd)
-        self._frames = Frames(_MAX_LENGTH)
+        self._frames = MessageStreamParser(_MAX_LENGTH)
         self._waiting_frames: list[Frame] = []
 
     def send(self, kind: int, number: int = 0, payload: bytes = b"") -> None:

@@ -15,7 +15,7 @@ HOST = "https://huggingface.co"
 """The hub on which the models' publishers have their repositories."""
 
 
-class ModelEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class LocalModelEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An open model: one file from its publisher, pinned by its digest."""
 
     name: str
@@ -39,14 +39,14 @@ class ModelEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 @lru_cache(maxsize=1)
-def entries() -> tuple[ModelEntry, ...]:
+def entries() -> tuple[LocalModelEntry, ...]:
     """Return all models of the catalog, the smallest file first."""
     text = resources.files("intercode.models.local").joinpath("models.toml").read_text("utf-8")
-    models = msgspec.convert(tomllib.loads(text)["model"], tuple[ModelEntry, ...])
+    models = msgspec.convert(tomllib.loads(text)["model"], tuple[LocalModelEntry, ...])
     return tuple(sorted(models, key=lambda entry: entry.size))
 
 
-def find_entry(name: str) -> ModelEntry:
+def find_entry(name: str) -> LocalModelEntry:
     """Return the model with a name.
 
     Raises:

@@ -14,7 +14,7 @@ from intercode.errors import UsageError
 from intercode.models.base import Answer, AttemptError, Request
 from intercode.models.local import server
 from intercode.models.local.store import find_weights
-from intercode.models.openai import ChatClient
+from intercode.models.openai import ChatCompletionsClient
 
 SILENCE = 3600.0
 """Maximum seconds for which a server may send nothing. The value is large: a slow reply is not a
@@ -25,7 +25,7 @@ _HOSTS = ("127.0.0.1", "localhost")
 @contextmanager
 def run_server(
     name: str, base_url: str | None = None, calls: int = 1
-) -> Iterator[server.LocalServer]:
+) -> Iterator[server.LocalModelServer]:
     """Run a model's server for the duration of the block.
 
     Args:
@@ -34,8 +34,8 @@ def run_server(
         calls: The number of concurrent calls to expect.
 
     Raises:
-        UsageError: The model, its file or the server's package is missing, or the memory is too
-            small.
+        UsageError: The model, its file or the server's package is missing, the URL selects no port
+            of this machine, or the memory is too small.
         ModelAccessError: The server cannot be started.
     """
     server.check_package()
@@ -50,26 +50,34 @@ def run_server(
 def parse_port(name: str, base_url: str | None) -> int:
     """Return the port of a base URL; 0 without a URL.
 
+    Args:
+        name: The model's name, for the message.
+        base_url: The URL.
+
     Raises:
-        UsageError: The URL's host is not this machine, or the URL has no port, or the URL's path is
-            not ``/v1``.
+        UsageError: The URL's host is not this machine, or the URL has no valid port, or the URL's
+            path is neither empty nor ``/v1``.
     """
     if base_url is None:
         return 0
-    url_parts = urlsplit(base_url)
+    try:
+        url_parts = urlsplit(base_url)
+        port = url_parts.port
+    except ValueError:  # the port is not a number, or is above 65535; or the URL is malformed
+        port = None
     if (
-        url_parts.hostname not in _HOSTS
-        or url_parts.port is None
+        port is None
+        or url_parts.hostname not in _HOSTS
         or url_parts.path.strip("/") not in ("", "v1")
     ):
         raise UsageError(
             f"local/{name} is served on this machine: its base URL only selects the port, such as "
             "http://127.0.0.1:8080"
         )
-    return url_parts.port
+    return port
 
 
-class LocalClient:
+class LocalModelClient:
     """The client of a local model.
 
     Args:
@@ -77,8 +85,8 @@ class LocalClient:
         base_url: A URL that selects the server's port; None: a free port.
 
     Raises:
-        UsageError: The model, its file or the server's package is missing, or the memory is too
-            small.
+        UsageError: The model, its file or the server's package is missing, the URL selects no port
+            of this machine, or the memory is too small.
     """
 
     def __init__(self, name: str, base_url: str | None = None) -> None:
@@ -87,17 +95,17 @@ class LocalClient:
         server.check_package()
         self._weights = find_weights(name)
         if not server.is_running(self._weights, self._port):
-            # The planning refuses a model that exceeds the free memory.
+            # The result is unused: the call refuses a model that exceeds the free memory.
             server.plan_server(name, self._weights, 1)
         self.weights = self._weights.sha256
         """The SHA-256 of the model's file, in hexadecimal."""
         self.endpoint = f"llama.cpp/{self.weights}"
         self._lock = threading.Lock()
-        self._connection: tuple[server.LocalServer, ChatClient] | None = None
+        self._connection: tuple[server.LocalModelServer, ChatCompletionsClient] | None = None
         self._release: Callable[[], None] = lambda: None
 
     def __repr__(self) -> str:
-        return f"LocalClient({self._name!r})"
+        return f"LocalModelClient({self._name!r})"
 
     def start(self, calls: int = 1) -> None:
         """Start the server unless it runs.
@@ -115,7 +123,8 @@ class LocalClient:
         """Send one request, after starting the server if necessary; see `Client.send`.
 
         Raises:
-            ModelAccessError: The server has ended.
+            UsageError: The free memory is too small for the server.
+            ModelAccessError: The server cannot be started, or has ended.
         """
         local_server, chat = self._connect(1)
         try:
@@ -124,13 +133,15 @@ class LocalClient:
             local_server.check()
             raise
 
-    def _connect(self, calls: int) -> tuple[server.LocalServer, ChatClient]:
+    def _connect(self, calls: int) -> tuple[server.LocalModelServer, ChatCompletionsClient]:
         with self._lock:
             if self._connection is None:
                 local_server, self._release = server.acquire_server(
                     self._name, self._weights, calls, self._port
                 )
-                chat = ChatClient(self._name, f"{local_server.url}/v1", local_server.key, SILENCE)
+                chat = ChatCompletionsClient(
+                    self._name, f"{local_server.url}/v1", local_server.key, SILENCE
+                )
                 self._connection = local_server, chat
             return self._connection
 
@@ -143,12 +154,15 @@ class LocalClient:
             self._release()
 
 
-def local(model: str, *, base_url: str | None, timeout: float) -> LocalClient:
+def local(model: str, *, base_url: str | None, timeout: float) -> LocalModelClient:
     """Return the client of a local model.
 
     Args:
         model: A name of the catalog, or a path that ends in ``.gguf``.
         base_url: A URL that selects the server's port; None: a free port.
         timeout: Ignored, because `SILENCE` is the timeout of local models.
+
+    Raises:
+        UsageError: See `LocalModelClient`.
     """
-    return LocalClient(model, base_url)
+    return LocalModelClient(model, base_url)

@@ -29,7 +29,7 @@ _CACHE_VALUE = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class ModelFileHeader:
     """The facts in a model file's header."""
 
     architecture: str
@@ -45,7 +45,7 @@ class Header:
         return self.cache_values * _CACHE_VALUE * tokens
 
 
-def read_header(path: Path) -> Header:
+def read_header(path: Path) -> ModelFileHeader:
     """Read the header of a file.
 
     Raises:
@@ -60,7 +60,7 @@ def read_header(path: Path) -> Header:
         raise UsageError(f"{path}: is not a model in the format GGUF ({error})") from None
 
 
-def _header(metadata: dict[str, Any]) -> Header:
+def _header(metadata: dict[str, Any]) -> ModelFileHeader:
     architecture = metadata["general.architecture"]
 
     def number(key: str, default: int = 0) -> int:
@@ -72,7 +72,7 @@ def _header(metadata: dict[str, Any]) -> Header:
     sizes = number("attention.key_length", head_size) + number("attention.value_length", head_size)
     cached_heads = metadata.get(f"{architecture}.attention.head_count_kv", heads)
     total = sum(cached_heads) if isinstance(cached_heads, list) else int(cached_heads) * layers
-    return Header(
+    return ModelFileHeader(
         architecture=str(architecture),
         name=str(metadata.get("general.name", "")),
         context=number("context_length"),

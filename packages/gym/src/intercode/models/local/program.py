@@ -58,8 +58,9 @@ def start(options: dict[str, Any]) -> Any:
     """Load the weights, start the server and return it.
 
     Args:
-        options: ``model`` (path), ``alias``, ``port``, ``key``, ``slots`` (concurrent dialogues),
-            ``context`` (tokens per dialogue), ``threads`` and ``cache_mib``.
+        options: ``model`` (path), ``alias`` (the model's name), ``port``, ``key``, ``slots``
+            (concurrent dialogues), ``context`` (tokens per dialogue), ``threads`` and
+            ``cache_mib`` (MiB for waiting dialogues).
     """
     import xllamacpp
 

@@ -1,13 +1,14 @@
 """Servers of local models: child processes that run llama.cpp's server, one for each model file.
 
-A server listens on the loopback interface, at a port of the system's choice, and requires a key.
-In one InterCode process, all clients of a model file share a server (`acquire_server`). The child
-process runs `intercode.models.local.program`. A server ends when its standard input ends, even if
-InterCode's process was killed.
+A server listens on the loopback interface, at a requested or a free port, and requires a key. In
+one InterCode process, all clients of a model file and a port share a server (`acquire_server`). The
+child process runs `intercode.models.local.program`. A server ends when its standard input ends,
+even if InterCode's process was killed.
 
-llama.cpp reads the weights outside any sandbox. The server process receives no keys in its
-environment variables, but has all privileges of its user. A model file of unknown origin therefore
-needs the same caution as a program of unknown origin.
+llama.cpp reads the weights outside any sandbox. The server process receives only the environment
+variables that this module lists, without keys such as ``OPENAI_API_KEY``. The process has all
+privileges of its user. A model file of unknown origin therefore needs the same caution as a program
+of unknown origin.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from intercode.errors import ModelAccessError, UsageError
-from intercode.models.local.store import Weights, folder
+from intercode.models.local.store import ModelWeightsFile, folder
 from intercode_sandbox.units import MIB
 
 MOST_SLOTS = 16
@@ -39,10 +40,12 @@ MOST_CONTEXT = 32_768
 """Maximum tokens of a dialogue, used if all dialogues fit into a quarter of the free memory. The
 maximum is large, because the first prompts of external agents have 10,000 tokens."""
 CONTEXT = 8192
-"""Tokens of a dialogue to which the length of dialogues is reduced first. If the memory is still
-too small, the number of dialogues is reduced next, and after that the length again."""
+"""Tokens of a dialogue, if the model's file states no length. Scarce memory halves longer dialogues
+to at most this length; then it reduces the number of dialogues to one; then it halves the length
+again."""
 LEAST_CONTEXT = 2048
-"""Minimum tokens of a dialogue, because a shorter context holds no dialogue of several turns."""
+"""Tokens of a dialogue at which scarce memory reduces the length no further. A shorter context
+holds no dialogue of several turns."""
 BUFFERS = 512 * MIB
 """Bytes that llama.cpp needs in addition to the weights and the key-value cache. For example, with
 Qwen2.5's vocabulary the logits of a batch of 512 tokens need 300 MiB."""
@@ -59,12 +62,12 @@ _NO_PORT = "couldn't bind"
 _CLOSE_SECONDS = 5.0
 _ENVIRONMENT = ("PATH", "HOME", "LANG", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
 _ENVIRONMENTS = ("LC_", "PYTHON", "GGML_", "LLAMA_", "OMP_", "CUDA_", "HIP_", "ROCR_", "VK_")
-"""Names and prefixes of the environment variables that the server process receives. No such
-variable contains a key."""
+"""Names and prefixes of the environment variables that the server process receives: the variables
+that configure the process, Python, llama.cpp and its drivers."""
 
 
 @dataclass(frozen=True, slots=True)
-class ServerOptions:
+class ModelServerOptions:
     """The resources of a server."""
 
     slots: int
@@ -96,7 +99,7 @@ def available_memory() -> int:
     return free_bytes
 
 
-def plan_server(name: str, weights: Weights, calls: int) -> ServerOptions:
+def plan_server(name: str, weights: ModelWeightsFile, calls: int) -> ModelServerOptions:
     """Return a server's resources for this machine's cores and free memory.
 
     Args:
@@ -125,7 +128,9 @@ def plan_server(name: str, weights: Weights, calls: int) -> ServerOptions:
             "choose a smaller model ('intercode models list')"
         )
     spare_memory = min(MOST_PROMPT_CACHE, (memory - required_memory) // 4)
-    return ServerOptions(slot_count, context, len(os.sched_getaffinity(0)), spare_memory // MIB)
+    return ModelServerOptions(
+        slot_count, context, len(os.sched_getaffinity(0)), spare_memory // MIB
+    )
 
 
 def check_package() -> None:
@@ -141,7 +146,7 @@ def check_package() -> None:
         )
 
 
-class LocalServer:
+class LocalModelServer:
     """A running model server, started by the constructor.
 
     Args:
@@ -151,10 +156,13 @@ class LocalServer:
         port: The server's port; 0: a free port.
 
     Raises:
-        ModelAccessError: The server cannot be started; the message contains the path of its log.
+        ModelAccessError: The server cannot be started. The message contains the path of its log,
+            or the port if another process uses the port.
     """
 
-    def __init__(self, name: str, weights: Weights, options: ServerOptions, port: int = 0) -> None:
+    def __init__(
+        self, name: str, weights: ModelWeightsFile, options: ModelServerOptions, port: int = 0
+    ) -> None:
         self.name = name
         self.key = secrets.token_urlsafe(32)
         """The key that each request must contain, because every user of this machine can reach the
@@ -171,7 +179,8 @@ class LocalServer:
                 stderr=log,
                 cwd="/",
                 env=_environment(),
-                # Ctrl-C in the terminal must not reach the server, which finishes running replies.
+                # Ctrl-C in the terminal must not reach the server: after the first Ctrl-C, a run
+                # still waits for running replies.
                 start_new_session=True,
             )
         _servers.add(self)
@@ -271,7 +280,7 @@ def _environment() -> dict[str, str]:
     }
 
 
-_servers: weakref.WeakSet[LocalServer] = weakref.WeakSet()
+_servers: weakref.WeakSet[LocalModelServer] = weakref.WeakSet()
 
 
 def _disown_all() -> None:
@@ -287,23 +296,23 @@ os.register_at_fork(after_in_child=_disown_all)
 
 
 @dataclass(slots=True)
-class _SharedServer:
-    server: LocalServer
+class _SharedModelServer:
+    server: LocalModelServer
     callers: int = 0
 
 
-_shared_servers: dict[tuple[Path, int], _SharedServer] = {}
+_shared_servers: dict[tuple[Path, int], _SharedModelServer] = {}
 _lock = threading.Lock()
 
 
-def is_running(weights: Weights, port: int = 0) -> bool:
-    """Return whether this process already runs a server for a model file and a requested port."""
+def is_running(weights: ModelWeightsFile, port: int = 0) -> bool:
+    """Return whether this process has a shared server for a model file and a requested port."""
     return (weights.path, port) in _shared_servers
 
 
 def acquire_server(
-    name: str, weights: Weights, calls: int, port: int = 0
-) -> tuple[LocalServer, Callable[[], None]]:
+    name: str, weights: ModelWeightsFile, calls: int, port: int = 0
+) -> tuple[LocalModelServer, Callable[[], None]]:
     """Return the server of a model file, which callers in this process share.
 
     The first call for a file and a port starts the server, and the last release ends the server.
@@ -327,8 +336,8 @@ def acquire_server(
         shared_server = _shared_servers.get(key)
         if shared_server is None:
             options = plan_server(name, weights, calls)
-            shared_server = _shared_servers[key] = _SharedServer(
-                LocalServer(name, weights, options, port)
+            shared_server = _shared_servers[key] = _SharedModelServer(
+                LocalModelServer(name, weights, options, port)
             )
         shared_server.callers += 1
     release_event = threading.Event()

@@ -2,7 +2,8 @@
 
     ROOT/models/NAME/FILE.gguf        complete and verified, or missing
     ROOT/models/NAME/.FILE.gguf.new   the received part of an interrupted download
-    ROOT/models/.NAME.lock            lock of the process that fetches the model
+    ROOT/models/.NAME.lock            lock of the process that fetches or removes the model
+    ROOT/models/logs/                 logs of running servers, and of servers that failed
 
 where ROOT is InterCode's cache.
 """
@@ -18,8 +19,8 @@ from pathlib import Path
 from intercode.downloads import Progress, download, tenth_progress
 from intercode.errors import FetchError, UsageError
 from intercode.models.local import PROVIDER
-from intercode.models.local.catalog import HOST, ModelEntry, find_entry
-from intercode.models.local.gguf import Header, read_header
+from intercode.models.local.catalog import HOST, LocalModelEntry, find_entry
+from intercode.models.local.gguf import ModelFileHeader, read_header
 from intercode_sandbox.host_files import (
     atomic_file,
     cache_root,
@@ -33,13 +34,13 @@ SUFFIX = ".gguf"
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
+class ModelWeightsFile:
     """A model's file on this machine."""
 
     path: Path
     size: int
     """The size of the file in bytes."""
-    header: Header
+    header: ModelFileHeader
     sha256: str
     """The SHA-256 of the file, in hexadecimal."""
 
@@ -49,7 +50,7 @@ def folder() -> Path:
     return cache_root() / "models"
 
 
-def home(entry: ModelEntry) -> Path:
+def home(entry: LocalModelEntry) -> Path:
     """Return the path of a model's file, whether it exists or not."""
     return folder() / entry.name / entry.file
 
@@ -59,20 +60,23 @@ def is_path(name: str) -> bool:
     return name.endswith(SUFFIX)
 
 
-def find_weights(name: str) -> Weights:
+def find_weights(name: str) -> ModelWeightsFile:
     """Return the file of a model.
 
     Args:
         name: A path that ends in ``.gguf``, or a name of the catalog.
 
     Raises:
-        UsageError: The file or model is unknown, not fetched yet, or damaged.
+        UsageError: The file or model is unknown or not fetched yet, or the file has the wrong size
+            or is not a valid GGUF file.
     """
     if is_path(name):
         path = Path(name).expanduser()
         if not path.is_file():
             raise UsageError(f"local/{name}: there is no such file")
-        return Weights(path.resolve(), path.stat().st_size, read_header(path), sha256(path))
+        return ModelWeightsFile(
+            path.resolve(), path.stat().st_size, read_header(path), sha256(path)
+        )
     entry = find_entry(name)
     path = home(entry)
     if not path.is_file():
@@ -82,11 +86,11 @@ def find_weights(name: str) -> Weights:
             f"{path}: has {size:,} bytes and not {entry.size:,}: "
             f"intercode models remove {name}, and fetch it again"
         )
-    return Weights(path, entry.size, read_header(path), entry.sha256)
+    return ModelWeightsFile(path, entry.size, read_header(path), entry.sha256)
 
 
 def fetch(
-    entry: ModelEntry,
+    entry: LocalModelEntry,
     *,
     origin: str | Path = "",
     report_line: Callable[[str], None] | None = None,
@@ -142,7 +146,7 @@ def ensure(name: str | None, report_line: Callable[[str], None]) -> None:
 
     Args:
         name: ``PROVIDER/NAME``; every name except ``local/NAME`` is ignored.
-        report_line: Called with a line of text for each tenth of the download.
+        report_line: Called with a line of text for each step, and for each tenth of the download.
 
     Raises:
         UsageError: The catalog has no such model.
@@ -156,7 +160,7 @@ def ensure(name: str | None, report_line: Callable[[str], None]) -> None:
         fetch(entry, report_line=report_line, progress=tenth_progress(report_line))
 
 
-def remove(entry: ModelEntry) -> int | None:
+def remove(entry: LocalModelEntry) -> int | None:
     """Remove a model's files.
 
     Returns:
@@ -171,7 +175,7 @@ def remove(entry: ModelEntry) -> int | None:
     return size
 
 
-def _copy(entry: ModelEntry, origin: Path, target: Path) -> None:
+def _copy(entry: LocalModelEntry, origin: Path, target: Path) -> None:
     if not origin.is_file():
         raise UsageError(f"{origin}: there is no such file")
     with atomic_file(target) as partial_file:

@@ -1,4 +1,4 @@
-// The address says what is shown: #VIEW?NAME=VALUE&… A link to it shows the same again.
+// The page's address: its fragment, #VIEW?NAME=VALUE&…, determines the view and all choices.
 
 export function place() {
   const [view, query] = location.hash.replace(/^#/, "").split(/\?(.*)/s);

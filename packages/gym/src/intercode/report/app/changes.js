@@ -1,10 +1,10 @@
-// What a turn changed on disk, as far as the record has it: paths, and lines where they are kept.
+// The changes of a turn on disk: paths, and the changed lines of files whose text is recorded.
 import { el, folded, plural } from "./dom.js";
 
 const SIGNS = { added: "+", modified: "~", deleted: "-" };
 const AROUND_A_CHANGE = 3;
 
-// For each turn its changes, with the content that an earlier turn left, if that is known.
+// Returns each turn's changed files. `before` is a file's earlier text; undefined: not recorded.
 export function histories(turns) {
   const known = new Map();
   return turns.map(({ changes }) =>
@@ -31,7 +31,7 @@ export function changed(files, cut) {
 function lines({ before, text, cut }) {
   const now = text.replace(/\n$/, "").split("\n");
   const more = cut ? ["\n…"] : [];
-  if (before === undefined) return [now.join("\n"), ...more]; // what was there before was not kept
+  if (before === undefined) return [now.join("\n"), ...more]; // the earlier text is not recorded
   const old = before === "" ? [] : before.replace(/\n$/, "").split("\n");
   let [head, tail] = [0, 0];
   while (head < old.length && head < now.length && old[head] === now[head]) head++;

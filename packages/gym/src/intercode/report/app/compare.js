@@ -1,4 +1,4 @@
-// Runs against each other, with the statistics that Python has computed; and a task in several runs.
+// The page that compares two runs, with statistics from Python, and the page of a task in all runs.
 import { el, fill, button, plural, count } from "./dom.js";
 import { address, change, episodeAddress, place } from "./address.js";
 import { badge, tasks } from "./lists.js";
@@ -7,7 +7,7 @@ import { histories } from "./changes.js";
 import { oneTurn, reasons } from "./episode.js";
 import { markdown } from "./text.js";
 
-const MOST = 4; // episodes side by side
+const MOST = 4; // the maximum number of episodes side by side
 
 export class ComparePage {
   constructor(source) {

@@ -1,8 +1,9 @@
-// Elements. What is shown comes from programs and models, whatever it holds: it is only ever text.
+// Creation of elements. Texts come from untrusted programs and models: they are inserted only as
+// text, never as HTML.
 
 export const byId = (id) => document.getElementById(id);
 
-// Characters that a reader would not see, or that turn others around, as escapes.
+// Invisible characters, and characters that reverse the direction of text. `visible` escapes them.
 const HIDDEN =
   /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]|\p{Cs}/gu;
 
@@ -14,7 +15,7 @@ export function visible(text) {
   });
 }
 
-// el("a", { class: "x", href: "#y", on: { click } }, "text", node, …): false and null are left out.
+// el("a", { class: "x", href: "#y", on: { click } }, "text", node, …): false and null are omitted.
 export function el(tag, facts = {}, ...children) {
   const made = document.createElement(tag);
   set(made, facts);

@@ -1,4 +1,5 @@
-// One episode: why it has its score, then every turn with what the model thought, did and saw.
+// The page of an episode: the reasons for its score, then each turn with the model's thoughts, the
+// action and the observation.
 import { el, fill, folded, button, plural, count, dollars, score, seconds } from "./dom.js";
 import { address, change, episodeAddress, place } from "./address.js";
 import { block, copied, copier, mark, markdown } from "./text.js";
@@ -45,7 +46,7 @@ export class EpisodePage {
     this.point(asked.get("turn"));
   }
 
-  // To the turn that the address names.
+  // Marks the turn that the address names, and scrolls to that turn.
   point(number) {
     const turns = [...this.root.querySelectorAll(".turn")];
     turns.forEach((turn, at) => turn.classList.toggle("meant", String(at + 1) === number));
@@ -94,7 +95,7 @@ function head(run, row, body) {
   ];
 }
 
-// Why the reward is not 1, in words, beside what was expected.
+// Returns the reward, and the reasons for a reward below 1 in words.
 export function reasons(row, body) {
   const parts = body.score ? Object.entries(body.score.parts).map(([name, value]) => `${name} ${score(value)}`) : [];
   const said = body.score ? `The reward is ${score(body.score.value)}${parts.length ? ` (${parts.join(", ")})` : ""}.` : "There is no score: an error has no reward.";
@@ -107,7 +108,7 @@ export function reasons(row, body) {
   return el("div", { class: "why", role: "group", "aria-label": "why this score" }, found);
 }
 
-// The other forks of this attempt, each below the one that it came from.
+// Returns the tree of an attempt's forks, each fork below its parent; null without forks.
 function family(source, run, row) {
   const all = source.family(row);
   if (all.length < 2) return null;
@@ -175,7 +176,8 @@ export function oneTurn(turn, number, of, body, files, run, row, raw) {
 
 const thought = (text, raw) => el("div", { class: "thought" }, raw ? block(text, { label: "thought" }) : markdown(text));
 
-// Thoughts, or what was said beside a tool's call, stand before the action; whole replies after it.
+// Returns the model's texts for a turn: thoughts and texts beside a tool call come before the
+// action, whole replies after it.
 function saidBy(calls, talk, turn) {
   const [before, after] = [[], []];
   for (const call of calls) {
@@ -199,7 +201,7 @@ function ending(body, raw) {
   );
 }
 
-// The states that a search has tried, each below the one that it came from.
+// Returns the tree of a search's states, each state below its parent.
 function tried(nodes) {
   const below = (parent) => {
     const children = nodes.map((node, at) => [node, at]).filter(([node, at]) => node.parent === parent && at > parent);
@@ -216,7 +218,7 @@ function dialogue(talk, raw) {
   if (talk.input_tokens !== undefined) facts.push(`${count(talk.input_tokens)} tokens in, ${count(talk.output_tokens || 0)} out`);
   if (typeof talk.cost === "number") facts.push(dollars(talk.cost));
   const made = folded(`messages to and from the model (${facts.join("; ")})`);
-  // Made when it is opened, or printed: a dialogue may be long.
+  // A dialogue may be long, so its elements are made only when the fold is opened or printed.
   const make = () => {
     if (made.childElementCount > 1) return;
     for (const message of talk.messages) {

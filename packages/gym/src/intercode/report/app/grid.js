@@ -1,9 +1,10 @@
-// A table of which only the rows in sight are elements, so that ten thousand cost nothing.
+// A table in which only the visible rows are elements, so ten thousand rows cost little.
 import { el, fill } from "./dom.js";
 
-const AROUND = 10; // rows above and below those in sight
+const AROUND = 10; // the number of rows that are drawn above and below the visible rows
 
-// Columns: { name, kind, get(row), show(row) → node or text, sort: false, first: "-" for downwards }.
+// Columns: { name, kind, get(row), show(row) → node or text }. Optional: title (the heading),
+// sort: false (not sortable), first: "-" (descending at the first click).
 export class Grid {
   constructor({ label, onSort }) {
     this.columns = [];
@@ -101,7 +102,7 @@ export class Grid {
 
 export const known = (value) => value !== null && value !== undefined && value !== "";
 
-// Rows in the order that the address names: "-turns" is downwards. Unknown values stand last.
+// Returns the rows in an order from the address: "-turns" is descending. Unknown values come last.
 export function sorted(rows, columns, order) {
   const column = columns.find((one) => one.name === order.replace(/^-/, ""));
   if (!column || !order) return rows;

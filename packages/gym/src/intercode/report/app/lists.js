@@ -1,4 +1,4 @@
-// The lists: runs, tasks, episodes. All that a reader has chosen is in the address.
+// The lists of runs, tasks and episodes. The address has all filters, the order and the search.
 import { el, fill, plural, count, percent, dollars, score, seconds } from "./dom.js";
 import { address, change, episodeAddress, place } from "./address.js";
 import { Grid, known, sorted } from "./grid.js";
@@ -17,7 +17,7 @@ const or = (show) => (value) => (value === null ? "–" : show(value));
 const CONDITION = /(?:^|\s)([a-z]+)(<=|>=|<|>|=)([\d.]+)(?=\s|$)/g;
 const COMPARE = { "<": (a, b) => a < b, ">": (a, b) => a > b, "<=": (a, b) => a <= b, ">=": (a, b) => a >= b, "=": (a, b) => a === b };
 
-// "turns>5 rm -rf": conditions on columns of numbers, and the words that are searched for.
+// Parses a search such as "turns>5 rm -rf": conditions on numeric columns, and words to find.
 function understood(asked, columns) {
   const conditions = [];
   const words = asked.replace(CONDITION, (whole, name, sign, value) => {
@@ -29,8 +29,8 @@ function understood(asked, columns) {
   return { conditions, words: words.trim() };
 }
 
-// A list has columns, of which those are shown that have values; filters, whose names are those of
-// the address, with the values of a row, of which one must be the chosen one; and a search.
+// A list has columns, filters and a search. Columns without any value are hidden. A filter has its
+// name from the address; `of` returns a row's values, one of which must equal the chosen value.
 class List {
   constructor(source) {
     this.source = source;
@@ -70,7 +70,7 @@ class List {
     return words ? rows.filter((row) => this.texts(row).toLowerCase().includes(words.toLowerCase())) : rows;
   }
 
-  // A choice is offered where there is one.
+  // Shows a filter if it has at least two values, or a chosen value.
   choices(all, asked) {
     for (const [name, { label, of, order, hidden, names = {} }] of Object.entries(this.filters)) {
       const values = new Set();
@@ -90,7 +90,7 @@ class List {
         select.dataset.look = look;
         fill(select, el("option", { value: "" }, "any"), offered.map((value) => {
           const option = el("option", {}, names[value] || value);
-          option.value = value; // as it is, also where its text shows escapes
+          option.value = value; // the original value, because the text may show escapes
           return option;
         }));
       }
@@ -148,7 +148,7 @@ export class EpisodeList extends List {
     Object.assign(this.shown, super.update());
   }
 
-  // The source searches, which may take a while: what it has found so far is shown.
+  // The search of all texts may take a while, so the list shows the matches so far.
   having(rows, words) {
     this.busy = "";
     if (!words) {
@@ -253,7 +253,7 @@ export class TaskList extends List {
   }
 }
 
-// Tasks of one environment, with their episodes in the order of the runs.
+// Returns the tasks of all environments, each with its episodes in the order of the runs.
 export function tasks(source) {
   const found = new Map();
   for (const row of source.rows) {

@@ -1,4 +1,4 @@
-// The app: views by address, keys, and what changes while runs go on.
+// The app: it shows the view that the address names, handles keys, and updates during runs.
 import { byId, el, fill, visible, button } from "./dom.js";
 import { address, place } from "./address.js";
 import { FileSource, LiveSource } from "./source.js";
@@ -8,7 +8,7 @@ import { EpisodePage } from "./episode.js";
 import { ComparePage, TaskPage } from "./compare.js";
 
 const VIEWS = { report: "Report", runs: "Runs", tasks: "Tasks", episodes: "Episodes", compare: "Compare" };
-const OFTEN = 1000; // milliseconds between two drawings of what is new
+const OFTEN = 1000; // the minimum number of milliseconds between two updates of the view
 const KEYS = [
   ["/", "search"],
   ["j, k or arrows", "the next and the previous row, or episode"],
@@ -40,7 +40,7 @@ class Report {
 class App {
   constructor(source) {
     this.source = source;
-    const shown = { rows: source.rows, words: "", address: "" }; // the list of episodes as it was last seen
+    const shown = { rows: source.rows, words: "", address: "" }; // the list of episodes in its last state
     this.shown = shown;
     this.views = {
       report: new Report(source),
@@ -57,7 +57,7 @@ class App {
     window.addEventListener("beforeprint", () => this.print(true));
     window.addEventListener("afterprint", () => this.print(false));
     byId("main").previousElementSibling.before(this.help());
-    // A link to #main would be an address of the app.
+    // The app would interpret the link's #main as an address of a view.
     document.querySelector(".skip").addEventListener("click", (event) => {
       event.preventDefault();
       byId("main").focus();
@@ -91,7 +91,7 @@ class App {
     }
   }
 
-  // News come many at a time: they are drawn now and then.
+  // Changes of the data come in quick succession: several of them share an update of the view.
   changed() {
     if (this.timer) return;
     this.timer = setTimeout(() => {

@@ -1,8 +1,8 @@
-// The first screen: what was run, who is better, by how much and how sure; then the tables.
+// The first screen: facts about the runs, verdicts, frequent problems, curves, then tables.
 import { el, svg, folded, plural, percent, count } from "./dom.js";
 import { address } from "./address.js";
 
-const CURVES = 8; // of the style sheet: c0 … c7, each with its own dashes
+const CURVES = 8; // the number of the style sheet's classes for curves: c0 … c7
 const MARKS = { better: "a difference", worse: "a difference", open: "not decided", rate: "one run" };
 
 export function overview(source) {
@@ -38,7 +38,7 @@ export function verdict(one) {
   );
 }
 
-// What went wrong, most frequent first: each kind leads to its episodes.
+// Returns the twelve most frequent problems, each with a link to its episodes.
 function wrong(source) {
   const counts = new Map();
   for (const row of source.rows) for (const kind of row.kinds) counts.set(kind, (counts.get(kind) || 0) + 1);
@@ -77,7 +77,7 @@ function figure({ where, series }) {
   const turns = Math.max(...series.map((one) => one.points.length));
   const at = (turn, rate) => [LEFT + (RIGHT - LEFT) * (turns > 1 ? turn / (turns - 1) : 0.5), TOP + (BOTTOM - TOP) * (1 - rate)];
   const line = (points) => points.map((point) => point.map((x) => x.toFixed(1)).join(",")).join(" ");
-  // An agent that has stopped stays where it is.
+  // A curve with fewer turns than others keeps its last rate.
   const known = series.map(({ points }) => Array.from({ length: turns }, (_, turn) => points[Math.min(turn, points.length - 1)]));
   const columns = Math.max(...series.map((one) => one.name.length)) <= 52 ? 2 : 1;
   const lines = Math.ceil(series.length / columns);
@@ -90,7 +90,7 @@ function figure({ where, series }) {
   parts.push(svg("text", { x: (LEFT + RIGHT) / 2, y: BOTTOM + 36, "text-anchor": "middle" }, "turns"));
   const group = (number, ...children) => svg("g", { class: `c${series[number].colour % CURVES}` }, ...children);
   if (series.length <= 4)
-    // Bands first: none hides a curve.
+    // Bands are drawn before the curves, so no band hides a curve.
     known.forEach((points, number) => {
       const edge = [...points.map((p, turn) => at(turn, p[2])), ...points.map((p, turn) => at(turn, p[1])).reverse()];
       parts.push(group(number, svg("polygon", { class: "band", points: line(edge) })));
@@ -109,7 +109,7 @@ function figure({ where, series }) {
   return el("figure", {}, el("figcaption", {}, where), drawn);
 }
 
-// How far runs are that go on.
+// Returns the progress of unfinished runs, or the number of episodes if all runs are finished.
 export function progress(source) {
   const open = (source.report ? source.report.runs : []).filter((run) => run.done < run.planned);
   if (!open.length) return plural(source.rows.length, "episode");

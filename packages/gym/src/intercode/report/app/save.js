@@ -1,7 +1,7 @@
-// One episode as a file of its own, which is this page with nothing else in it: to send.
+// Saving of an episode as a separate file: a copy of this page with the data of that episode only.
 import { visible } from "./dom.js";
 
-// What the page was before anything was shown.
+// The page before the app changes it.
 const PRISTINE = document.documentElement.cloneNode(true);
 
 async function packedAs(id, data) {

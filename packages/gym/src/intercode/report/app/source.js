@@ -1,5 +1,5 @@
-// Where the data comes from: the page itself, or the server that it is from. Both give runs, rows,
-// the report, bodies of episodes, and a search of all their texts.
+// Sources of the data: the page itself, or the server of the page. Both have the runs, the rows, the
+// report, the bodies of episodes, and a search of all texts of the episodes.
 import { byId } from "./dom.js";
 
 async function unpacked(name) {
@@ -8,7 +8,8 @@ async function unpacked(name) {
   return JSON.parse(await new Response(stream).text());
 }
 
-// An address cannot hold half of a character, which the names of programs can.
+// An address cannot contain a lone surrogate, which names may contain. `address` in overview.py
+// replaces it in the same way.
 function sendable(value) {
   if (Array.isArray(value)) return value.map(sendable);
   return typeof value === "string" ? value.replace(/\p{Cs}/gu, "\ufffd") : value;
@@ -16,8 +17,8 @@ function sendable(value) {
 
 const named = (runs) => runs.map((run) => ({ ...run, name: sendable(run.name) }));
 
-// Keeps the last few of what is slow to make: all of a run may be more than the browser likes.
-// What could not be made, as while the server is away, is tried again when it is asked for.
+// Caches the last `most` results of a slow function: all results of a run may need too much memory.
+// A failed call is not cached, so a later request repeats it (the server may be back then).
 function kept(most, make) {
   const known = new Map();
   return (key) => {
@@ -86,7 +87,7 @@ export class FileSource extends Source {
     return (await this.chunk(Math.floor(row.at / this.size)))[row.at % this.size];
   }
 
-  // In the order in which they are packed: each pack is unpacked once.
+  // The rows are searched in the order of their chunks, so each chunk is unpacked once.
   async *search(words, from) {
     const wanted = words.toLowerCase();
     for (const row of [...this.rows].sort((a, b) => a.at - b.at)) {
@@ -130,7 +131,8 @@ export class LiveSource extends Source {
       this.received = data.from + data.columns.id.length;
     });
     on("report", (report) => (this.report = report));
-    // The browser would ask for the same rows again: what is here need not come once more.
+    // The browser would reconnect to the same address, and receive all rows again. A new connection
+    // requests only the rows that are missing.
     events.addEventListener("error", () => {
       events.close();
       this.live = "the server is not there";

@@ -1,11 +1,11 @@
-// Texts as readers like them: terminal colours, Markdown, code in colours. All of it is made of
-// elements with text; nothing of a text is ever read as HTML, and no link leaves the page.
+// Formatting of texts: terminal colours, Markdown, and code in colours. The result consists of
+// elements with text. No part of a text is parsed as HTML, and no link leaves the page.
 import { el, visible, button } from "./dom.js";
 
 const COLOURS = ["black", "red", "green", "yellow", "blue", "magenta", "cyan", "white"];
 const SGR = /\u001b\[([0-9;:]*)m/;
 
-// Backgrounds, "concealed" and free colours are left out: they could hide a text from its reader.
+// Backgrounds, "concealed" and free colours are ignored: they could hide a text from its reader.
 function terminal(text) {
   const parts = text.split(SGR);
   if (parts.length === 1) return [text];
@@ -66,7 +66,7 @@ function tokensOf(language) {
 }
 
 const TOKENS = ["comment", "string", "number", "keyword"];
-const LONG = 30000; // characters above which a text is shown without colours
+const LONG = 30000; // characters above which a text is shown without colours and Markdown
 
 function code(text, language) {
   if (!Object.hasOwn(LANGUAGES, language) || text.length > LONG) return [text];
@@ -137,7 +137,7 @@ function fillPlain(made, text) {
   return made;
 }
 
-// A text in its own box, with a button that copies it as it is.
+// Returns a text in a box, with a button that copies the original text.
 export function block(text, { language = "", kind = "", ansi = false, label = "" } = {}) {
   const inner = ansi ? terminal(text) : code(text, language);
   const pre = el("pre", { class: kind, tabindex: "0", role: "group", "aria-label": label || "text" }, inner);
@@ -157,7 +157,7 @@ export async function copied(text) {
   try {
     await navigator.clipboard.writeText(text);
   } catch {
-    // Not allowed here: the old way, by a selection.
+    // The browser refuses the clipboard: the text is copied from a selection instead.
     const area = el("textarea", { "aria-hidden": "true" });
     area.value = text;
     document.body.append(area);
@@ -167,7 +167,7 @@ export async function copied(text) {
   }
 }
 
-// Marks the words that were searched for, in all that an element shows.
+// Marks each occurrence of the searched words within an element.
 export function mark(root, words) {
   if (!words) return;
   const wanted = visible(words).toLowerCase();

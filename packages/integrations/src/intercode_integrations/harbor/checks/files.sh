@@ -1,6 +1,7 @@
 #!/bin/bash
 # Gives 1 if the files are as a solution leaves them, and the answer is what it prints; else 0.
-# Of both only hashes are here. Each folder "gold-N" is of one solution.
+# Each folder "gold-N" describes one solution's result: files by name, mode, owner and hash, and the
+# hash of the answer.
 tests=$(cd "$(dirname "$0")" && pwd)
 answer=/logs/agent/answer.txt
 reward=0

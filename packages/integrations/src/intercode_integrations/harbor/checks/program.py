@@ -19,9 +19,9 @@ print("\\n" + sys.stdin.readline())
 
 def passes(sources: list[str], seconds: float) -> bool:
     """Run pieces of source in one process; return whether all of them ran to their end."""
-    word = secrets.token_hex(16)
-    output = _run(RUN % (sources,), word, seconds)
-    return output is not None and output.splitlines()[-1:] == [word]
+    nonce = secrets.token_hex(16)
+    output = _run(RUN % (sources,), nonce, seconds)
+    return output is not None and output.splitlines()[-1:] == [nonce]
 
 
 def prints(program: str, case: dict[str, str], seconds: float) -> bool:
@@ -63,8 +63,8 @@ def main() -> None:
     if program is not None:
         preceding_sources = [*plan["before"], program, *plan["setup"]]
         results = [passes([*preceding_sources, test], seconds) for test in plan["tests"]]
-        source = "\n".join([*plan["before"], program])
-        results += [prints(source, case, seconds) for case in plan["stdio"]]
+        program_source = "\n".join([*plan["before"], program])
+        results += [prints(program_source, case, seconds) for case in plan["stdio"]]
     Path(REWARD).write_text(f"{sum(results) / len(results)}\n")
 
 

@@ -19,7 +19,7 @@ MAX_STEPS = 200_000
 
 
 def to_json_value(value: object) -> object:
-    """Return a value in a form that JSON can express, with bytes as their hash."""
+    """Return a value for JSON: bytes as their hash, floats without a fraction as integers."""
     if isinstance(value, bytes):
         return {"sha256": hashlib.sha256(value).hexdigest()}
     if isinstance(value, float) and value.is_integer() and abs(value) < 2.0**53:
@@ -51,17 +51,21 @@ def are_allowed_rows(rows: "list[list[object]]", allowed_rows: "list[list[object
     remaining_counts = Counter(json.dumps(row) for row in allowed_rows)
     unmatched_rows = []
     for row in rows:
-        key = json.dumps(row)
-        if remaining_counts[key] > 0:
-            remaining_counts[key] -= 1
+        row_text = json.dumps(row)
+        if remaining_counts[row_text] > 0:
+            remaining_counts[row_text] -= 1
         else:
             unmatched_rows.append(row)
-    spare = [json.loads(key) for key, count in remaining_counts.items() for _ in range(count)]
+    spare_rows = [
+        json.loads(row_text) for row_text, count in remaining_counts.items() for _ in range(count)
+    ]
     for row in unmatched_rows:
-        match = next((candidate for candidate in spare if are_equal_rows(row, candidate)), None)
-        if match is None:
+        matching_row = next(
+            (candidate for candidate in spare_rows if are_equal_rows(row, candidate)), None
+        )
+        if matching_row is None:
             return False
-        spare.remove(match)
+        spare_rows.remove(matching_row)
     return True
 
 
@@ -82,7 +86,7 @@ def has_gold_rows(rows: "list[list[object]]", gold: dict) -> bool:  # type: igno
 
 def run(database: sqlite3.Connection, text: str, max_rows: int) -> "tuple[int, list[list[object]]]":
     """Run statements; return the number of columns and up to `max_rows` rows of the last query."""
-    width, rows, statement = 0, [], ""
+    column_count, rows, statement = 0, [], ""
     for piece in [*(part + ";" for part in text.split(";")[:-1]), text.rpartition(";")[2]]:
         statement += piece
         if piece.endswith(";") and not sqlite3.complete_statement(statement):
@@ -90,10 +94,10 @@ def run(database: sqlite3.Connection, text: str, max_rows: int) -> "tuple[int, l
         cursor = database.execute(statement)
         statement = ""
         if cursor.description:
-            width = len(cursor.description)
+            column_count = len(cursor.description)
             rows = [[to_json_value(value) for value in row] for row in cursor.fetchmany(max_rows)]
     database.commit()
-    return width, rows
+    return column_count, rows
 
 
 def tables(database: sqlite3.Connection) -> "dict[str, str]":
@@ -109,31 +113,31 @@ def tables(database: sqlite3.Connection) -> "dict[str, str]":
     }
 
 
-def solves(database: sqlite3.Connection, text: str, gold: dict) -> bool:  # type: ignore[type-arg]
-    """Return whether an answer has the same effect as one of the golds."""
-    steps = iter(range(MAX_STEPS))
-    database.set_progress_handler(lambda: next(steps, None) is None, 1000)
+def solves(database: sqlite3.Connection, sql: str, gold: dict) -> bool:  # type: ignore[type-arg]
+    """Return whether an answer has the same effect as a gold."""
+    remaining_steps = iter(range(MAX_STEPS))
+    database.set_progress_handler(lambda: next(remaining_steps, None) is None, 1000)
     try:
         max_rows = 1 + sum(group["take"] for group in gold.get("groups", ()))
-        width, rows = run(database, text, max_rows)
+        column_count, rows = run(database, sql, max_rows)
         if "tables" in gold:
             return bool(tables(database) == gold["tables"])
     except sqlite3.Error as error:
         print(error)
         return False
-    return width == gold["columns"] and has_gold_rows(rows, gold)
+    return column_count == gold["columns"] and has_gold_rows(rows, gold)
 
 
 def main() -> None:
     """Run the answer, and write the reward: 1 if it has the effect of any gold, otherwise 0."""
     script_folder, answer_path, reward = Path(__file__).parent, Path(ANSWER), 0
     golds = json.loads((script_folder / "golds.json").read_text())
-    text = answer_path.read_text(errors="replace") if answer_path.is_file() else ""
-    for gold in golds if text.strip() else ():
-        with tempfile.TemporaryDirectory() as folder:
-            copy = shutil.copy(script_folder / "database.sqlite", folder)
-            database = sqlite3.connect(copy, isolation_level=None)
-            reward = max(reward, int(solves(database, text, gold)))
+    sql = answer_path.read_text(errors="replace") if answer_path.is_file() else ""
+    for gold in golds if sql.strip() else ():
+        with tempfile.TemporaryDirectory() as scratch_folder:
+            database_copy = shutil.copy(script_folder / "database.sqlite", scratch_folder)
+            database = sqlite3.connect(database_copy, isolation_level=None)
+            reward = max(reward, int(solves(database, sql, gold)))
             database.close()
     Path(REWARD).write_text(f"{reward}\n")
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from intercode_sandbox.errors import DockerfileError, ImageError
 from intercode_sandbox.extensions import is_packaged
 from intercode_sandbox.host_files import joint_digest
-from intercode_sandbox.images.archive import DAMAGE
 from intercode_sandbox.images.base import (
     ARCHIVES,
     Context,
@@ -24,17 +23,24 @@ from intercode_sandbox.images.debian import RECIPES
 from intercode_sandbox.images.dockerfile.copy_files import find_ignore
 from intercode_sandbox.images.dockerfile.evaluate import (
     PROXIES,
-    Arguments,
+    BuildArguments,
     BuildStep,
-    State,
+    StageSettings,
     expand_base_name,
     facts,
 )
-from intercode_sandbox.images.dockerfile.instructions import Instruction
-from intercode_sandbox.images.dockerfile.parse import Plan, Stage, expand, plan, read
+from intercode_sandbox.images.dockerfile.instructions import DockerfileInstruction
+from intercode_sandbox.images.dockerfile.parse import (
+    DockerfileStage,
+    DockerfileStages,
+    expand,
+    plan,
+    read,
+)
 from intercode_sandbox.images.oci import is_layout
 from intercode_sandbox.images.resolve import SCHEMES, build
-from intercode_sandbox.images.tree import Tree, resolve_image_account
+from intercode_sandbox.images.tarballs import DAMAGE
+from intercode_sandbox.images.tree import MergedTree, resolve_image_account
 from intercode_sandbox.path_containment import resolve_data_path
 
 VERSION = "1"
@@ -46,7 +52,7 @@ _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class DockerfileOptions:
     """The options in an image's name ``dockerfile:PATH[NAME=VALUE,--target=STAGE,…]``."""
 
     path: Path
@@ -59,7 +65,7 @@ class Options:
     """Whether commands may use the network by default."""
 
     @classmethod
-    def read(cls, argument: str) -> Options:
+    def read(cls, argument: str) -> DockerfileOptions:
         """Parse the text after ``dockerfile:``. If PATH is a folder, its Dockerfile is meant.
 
         Raises:
@@ -70,66 +76,75 @@ class Options:
         flags: dict[str, str] = {}
         arguments: dict[str, str] = {}
         for option in filter(None, (match["options"] or "").split(",")):
-            name, equals, value = option.strip().partition("=")
+            name, separator, value = option.strip().partition("=")
             (flags if name.startswith("--") else arguments)[name] = value
-            if not equals or (name.startswith("--") and name not in ("--target", "--network")):
+            if not separator or (name.startswith("--") and name not in ("--target", "--network")):
                 raise DockerfileError(
                     f"cannot understand {option!r} in 'dockerfile:{argument}': write NAME=VALUE "
                     "for a build argument, --target=STAGE, or --network=default"
                 )
         if flags.get("--network", "none") not in ("none", "default"):
             raise DockerfileError(f"--network={flags['--network']} is neither none nor default")
-        path = Path(match["path"])
-        path = path / "Dockerfile" if path.is_dir() else path
-        network = flags.get("--network") == "default"
-        return cls(path, arguments, flags.get("--target", ""), network)
+        dockerfile_path = Path(match["path"])
+        dockerfile_path = (
+            dockerfile_path / "Dockerfile" if dockerfile_path.is_dir() else dockerfile_path
+        )
+        has_network = flags.get("--network") == "default"
+        return cls(dockerfile_path, arguments, flags.get("--target", ""), has_network)
 
 
 def make(argument: str, context: Context) -> Image:
     """Return the image of a Dockerfile's last stage, or of the target stage, built if necessary.
 
     Args:
-        argument: The text after ``dockerfile:``: see `Options`.
+        argument: The text after ``dockerfile:``: see `DockerfileOptions`.
         context: See `Context`.
+
+    Raises:
+        ImageError: The Dockerfile cannot be read, is malformed or not supported, or a step failed.
     """
-    options = Options.read(argument)
-    return _Build(options, context, f"dockerfile:{argument}").image()
+    options = DockerfileOptions.read(argument)
+    return _DockerfileBuild(options, context, f"dockerfile:{argument}").image()
 
 
-class _Build:
-    def __init__(self, options: Options, context: Context, spec: str) -> None:
+class _DockerfileBuild:
+    def __init__(self, options: DockerfileOptions, context: Context, spec: str) -> None:
         self._options = options
         self._context = context
         self._spec = spec
         # The path is resolved, because the layer of a tree must be a folder, not a link to one.
         self._folder = options.path.parent.resolve()
         self._source = read(options.path)
-        self._plan: Plan = plan(self._source)
-        rules, file = find_ignore(options.path, self._folder)
-        self._files = Tree((self._folder,), rules, rules.has_exceptions, name=str(self._folder))
-        self._arguments = Arguments(options.arguments, _platform())
+        self._plan: DockerfileStages = plan(self._source)
+        ignore_rules, ignore_file = find_ignore(options.path, self._folder)
+        self._files = MergedTree(
+            (self._folder,), ignore_rules, ignore_rules.has_exceptions, name=str(self._folder)
+        )
+        self._arguments = BuildArguments(options.arguments, _platform())
         self._images_by_stage: dict[int, Image] = {}
         self._args: dict[int, dict[str, str]] = {}
-        context.inputs.update(filter(None, (options.path, file, self._folder)))
+        context.inputs.update(filter(None, (options.path, ignore_file, self._folder)))
 
     def image(self) -> Image:
         """Return the image of the target stage."""
         for warning in self._plan.warnings:
             self._context.progress(warning)
         for instruction in self._plan.arguments:
-            for value in instruction.values:
+            for argument_text in instruction.values:
                 try:
-                    name, argument_value = self._arguments.declare(value, self._expand_word)
+                    argument_name, argument_value = self._arguments.declare(
+                        argument_text, self._expand_word
+                    )
                 except ValueError as error:
                     raise self._source.locate_error(instruction.line, error) from error
                 if argument_value is not None:
-                    self._arguments.common[name] = argument_value
+                    self._arguments.common[argument_name] = argument_value
         target_stage = self._plan.stages[-1]
         if self._options.target:
-            target = self._plan.stage(self._options.target)
-            if target is None:
+            named_stage = self._plan.stage(self._options.target)
+            if named_stage is None:
                 raise DockerfileError(f"{self._source.name}: no stage {self._options.target!r}")
-            target_stage = target
+            target_stage = named_stage
         self._check_arguments()
         image = self._stage(target_stage)
         if len(self._files.visited_paths) <= _MAX_WATCHED_FILES:
@@ -142,24 +157,30 @@ class _Build:
     def _check_arguments(self) -> None:
         instructions = [
             *self._plan.arguments,
-            *(i for s in self._plan.stages for i in s.instructions),
+            *(instruction for stage in self._plan.stages for instruction in stage.instructions),
         ]
-        names = {v.partition("=")[0] for i in instructions if i.name == "ARG" for v in i.values}
-        for name in self._options.arguments:
-            if name not in names and name.upper() not in PROXIES:
-                listing = ", ".join(sorted(names)) or "none"
+        declared_names = {
+            value.partition("=")[0]
+            for instruction in instructions
+            if instruction.name == "ARG"
+            for value in instruction.values
+        }
+        for argument_name in self._options.arguments:
+            if argument_name not in declared_names and argument_name.upper() not in PROXIES:
+                listing = ", ".join(sorted(declared_names)) or "none"
                 raise DockerfileError(
-                    f"{self._source.name} has no build argument {name!r}; it has: {listing}"
+                    f"{self._source.name} has no build argument {argument_name!r}; it has: "
+                    f"{listing}"
                 )
 
-    def _stage(self, stage: Stage) -> Image:
+    def _stage(self, stage: DockerfileStage) -> Image:
         if stage.index not in self._images_by_stage:
             self._images_by_stage[stage.index] = self._build(stage)
         return self._images_by_stage[stage.index]
 
-    def _build(self, stage: Stage) -> Image:
-        base, args = self._base(stage)
-        state = State.begin(
+    def _build(self, stage: DockerfileStage) -> Image:
+        base, inherited_args = self._base(stage)
+        stage_state = StageSettings.begin(
             base,
             source=self._source,
             context=self._files,
@@ -168,56 +189,67 @@ class _Build:
             ),
             network=self._options.network,
             arguments=self._arguments,
-            args=dict(args),
+            args=dict(inherited_args),
         )
         image = base
-        for instruction, step in state.steps(stage.instructions):
+        for instruction, step in stage_state.steps(stage.instructions):
             # A layer in the cache has the name of the Dockerfile from which it was first built. So
             # the name is replaced.
             image = replace(self._layer(image, instruction, step), name=base.name)
-        self._args[stage.index] = state.args
+        self._args[stage.index] = stage_state.args
         try:
-            account = resolve_image_account(image.layers, state.user)
+            account = resolve_image_account(image.layers, stage_state.user)
         except ImageError as error:
-            lines = [
+            user_line_numbers = [
                 user_instruction.line
                 for user_instruction in stage.instructions
                 if user_instruction.name == "USER"
             ]
-            raise self._source.locate_error((lines or [stage.start.line])[-1], error) from error
-        home = {} if "HOME" in state.env else {"HOME": account.home, "USER": account.name}
-        finished_image = state.finish_image(replace(image, user=str(account)))
-        return replace(finished_image, env={**finished_image.env, **(home if state.user else {})})
+            raise self._source.locate_error(
+                (user_line_numbers or [stage.start.line])[-1], error
+            ) from error
+        home_variables = (
+            {} if "HOME" in stage_state.env else {"HOME": account.home, "USER": account.name}
+        )
+        finished_image = stage_state.finish_image(replace(image, user=str(account)))
+        return replace(
+            finished_image,
+            env={**finished_image.env, **(home_variables if stage_state.user else {})},
+        )
 
-    def _base(self, stage: Stage) -> tuple[Image, dict[str, str]]:
+    def _base(self, stage: DockerfileStage) -> tuple[Image, dict[str, str]]:
         """Return the base image of a stage, and the build arguments that the stage inherits.
 
         A stage inherits build arguments only if its base is another stage.
         """
-        start = stage.start
+        from_instruction = stage.start
         try:
-            name = expand_base_name(stage.base, self._arguments, self._source.escape)
-            self._check_platform(start)
-            if (base_stage := self._plan.stage(name, stage.index)) and not name.isdigit():
+            image_name = expand_base_name(stage.base, self._arguments, self._source.escape)
+            self._check_platform(from_instruction)
+            if (
+                base_stage := self._plan.stage(image_name, stage.index)
+            ) and not image_name.isdigit():
                 return self._stage(base_stage), self._args[base_stage.index]
-            return find_base(name, self._folder, self._context), {}
+            return find_base(image_name, self._folder, self._context), {}
         except (ImageError, ValueError) as error:
-            raise self._source.locate_error(start.line, error) from error
+            raise self._source.locate_error(from_instruction.line, error) from error
 
-    def _check_platform(self, start: Instruction) -> None:
-        requested_platform = self._expand_word(start.flag("platform"))
+    def _check_platform(self, from_instruction: DockerfileInstruction) -> None:
+        requested_platform = self._expand_word(from_instruction.flag("platform"))
         machine_platform = self._arguments.common["TARGETPLATFORM"]
         if requested_platform and requested_platform != machine_platform:
             raise ImageError(
                 f"the platform {requested_platform} is not this machine's: {machine_platform}"
             )
 
-    def _find_source_image(self, stage: Stage, instruction: Instruction, name: str) -> Image:
+    def _find_source_image(
+        self, stage: DockerfileStage, instruction: DockerfileInstruction, name: str
+    ) -> Image:
         if source_stage := self._plan.stage(name, stage.index):
             return self._stage(source_stage)
         return find_base(name, self._folder, self._context)
 
-    def _layer(self, base: Image, instruction: Instruction, step: BuildStep) -> Image:
+    def _layer(self, base: Image, instruction: DockerfileInstruction, step: BuildStep) -> Image:
         if not step.is_needed(base):
             return base
         template = replace(
@@ -229,7 +261,7 @@ class _Build:
             self._context.progress(f"cached {template.name}")
             return cached_image
 
-        def fill(layer: Path, lock: int) -> Mapping[str, object]:
+        def fill(layer: Path, lock_fd: int) -> Mapping[str, object]:
             try:
                 step.fill(base, layer, self._context)
             except (ImageError, *DAMAGE) as error:
@@ -248,7 +280,7 @@ class _Build:
             saved_image = self._context.cache.build(
                 replace(image, digest=digest),
                 self._spec,
-                lambda layer, lock: {"version": VERSION},
+                lambda layer, lock_fd: {"version": VERSION},
                 self._context.progress,
             )
         return replace(saved_image, name=image.name)
@@ -258,7 +290,11 @@ def _platform() -> dict[str, str]:
     """Return the build arguments that every Dockerfile has, such as ``TARGETPLATFORM``."""
     machine = _MACHINES.get(platform.machine(), platform.machine())
     values = {"PLATFORM": f"linux/{machine}", "OS": "linux", "ARCH": machine, "VARIANT": ""}
-    return {f"{prefix}{name}": v for prefix in ("TARGET", "BUILD") for name, v in values.items()}
+    return {
+        f"{prefix}{suffix}": value
+        for prefix in ("TARGET", "BUILD")
+        for suffix, value in values.items()
+    }
 
 
 _DEBIAN = re.compile(
@@ -272,7 +308,8 @@ def find_base(name: str, folder: Path, context: Context) -> Image:
 
     Args:
         name: The name in the Dockerfile.
-        folder: The folder of the Dockerfile, in which all files that the name contains must lie.
+        folder: The folder of the Dockerfile. All files that the name contains must lie in this
+            folder, except files that come with InterCode.
         context: See `Context`.
 
     Raises:
@@ -288,10 +325,10 @@ def find_base(name: str, folder: Path, context: Context) -> Image:
                     f"{error}; build it separately, and name it by `digest:…` (intercode images)"
                 ) from None
     path = Path(spec.argument)
-    is_nested = (
+    is_build_context = (
         spec.scheme == "folder" and not (path / "usr").is_dir() and not (path / "bin").is_dir()
     )
-    if spec.scheme == "dockerfile" or (is_nested and (path / "Dockerfile").is_file()):
+    if spec.scheme == "dockerfile" or (is_build_context and (path / "Dockerfile").is_file()):
         raise ImageError(f"{name!r} is another Dockerfile: write its stages into this one")
     image = build(spec, context)
     if image.config.get("OnBuild"):
@@ -314,8 +351,8 @@ def base_name(name: str, folder: Path) -> str:
         if name.endswith(ARCHIVES):
             return f"oci:{path}" if is_layout(path) else f"scratch+{path}"
         return name
-    if debian := _DEBIAN.fullmatch(name):
-        return f"debian:{_RELEASES.get(debian[1], debian[1])}{debian[2] or ''}"
+    if debian_match := _DEBIAN.fullmatch(name):
+        return f"debian:{_RELEASES.get(debian_match[1], debian_match[1])}{debian_match[2] or ''}"
     scheme = re.split(r"[:+]", name)[0]
     if (
         name.startswith("docker://")

@@ -19,11 +19,11 @@ from typing import IO
 
 from intercode_sandbox.errors import ImageError
 from intercode_sandbox.host_files import file_digest, joint_digest
-from intercode_sandbox.images.archive import Unpacker, split_name
 from intercode_sandbox.images.base import Image
-from intercode_sandbox.images.dockerfile.instructions import Instruction
+from intercode_sandbox.images.dockerfile.instructions import DockerfileInstruction
 from intercode_sandbox.images.host import host_mounts
-from intercode_sandbox.images.tree import Tree, TreeEntry
+from intercode_sandbox.images.tarballs import LayerUnpacker, split_name
+from intercode_sandbox.images.tree import MergedTree, MergedTreeEntry
 
 _MAX_DOUBLE_STARS = 8
 """Maximum number of ``**`` in a pattern: each multiplies the time of a match."""
@@ -31,7 +31,7 @@ _WILD = re.compile(r"[*?\[]")
 _HEREDOC = re.compile(r"\d*<<(?P<tabs>-?)(?P<quote>[\"']?)(?P<name>[^\"']+)(?P=quote)")
 
 
-def find(tree: Tree, source: str) -> list[CopySource]:
+def find(tree: MergedTree, source: str) -> list[CopySource]:
     """Return the files and folders that a source of ``COPY`` names.
 
     Args:
@@ -61,12 +61,14 @@ def find(tree: Tree, source: str) -> list[CopySource]:
     return items
 
 
-def documents(instruction: Instruction, word: Callable[[str], str]) -> list[CopySource]:
+def documents(
+    instruction: DockerfileInstruction, expand_word: Callable[[str], str]
+) -> list[CopySource]:
     """Return the files whose content is a heredoc of the instruction.
 
     Args:
         instruction: The instruction.
-        word: A function that expands a word.
+        expand_word: A function that expands a word.
     """
     contents = dict(instruction.heredocs)
     items: list[CopySource] = []
@@ -78,13 +80,16 @@ def documents(instruction: Instruction, word: Callable[[str], str]) -> list[Copy
         if match["tabs"]:
             content = "".join(line.lstrip("\t") for line in content.splitlines(keepends=True))
         if not match["quote"]:
-            content = _expand_document(content, word)
+            content = _expand_document(content, expand_word)
         items.append(CopySource(match["name"], content=content.encode("utf-8", "surrogateescape")))
     return items
 
 
 def digest(
-    tree: Tree, items: Sequence[CopySource], documents: Sequence[CopySource], image: str
+    tree: MergedTree,
+    items: Sequence[CopySource],
+    documents: Sequence[CopySource],
+    image_digest: str,
 ) -> str:
     """Return a digest of all sources of an instruction.
 
@@ -95,15 +100,15 @@ def digest(
         tree: The tree of the items.
         items: The files and folders of the tree.
         documents: The files from heredocs.
-        image: The digest of the image whose files are copied; empty: the context's files.
+        image_digest: The digest of the image whose files are copied; empty: the context's files.
     """
-    digest_inputs: list[str | bytes] = [image]
+    digest_inputs: list[str | bytes] = [image_digest]
     for item in documents:
         digest_inputs += ["document", item.name, item.content]
     for item in items:
         digest_inputs += [item.name, "/".join(item.parts)]
         entry = tree.look(item.parts)
-        if image or entry is None:
+        if image_digest or entry is None:
             continue
         digest_inputs += _entry_facts("", entry)
         if entry.is_dir:
@@ -114,11 +119,11 @@ def digest(
     return joint_digest(*digest_inputs)
 
 
-def _location_text(tree: Tree) -> str:
+def _location_text(tree: MergedTree) -> str:
     return f" in {tree.name}" if tree.name else ""
 
 
-def _match_paths(tree: Tree, pattern: str) -> list[str]:
+def _match_paths(tree: MergedTree, pattern: str) -> list[str]:
     """Return all paths of a tree that match a pattern. A star does not match a slash."""
     paths = [""]
     for component in pattern.split("/"):
@@ -132,7 +137,7 @@ def _match_paths(tree: Tree, pattern: str) -> list[str]:
     return paths
 
 
-def _list_names(tree: Tree, path: str) -> list[str]:
+def _list_names(tree: MergedTree, path: str) -> list[str]:
     parts = tree.resolve(path)
     entry = None if parts is None else tree.look(parts)
     if parts is None or entry is None or not entry.is_dir:
@@ -140,7 +145,7 @@ def _list_names(tree: Tree, path: str) -> list[str]:
     return tree.names(parts)
 
 
-def _entry_facts(path: str, entry: TreeEntry) -> list[str | bytes]:
+def _entry_facts(path: str, entry: MergedTreeEntry) -> list[str | bytes]:
     mode = entry.info.st_mode
     if entry.is_link:
         return [path, "link", str(entry.path.readlink())]
@@ -150,20 +155,20 @@ def _entry_facts(path: str, entry: TreeEntry) -> list[str | bytes]:
     return [path, f"{mode:o}", content]
 
 
-def _expand_document(content: str, word: Callable[[str], str]) -> str:
+def _expand_document(content: str, expand_word: Callable[[str], str]) -> str:
     """Expand the variables in the content of a heredoc; keep its quotes, as a shell does."""
     return "".join(
-        word(re.sub(r"([\"'])", r"\\\1", line)) for line in content.splitlines(keepends=True)
+        expand_word(re.sub(r"([\"'])", r"\\\1", line)) for line in content.splitlines(keepends=True)
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _Rule:
+class _IgnoreRule:
     pattern: re.Pattern[str]
     exception: bool
 
 
-class Ignore:
+class DockerIgnore:
     """The rules of a ``.dockerignore`` file. For each path the last matching rule decides.
 
     Args:
@@ -182,14 +187,14 @@ class Ignore:
             path: The path, relative to the context.
         """
         parts = path.split("/")
-        prefixes = ["/".join(parts[:count]) for count in range(1, len(parts) + 1)]
+        prefixes = ["/".join(parts[:depth]) for depth in range(1, len(parts) + 1)]
         for rule in reversed(self._rules):
             if any(rule.pattern.fullmatch(prefix) for prefix in prefixes):
                 return not rule.exception
         return False
 
 
-def find_ignore(dockerfile: Path, context: Path) -> tuple[Ignore, Path | None]:
+def find_ignore(dockerfile: Path, context: Path) -> tuple[DockerIgnore, Path | None]:
     """Return the rules for ignored files of a Dockerfile, and the path of their file or None.
 
     A file ``NAME.dockerignore`` beside the Dockerfile ``NAME`` takes precedence over the file
@@ -199,13 +204,20 @@ def find_ignore(dockerfile: Path, context: Path) -> tuple[Ignore, Path | None]:
         ImageError: The file cannot be read, or a line is malformed.
     """
     dockerfile_ignore = dockerfile.with_name(f"{dockerfile.name}.dockerignore")
-    path = next((p for p in (dockerfile_ignore, context / ".dockerignore") if p.is_file()), None)
-    if path is None:
-        return Ignore(), None
+    ignore_path = next(
+        (
+            candidate
+            for candidate in (dockerfile_ignore, context / ".dockerignore")
+            if candidate.is_file()
+        ),
+        None,
+    )
+    if ignore_path is None:
+        return DockerIgnore(), None
     try:
-        return Ignore(path.read_text(encoding="utf-8-sig")), path
+        return DockerIgnore(ignore_path.read_text(encoding="utf-8-sig")), ignore_path
     except (OSError, ValueError, re.error) as error:
-        raise ImageError(f"cannot read {path}: {error}") from error
+        raise ImageError(f"cannot read {ignore_path}: {error}") from error
 
 
 def glob(pattern: str) -> re.Pattern[str]:
@@ -219,14 +231,14 @@ def glob(pattern: str) -> re.Pattern[str]:
         ValueError: A bracket is not closed, or the pattern has too many ``**``.
     """
     fragments: list[str] = []
-    position = double_stars = 0
-    star = -1
+    position = double_star_count = 0
+    star_index = -1
     while position < len(pattern):
         character = pattern[position]
         position += 1
         if character == "*" and pattern[position : position + 1] == "*":
-            star, double_stars = -1, double_stars + 1
-            if double_stars > _MAX_DOUBLE_STARS:
+            star_index, double_star_count = -1, double_star_count + 1
+            if double_star_count > _MAX_DOUBLE_STARS:
                 raise ValueError(f"more than {_MAX_DOUBLE_STARS} times '**': {pattern[:100]}")
             while pattern[position : position + 1] == "*":
                 position += 1
@@ -236,47 +248,47 @@ def glob(pattern: str) -> re.Pattern[str]:
             else:
                 fragments.append(".*")
         elif character == "*":
-            if star >= 0:
-                fragments[star:] = ["(?>", *fragments[star:], ")"]
-                fragments[star + 1] = "[^/]*?"
-            star = len(fragments)
+            if star_index >= 0:
+                fragments[star_index:] = ["(?>", *fragments[star_index:], ")"]
+                fragments[star_index + 1] = "[^/]*?"
+            star_index = len(fragments)
             fragments.append("[^/]*")
         elif character == "?":
             fragments.append("[^/]")
         elif character == "[":
-            end = pattern.find(
+            bracket_end = pattern.find(
                 "]", position + (2 if pattern[position : position + 1] == "^" else 1)
             )
-            if end < 0:
+            if bracket_end < 0:
                 raise ValueError(f"a bracket is not closed: {pattern}")
-            fragments.append(_character_class(pattern[position:end]))
-            position = end + 1
+            fragments.append(_character_class(pattern[position:bracket_end]))
+            position = bracket_end + 1
         elif character == "\\" and position < len(pattern):
             fragments.append(re.escape(pattern[position]))
             position += 1
         else:
-            star = -1 if character == "/" else star
+            star_index = -1 if character == "/" else star_index
             fragments.append(re.escape(character))
     return re.compile("".join(fragments), re.DOTALL)
 
 
 def _character_class(text: str) -> str:
-    negated, text = text.startswith("^"), text.removeprefix("^")
+    is_negated, text = text.startswith("^"), text.removeprefix("^")
     members = re.sub(r"([\\\[&~|^])", r"\\\1", text.replace("\\", ""))
-    return f"(?!/)[{'^' if negated else ''}{members}]"
+    return f"(?!/)[{'^' if is_negated else ''}{members}]"
 
 
-def _parse_rule(line: str) -> _Rule | None:
+def _parse_rule(line: str) -> _IgnoreRule | None:
     if line.startswith("#"):
         return None
     line = line.strip()
-    exception, line = line.startswith("!"), line.removeprefix("!").strip()
+    is_exception, line = line.startswith("!"), line.removeprefix("!").strip()
     if not line:
         return None
     pattern = posixpath.normpath(line).lstrip("/")
     if pattern == ".":
         return None
-    return _Rule(glob(pattern), exception)
+    return _IgnoreRule(glob(pattern), is_exception)
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +297,7 @@ class CopySource:
 
     name: str
     """The name that the item gets in a destination folder."""
-    tree: Tree | None = None
+    tree: MergedTree | None = None
     """The tree that has the item; None: the item is a heredoc."""
     parts: tuple[str, ...] = ()
     """The path of the item in the tree."""
@@ -293,13 +305,14 @@ class CopySource:
     """The content of a heredoc."""
 
 
-class LayerWriter:
+class CopyLayerWriter:
     """A writer of copied files into a layer.
 
     Args:
         base: The image below.
         layer: The empty folder of the layer.
-        owner: The user and group id of all files except members of archives; None: root.
+        owner: The user and group id of all files except members of archives; None: root, unless
+            `keep_owner` is True.
         mode: The mode of all files; None: each file keeps its mode.
         keep_owner: Whether files keep their owners if `owner` is None.
     """
@@ -313,9 +326,9 @@ class LayerWriter:
         keep_owner: bool = False,
     ) -> None:
         mounts = host_mounts() if base.host else ()
-        mounted_names = tuple(name.strip("/") for name in mounts)
-        self._tree = Tree((*base.layers, layer))
-        self._unpacker = Unpacker(layer, base.layers, mounted_names)
+        mounted_names = tuple(mount.strip("/") for mount in mounts)
+        self._tree = MergedTree((*base.layers, layer))
+        self._unpacker = LayerUnpacker(layer, base.layers, mounted_names)
         self._owner, self._mode, self._keep_owner = owner, mode, keep_owner
         self._now = time.time()
 
@@ -326,76 +339,81 @@ class LayerWriter:
     def folders(self, path: str) -> None:
         """Create a directory and its parents, unless the image or the layer has them."""
         parts = split_name(path.strip("/"))
-        for count in range(1, len(parts) + 1):
-            folder_path = "/".join(parts[:count])
+        for depth in range(1, len(parts) + 1):
+            folder_path = "/".join(parts[:depth])
             if not self._tree.is_dir(folder_path):
                 self._add(_header(folder_path, tarfile.DIRTYPE, 0o755, self._now), keep_mode=True)
 
-    def text(self, path: str, content: bytes) -> None:
+    def text(self, destination: str, content: bytes) -> None:
         """Write a file with this content.
 
         Args:
-            path: The destination in the image.
+            destination: The destination in the image.
             content: The content.
         """
-        self.folders(os.path.dirname(path))  # noqa: PTH120 - it is the image's
-        header = _header(path, tarfile.REGTYPE, 0o644, self._now)
+        self.folders(os.path.dirname(destination))  # noqa: PTH120 - it is the image's
+        header = _header(destination, tarfile.REGTYPE, 0o644, self._now)
         header.size = len(content)
         self._add(header, content)
 
-    def file(self, source: Path, path: str) -> None:
+    def file(self, source: Path, destination: str) -> None:
         """Copy a file, link or named pipe.
 
         Args:
             source: The path of the file on this machine.
-            path: The destination in the image.
+            destination: The destination in the image.
         """
-        self.folders(os.path.dirname(path))  # noqa: PTH120 - it is the image's
-        self._add_entry(source, source.lstat(), path)
+        self.folders(os.path.dirname(destination))  # noqa: PTH120 - it is the image's
+        self._add_entry(source, source.lstat(), destination)
 
-    def tree(self, tree: Tree, parts: tuple[str, ...], path: str) -> None:
-        """Copy the content of a directory. A directory of the image keeps its owner and mode.
+    def tree(self, tree: MergedTree, parts: tuple[str, ...], destination: str) -> None:
+        """Copy the content of a directory, with the owners and modes of nested directories.
+
+        The destination itself keeps its owner and mode, if the image has it. A nested directory
+        that the image has gets those of the copied one.
 
         Args:
             tree: The tree that has the directory.
             parts: The path of the directory in the tree.
-            path: The destination in the image, a directory.
+            destination: The destination in the image, a directory.
         """
-        self.folders(path)
+        self.folders(destination)
         for entry_parts, entry in tree.walk(parts):
             relative_path = "/".join(entry_parts[len(parts) :])
-            self._add_entry(entry.path, entry.info, f"{path.rstrip('/')}/{relative_path}")
+            self._add_entry(entry.path, entry.info, f"{destination.rstrip('/')}/{relative_path}")
 
-    def archive(self, source: Path, path: str) -> None:
+    def archive(self, source: Path, destination: str) -> None:
         """Unpack an archive. The members keep the archive's owners, as in Docker.
 
         Args:
             source: The path of the archive on this machine.
-            path: The destination in the image, a directory.
+            destination: The destination in the image, a directory.
         """
-        self.folders(path)
-        with tarfile.open(source, mode="r:*", encoding="utf-8", errors="surrogateescape") as file:
-            for member in file:
+        self.folders(destination)
+        with tarfile.open(
+            source, mode="r:*", encoding="utf-8", errors="surrogateescape"
+        ) as archive_file:
+            for member in archive_file:
                 parts = split_name(member.name)
                 if not parts:
                     continue
-                member.name = "/".join((path.strip("/"), *parts)).strip("/")
+                member.name = "/".join((destination.strip("/"), *parts)).strip("/")
                 if member.islnk():
-                    link = split_name(member.linkname)
-                    member.linkname = "/".join((path.strip("/"), *link)).strip("/")
-                self._unpacker.add(file, member)
+                    link_parts = split_name(member.linkname)
+                    member.linkname = "/".join((destination.strip("/"), *link_parts)).strip("/")
+                self._unpacker.add(archive_file, member)
 
-    def _add_entry(self, source: Path, info: os.stat_result, path: str) -> None:
-        kinds = {
+    def _add_entry(self, source: Path, info: os.stat_result, destination: str) -> None:
+        kind_by_format = {
             stat.S_IFDIR: tarfile.DIRTYPE,
             stat.S_IFLNK: tarfile.SYMTYPE,
             stat.S_IFREG: tarfile.REGTYPE,
             stat.S_IFIFO: tarfile.FIFOTYPE,
         }
-        kind = kinds.get(stat.S_IFMT(info.st_mode))
+        kind = kind_by_format.get(stat.S_IFMT(info.st_mode))
         if kind is None:
             return  # a socket is not copied, because it is useless without its process
-        header = _header(path, kind, stat.S_IMODE(info.st_mode), info.st_mtime)
+        header = _header(destination, kind, stat.S_IMODE(info.st_mode), info.st_mtime)
         if self._keep_owner:
             header.uid, header.gid = info.st_uid, info.st_gid
         if kind == tarfile.SYMTYPE:
@@ -414,10 +432,10 @@ class LayerWriter:
             header.uid, header.gid = self._owner
         if self._mode is not None and not keep_mode:
             header.mode = self._mode
-        self._unpacker.add(_Content(content), header)
+        self._unpacker.add(_FileContent(content), header)
 
 
-class _Content:
+class _FileContent:
     """The content of one file, in a form that `Unpacker.add` takes in place of an archive."""
 
     def __init__(self, content: bytes | Path) -> None:
@@ -430,9 +448,9 @@ class _Content:
         return self._content.open("rb")
 
 
-def _header(path: str, kind: bytes, mode: int, mtime: float) -> tarfile.TarInfo:
+def _header(path: str, member_type: bytes, mode: int, mtime: float) -> tarfile.TarInfo:
     header = tarfile.TarInfo(path.strip("/"))
-    header.type, header.mode, header.mtime = kind, mode, mtime
+    header.type, header.mode, header.mtime = member_type, mode, mtime
     return header
 
 

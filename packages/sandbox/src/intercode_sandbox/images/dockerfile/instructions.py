@@ -50,7 +50,7 @@ _HEREDOC_INSTRUCTIONS = {"ADD", "COPY", "RUN"}
 
 
 @dataclass(frozen=True, slots=True)
-class Instruction:
+class DockerfileInstruction:
     """One instruction as written, with variables and quotes not yet expanded."""
 
     line: int
@@ -79,12 +79,12 @@ class Instruction:
         return text if len(text) <= _MAX_DISPLAY_LENGTH else f"{text[: _MAX_DISPLAY_LENGTH - 1]}…"
 
 
-def directives(text: str, name: str) -> dict[str, str]:
+def directives(text: str, file_name: str) -> dict[str, str]:
     """Return the directives (``# NAME=VALUE``) at the top of a Dockerfile.
 
     Args:
         text: The text of the Dockerfile.
-        name: The name of the Dockerfile, for messages.
+        file_name: The name of the Dockerfile, for messages.
 
     Returns:
         Name in lower case → value.
@@ -106,18 +106,18 @@ def directives(text: str, name: str) -> dict[str, str]:
         elif key == "syntax" and not _FRONTEND.fullmatch(value):
             reason = f"the syntax {value!r} is not Docker's own"
         if reason:
-            raise DockerfileError(f"{name}:{line_number}: {reason}")
+            raise DockerfileError(f"{file_name}:{line_number}: {reason}")
         values[key] = value
     return values
 
 
-def instructions(text: str, escape: str, name: str) -> list[Instruction]:
+def instructions(text: str, escape: str, file_name: str) -> list[DockerfileInstruction]:
     """Return the instructions of a Dockerfile.
 
     Args:
         text: The text of the Dockerfile.
         escape: The escape character.
-        name: The name of the Dockerfile, for messages.
+        file_name: The name of the Dockerfile, for messages.
 
     Raises:
         DockerfileError: The text is malformed, or has no instruction.
@@ -127,8 +127,8 @@ def instructions(text: str, escape: str, name: str) -> list[Instruction]:
         if parsed_instructions := list(reader.instructions()):
             return parsed_instructions
     except ValueError as error:
-        raise DockerfileError(f"{name}:{reader.start}: {error}") from None
-    raise DockerfileError(f"{name}:1: file with no instructions")
+        raise DockerfileError(f"{file_name}:{reader.start}: {error}") from None
+    raise DockerfileError(f"{file_name}:1: file with no instructions")
 
 
 class _InstructionReader:
@@ -146,15 +146,17 @@ class _InstructionReader:
         self.start = 1
         self._lines = re.findall(r"[^\n]*\n|[^\n]+", text)
         self._position = 0
-        mark = re.escape(escape)
-        self._continuation = re.compile(rf"(^|[^{mark}]){mark}[ \t]*\Z", re.DOTALL)
+        escape_pattern = re.escape(escape)
+        self._continuation = re.compile(
+            rf"(^|[^{escape_pattern}]){escape_pattern}[ \t]*\Z", re.DOTALL
+        )
         self._word = re.compile(
-            rf"(?:[^{_BLANKS}'\"{mark}]|{mark}.|'[^']*(?:'|\Z)"
-            rf"|\"(?:[^\"{mark}]|{mark}.)*(?:\"|(?P<dangling>{mark})?\Z))+",
+            rf"(?:[^{_BLANKS}'\"{escape_pattern}]|{escape_pattern}.|'[^']*(?:'|\Z)"
+            rf"|\"(?:[^\"{escape_pattern}]|{escape_pattern}.)*(?:\"|(?P<dangling>{escape_pattern})?\Z))+",
             re.DOTALL,
         )
 
-    def instructions(self) -> Iterator[Instruction]:
+    def instructions(self) -> Iterator[DockerfileInstruction]:
         """Yield the instructions.
 
         Raises:
@@ -188,15 +190,15 @@ class _InstructionReader:
         match = self._continuation.search(line)
         return (line, False) if match is None else (line[: match.end(1)], True)
 
-    def _parse_instruction(self, line: str) -> Instruction:
+    def _parse_instruction(self, line: str) -> DockerfileInstruction:
         keyword, *argument_texts = _BLANK.split(line.strip(_BLANKS), maxsplit=1)
         name = keyword.upper()
         flags, arguments = _flags("".join(argument_texts))
         values, is_json = self._values(name, arguments)
         takes_heredocs = name in _HEREDOC_INSTRUCTIONS and not is_json
         heredocs = tuple(self._heredocs(line)) if takes_heredocs else ()
-        bodies = [f"\n{content}{end}" for end, content in heredocs]
-        return Instruction(
+        bodies = [f"\n{content}{delimiter}" for delimiter, content in heredocs]
+        return DockerfileInstruction(
             line=self.start,
             name=name,
             flags=tuple(
@@ -261,18 +263,18 @@ class _InstructionReader:
         """Read the bodies of an instruction's heredocs; yield the name and the content of each."""
         for word in _shell_words(line):
             match = _HEREDOC.fullmatch(word)
-            if match is None or not (name := _QUOTES.sub(_unquote, match[2])):
+            if match is None or not (delimiter := _QUOTES.sub(_unquote, match[2])):
                 continue
             content = ""
             while True:
                 if self._position == len(self._lines):
                     raise ValueError("unterminated heredoc")
                 body_line = self._read_line()
-                end = body_line.rstrip("\r\n")
-                if (end.lstrip("\t") if match[1] else end) == name:
+                stripped_line = body_line.rstrip("\r\n")
+                if (stripped_line.lstrip("\t") if match[1] else stripped_line) == delimiter:
                     break
                 content += body_line
-            yield name, content
+            yield delimiter, content
 
 
 def _strip_comment(line: str) -> str:
@@ -301,7 +303,7 @@ def _unescape(match: re.Match[str]) -> str:
 
 
 def _array(arguments: str) -> list[str] | None:
-    """Return the texts of a JSON array; None if the arguments do not begin with an array.
+    """Return the texts of a JSON array; None if the arguments do not begin with a valid array.
 
     Raises:
         ValueError: A value of the array is not a text.
@@ -331,7 +333,7 @@ def _shell_words(line: str) -> list[str]:
     return [] if any(match["open"] for match in matches) else [match[0] for match in matches]
 
 
-def _unquote(quote: re.Match[str]) -> str:
-    if quote[3] is not None:
-        return _QUOTED_ESCAPE.sub(r"\1", quote[3])
-    return quote[1] or quote[2] or ""
+def _unquote(quote_match: re.Match[str]) -> str:
+    if quote_match[3] is not None:
+        return _QUOTED_ESCAPE.sub(r"\1", quote_match[3])
+    return quote_match[1] or quote_match[2] or ""

@@ -10,14 +10,14 @@ from pathlib import Path
 from intercode_sandbox.errors import DockerfileError, ImageError
 from intercode_sandbox.host_files import open_regular
 from intercode_sandbox.images.dockerfile.instructions import (
-    Instruction,
+    DockerfileInstruction,
     directives,
     instructions,
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ParsedDockerfile:
     """The parsed text of a Dockerfile."""
 
     name: str
@@ -25,7 +25,7 @@ class Source:
     path: Path
     escape: str
     """The escape character."""
-    instructions: tuple[Instruction, ...]
+    instructions: tuple[DockerfileInstruction, ...]
 
     def error(self, line: int, reason: str) -> ImageError:
         """Return an error whose message begins with the name of the file and the line."""
@@ -42,12 +42,12 @@ class Source:
         """
         if isinstance(error, ImageError) and str(error).startswith(f"{self.name}:"):
             return error
-        is_written = isinstance(error, (DockerfileError, ValueError, LookupError))
-        kind = DockerfileError if is_written else ImageError
-        return kind(f"{self.name}:{line}: {error}")
+        is_dockerfile_error = isinstance(error, (DockerfileError, ValueError, LookupError))
+        error_class = DockerfileError if is_dockerfile_error else ImageError
+        return error_class(f"{self.name}:{line}: {error}")
 
 
-def read(path: Path) -> Source:
+def read(path: Path) -> ParsedDockerfile:
     """Read and parse a Dockerfile.
 
     Raises:
@@ -62,7 +62,7 @@ def read(path: Path) -> Source:
     except UnicodeDecodeError:
         raise DockerfileError(f"the Dockerfile {path} is not UTF-8 text") from None
     escape = directives(text, name).get("escape", "\\")
-    return Source(name, path, escape, tuple(instructions(text, escape, name)))
+    return ParsedDockerfile(name, path, escape, tuple(instructions(text, escape, name)))
 
 
 _FLAGS = {
@@ -101,16 +101,16 @@ _OCTAL_MODE = re.compile(r"[0-7]{3,4}|.*\$.*")
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class DockerfileStage:
     """One stage of a Dockerfile: the instructions from one ``FROM`` to the next."""
 
     index: int
     """The number of the stage, from 0."""
     name: str
     """The name after ``AS``, in lower case; without ``AS``, empty."""
-    start: Instruction
+    start: DockerfileInstruction
     """The instruction ``FROM``."""
-    instructions: tuple[Instruction, ...]
+    instructions: tuple[DockerfileInstruction, ...]
     """The instructions after ``FROM``."""
 
     @property
@@ -120,17 +120,17 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class DockerfileStages:
     """The stages of a whole Dockerfile, with supported instructions only."""
 
-    source: Source
-    arguments: tuple[Instruction, ...]
+    source: ParsedDockerfile
+    arguments: tuple[DockerfileInstruction, ...]
     """The instructions ``ARG`` before the first stage."""
-    stages: tuple[Stage, ...]
+    stages: tuple[DockerfileStage, ...]
     warnings: tuple[str, ...]
     """A message for each ignored instruction, with its line and the reason."""
 
-    def stage(self, name: str, end_index: int | None = None) -> Stage | None:
+    def stage(self, name: str, end_index: int | None = None) -> DockerfileStage | None:
         """Return a stage by its name or number; None: no such stage.
 
         Args:
@@ -144,69 +144,73 @@ class Plan:
         return matches[-1] if matches else None
 
 
-def plan(source: Source) -> Plan:
+def plan(source: ParsedDockerfile) -> DockerfileStages:
     """Divide a Dockerfile into stages, and check all instructions.
 
     Raises:
         ImageError: An instruction is not supported; the message names the line and the reason.
     """
-    arguments: list[Instruction] = []
-    stages: list[tuple[Instruction, list[Instruction]]] = []
+    arg_instructions: list[DockerfileInstruction] = []
+    instruction_groups: list[tuple[DockerfileInstruction, list[DockerfileInstruction]]] = []
     warnings = []
     for instruction in source.instructions:
         for ignored_name in _ignored_keys(instruction):
             location = f"{source.name}:{instruction.line}: {instruction.name}"
-            flag = f" {ignored_name}" if ignored_name.startswith("--") else ""
-            warnings.append(f"{location}{flag} is ignored: {_IGNORED_REASONS[ignored_name]}")
+            flag_suffix = f" {ignored_name}" if ignored_name.startswith("--") else ""
+            warnings.append(f"{location}{flag_suffix} is ignored: {_IGNORED_REASONS[ignored_name]}")
         if instruction.name in _IGNORED_REASONS:
             continue
         reason = _instruction_problem(instruction)
         if reason:
             raise source.error(instruction.line, reason)
         if instruction.name == "FROM":
-            stages.append((instruction, []))
-        elif stages:
-            stages[-1][1].append(instruction)
+            instruction_groups.append((instruction, []))
+        elif instruction_groups:
+            instruction_groups[-1][1].append(instruction)
         elif instruction.name == "ARG":
-            arguments.append(instruction)
+            arg_instructions.append(instruction)
         else:
             raise source.error(instruction.line, f"{instruction.name} comes before any FROM")
-    if not stages:
+    if not instruction_groups:
         raise source.error(source.instructions[-1].line, "there is no FROM")
     plan_stages = tuple(
-        Stage(
+        DockerfileStage(
             index,
-            start.values[2].lower() if len(start.values) == 3 else "",
-            start,
+            from_instruction.values[2].lower() if len(from_instruction.values) == 3 else "",
+            from_instruction,
             tuple(stage_instructions),
         )
-        for index, (start, stage_instructions) in enumerate(stages)
+        for index, (from_instruction, stage_instructions) in enumerate(instruction_groups)
     )
     _check_from(source, plan_stages)
-    return Plan(source, tuple(arguments), plan_stages, tuple(warnings))
+    return DockerfileStages(source, tuple(arg_instructions), plan_stages, tuple(warnings))
 
 
-def _check_from(source: Source, stages: tuple[Stage, ...]) -> None:
+def _check_from(source: ParsedDockerfile, stages: tuple[DockerfileStage, ...]) -> None:
     for stage in stages:
         for instruction in stage.instructions:
-            name = instruction.flag("from")
-            if name.isdigit() and int(name) >= stage.index:
-                raise source.error(instruction.line, f"there is no stage {name} before this one")
-            is_earlier = any(candidate.name == name.lower() for candidate in stages[: stage.index])
+            source_name = instruction.flag("from")
+            if source_name.isdigit() and int(source_name) >= stage.index:
+                raise source.error(
+                    instruction.line, f"there is no stage {source_name} before this one"
+                )
+            is_earlier = any(
+                candidate.name == source_name.lower() for candidate in stages[: stage.index]
+            )
             if not is_earlier and any(
-                candidate.name == name.lower() for candidate in stages if name
+                candidate.name == source_name.lower() for candidate in stages if source_name
             ):
-                raise source.error(instruction.line, f"the stage {name!r} comes later")
+                raise source.error(instruction.line, f"the stage {source_name!r} comes later")
 
 
-def _ignored_keys(instruction: Instruction) -> list[str]:
+def _ignored_keys(instruction: DockerfileInstruction) -> list[str]:
     """Return the keys of `_IGNORED_REASONS` that apply to an instruction."""
     if instruction.name in _IGNORED_REASONS:
         return [instruction.name]
     return ["--mount"] if list(empty_mounts(instruction)) else []
 
 
-def empty_mounts(instruction: Instruction) -> Iterator[str]:
+def empty_mounts(instruction: DockerfileInstruction) -> Iterator[str]:
     """Yield the target folders of a ``RUN``'s mounts of the types cache and tmpfs.
 
     Such a mount is an empty folder for the command. A missing target is an empty text.
@@ -216,14 +220,16 @@ def empty_mounts(instruction: Instruction) -> Iterator[str]:
             yield options.get("target") or options.get("dst") or options.get("destination") or ""
 
 
-def _mounts(instruction: Instruction) -> Iterator[dict[str, str]]:
+def _mounts(instruction: DockerfileInstruction) -> Iterator[dict[str, str]]:
     for flag, value in instruction.flags:
         if flag == "mount":
             options = (option.partition("=") for option in value.split(","))
-            yield {"type": "bind"} | {name.strip(): text for name, _, text in options}
+            yield {"type": "bind"} | {
+                option_name.strip(): option_value for option_name, _, option_value in options
+            }
 
 
-def _instruction_problem(instruction: Instruction) -> str:
+def _instruction_problem(instruction: DockerfileInstruction) -> str:
     """Return the reason why an instruction is not supported; empty: it is supported."""
     name = instruction.name
     if name in _REASONS:
@@ -241,7 +247,7 @@ def _instruction_problem(instruction: Instruction) -> str:
     return _CHECKS[name](instruction)
 
 
-def _from_problem(instruction: Instruction) -> str:
+def _from_problem(instruction: DockerfileInstruction) -> str:
     values = instruction.values
     if len(values) not in (1, 3) or (len(values) == 3 and values[1].upper() != "AS"):
         return "write FROM IMAGE or FROM IMAGE AS NAME"
@@ -250,7 +256,7 @@ def _from_problem(instruction: Instruction) -> str:
     return ""
 
 
-def _run_problem(instruction: Instruction) -> str:
+def _run_problem(instruction: DockerfileInstruction) -> str:
     network = instruction.flag("network")
     if dict(instruction.flags).keys() >= {"network"} and network not in ("none", "default"):
         return f"RUN --network={network} is not supported: write none or default"
@@ -263,42 +269,42 @@ def _run_problem(instruction: Instruction) -> str:
     return ""
 
 
-def _copy_problem(instruction: Instruction) -> str:
+def _copy_problem(instruction: DockerfileInstruction) -> str:
     if len(instruction.values) < 2:
         return f"{instruction.name} needs what to copy, and where to"
     if not _OCTAL_MODE.fullmatch(instruction.flag("chmod") or "644"):
         return f"--chmod={instruction.flag('chmod')} is not an octal number, for instance 755"
     if instruction.name == "ADD" and (
-        address := next((v for v in instruction.values if _ADDRESS.match(v)), "")
+        address := next((value for value in instruction.values if _ADDRESS.match(value)), "")
     ):
         return f"ADD fetches nothing: take {address} into the folder and COPY it"
     return ""
 
 
-def _pairs_problem(instruction: Instruction) -> str:
+def _pairs_problem(instruction: DockerfileInstruction) -> str:
     if len(instruction.values) % 2:
         return f"{instruction.name} needs NAME=VALUE"
     return ""
 
 
-def _arg_problem(instruction: Instruction) -> str:
+def _arg_problem(instruction: DockerfileInstruction) -> str:
     for value in instruction.values:
         if not _ARG_NAMES.fullmatch(value.partition("=")[0]):
             return f"{value!r} is not a name for a build argument"
     return ""
 
 
-def _single_value_problem(instruction: Instruction) -> str:
+def _single_value_problem(instruction: DockerfileInstruction) -> str:
     if len(instruction.values) != 1:
         return f"{instruction.name} takes one argument"
     return ""
 
 
-def _shell_problem(instruction: Instruction) -> str:
+def _shell_problem(instruction: DockerfileInstruction) -> str:
     return "" if instruction.is_json else 'write SHELL ["program", "argument"]'
 
 
-_CHECKS: dict[str, Callable[[Instruction], str]] = {
+_CHECKS: dict[str, Callable[[DockerfileInstruction], str]] = {
     "FROM": _from_problem,
     "RUN": _run_problem,
     "COPY": _copy_problem,
@@ -326,8 +332,8 @@ _DEEPEST_WORD = 100
 def expand(text: str, variables: Mapping[str, str], escape: str = "\\") -> str:
     r"""Expand a word: remove its quotes and escapes, and replace variables.
 
-    Supported are ``$X``, ``${X}``, ``${X:-word}``, ``${X-word}``, ``${X:+word}``, ``${X+word}`` and
-    ``${X:?word}``.
+    Supported are ``$X``, ``${X}``, ``${X:-word}``, ``${X-word}``, ``${X:+word}``, ``${X+word}``,
+    ``${X:?word}`` and ``${X?word}``.
 
     Args:
         text: The word as written.
@@ -335,7 +341,8 @@ def expand(text: str, variables: Mapping[str, str], escape: str = "\\") -> str:
         escape: The escape character: ``\``, or the character that the Dockerfile's directive sets.
 
     Raises:
-        ValueError: The word is malformed, too long or too deep, or has an unknown operation.
+        ValueError: The word is malformed, too long or too deep, has an unknown operation, or
+            requires a variable (``?``) that is not set.
     """
     reader = _WordReader(text, variables, escape)
     return reader.read("")
@@ -350,17 +357,19 @@ class _WordReader:
         self.depth = 0
         self.remaining_length = _LONGEST_WORD
 
-    def read(self, stop: str) -> str:
+    def read(self, stop_characters: str) -> str:
         """Expand the text from the present position up to the end, or up to a stop character.
 
         Args:
-            stop: The characters at which the reading stops, if they are not quoted.
+            stop_characters: The characters at which the reading stops, if they are not quoted.
         """
         self.depth += 1
         if self.depth > _DEEPEST_WORD:
             raise ValueError(f"${{…}} nests deeper than {_DEEPEST_WORD} levels")
         fragments: list[str] = []
-        while self.position < len(self.text) and self.text[self.position] not in (stop or "\0"):
+        while self.position < len(self.text) and self.text[self.position] not in (
+            stop_characters or "\0"
+        ):
             fragments.append(self._read_fragment())
         self.depth -= 1
         return "".join(fragments)
@@ -392,11 +401,11 @@ class _WordReader:
         return character
 
     def _read_single_quoted(self) -> str:
-        end = self.text.find("'", self.position)
-        if end < 0:
+        quote_end = self.text.find("'", self.position)
+        if quote_end < 0:
             raise ValueError(f"a single quote is not closed: {self.text}")
-        text = self.text[self.position : end]
-        self.position = end + 1
+        text = self.text[self.position : quote_end]
+        self.position = quote_end + 1
         return text
 
     def _read_double_quoted(self) -> str:
@@ -432,21 +441,21 @@ class _WordReader:
         if match is None:
             raise ValueError(f"a variable's name is missing after '${{': {self.text}")
         self.position = match.end()
-        operation = re.compile(r":?[-+?]|\}|").match(self.text, self.position)
-        assert operation is not None  # the pattern also matches an empty text
-        self.position = operation.end()
+        operator_match = re.compile(r":?[-+?]|\}|").match(self.text, self.position)
+        assert operator_match is not None  # the pattern also matches an empty text
+        self.position = operator_match.end()
         value = self._variable_value(match[0])
-        if operation[0] == "}":
+        if operator_match[0] == "}":
             return value or ""
-        if not operation[0]:
+        if not operator_match[0]:
             raise ValueError(f"'${{{match[0]}' is followed by an unsupported operator: {self.text}")
         word = self.read("}")
         if self.position >= len(self.text):
             raise ValueError(f"'${{{match[0]}' is not closed: {self.text}")
         self.position += 1
-        is_set = bool(value) if operation[0].startswith(":") else value is not None
-        if operation[0].endswith("+"):
+        is_set = bool(value) if operator_match[0].startswith(":") else value is not None
+        if operator_match[0].endswith("+"):
             return word if is_set else ""
-        if operation[0].endswith("?") and not is_set:
+        if operator_match[0].endswith("?") and not is_set:
             raise ValueError(f"{match[0]}: {word or 'is not set'}")
         return value or "" if is_set else word

@@ -132,7 +132,8 @@ static long make_link(const struct stream *stream, int folder, const char *name)
     return error;
 }
 
-/* Makes the file of an entry, in place of an existing one. */
+/* Makes the file of an entry, in place of an existing one; an existing folder stays a folder.
+ * Removes the file of a deleted path. */
 static long make(const struct stream *stream, int folder, const char *name) {
     const struct head *head = &stream->head;
     uint32_t type = head->mark == DELETED ? 0 : head->mode & S_IFMT;

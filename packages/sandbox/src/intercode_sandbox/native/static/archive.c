@@ -61,9 +61,9 @@ static void *reserve(struct writer *writer, size_t bytes) {
     return (void *)address;
 }
 
-/* Returns the first name of a file with several names; NULL: the present path is the first.
- * `status` is of the file's layer: a new name for a file of the image may show as two files in
- * the merged tree. */
+/* Returns the first name of a file with several names; NULL: the present path is the first, or an
+ * error occurred. `status` is of the file's layer: a new name for a file of the image may show as
+ * two files in the merged tree. */
 static const struct first_name *first_name(struct writer *writer, const struct statx *status) {
     if (!writer->slots) writer->slots = reserve(writer, NAME_SLOTS * sizeof *writer->slots);
     if (!writer->names) writer->names = reserve(writer, MAX_PATH_BYTES);
@@ -243,7 +243,7 @@ static void write_each(struct writer *writer, const struct trees *trees, int upp
     if (listing.result < 0) walk_fail(writer->walk, listing.result, NULL);
 }
 
-/* Writes deletions, where no layer marks them. */
+/* Writes the deletions in a container, where no layer marks them. */
 static void write_deleted(struct writer *writer, const struct trees *trees, int depth) {
     struct listing listing;
     const char *name;

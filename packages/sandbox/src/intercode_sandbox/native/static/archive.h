@@ -15,12 +15,13 @@ struct head {
     uint32_t nanoseconds, path_bytes, target_bytes, unused;
 };
 
-/* The head of each piece of a file: its position and its bytes. 0 and 0 end the pieces. */
+/* The head of each piece of a file: its position and its number of bytes. A head with 0 and 0
+ * follows the last piece. */
 struct piece {
     int64_t offset, count;
 };
 
-/* Writes all differences from the image to `output`. */
+/* Writes to `output` all differences between the merged tree and the lower one. */
 void archive_write(const struct trees *trees, int output, struct walk *walk);
 
 #endif

@@ -46,7 +46,7 @@ static struct stamp stamps[MAX_STAMPS]; /* files without a stamp are compared */
 static int stamp_count;
 static bool overlay;
 
-/* -- what there is at first ------------------------------------------------------------------- */
+/* -- the initial state ------------------------------------------------------------------------ */
 
 /* Whether a path is that place or a parent of it. */
 static bool leads_to(const char *path, const char *place) {
@@ -82,7 +82,8 @@ static char *next_field(char **cursor) {
     return field;
 }
 
-/* Reads the mount points, in place: each path is shorter than its line. */
+/* Reads the mount points, except volumes, into `mounts`. There is room for all: each path is
+ * shorter than its line. */
 static long read_mounts(void) {
     static char lines[MOUNTS_BYTES];
     char *cursor = lines, *target = mounts;
@@ -190,7 +191,7 @@ long cont_note_snapshot(void) {
     return 0;
 }
 
-/* -- what has come of it ---------------------------------------------------------------------- */
+/* -- comparison with the initial state -------------------------------------------------------- */
 
 bool cont_is_initial(const struct statx *status) {
     struct stamp stamp = stamp_of(status);
@@ -251,7 +252,7 @@ enum visit cont_visit(struct walk *walk, const struct trees *trees, const char *
     struct statx lower_status;
     if (trees->baseline == SINCE_LAYERS) return COMPARE;
     if (*path == '/') path++;
-    /* Shared memory is compared as files are; all other mounts in /dev are skipped. */
+    /* Shared memory is compared as files are; all other paths in /dev are skipped. */
     if (path_equal(path, "dev") || path_equal(path, "dev/shm")) return COMPARE;
     if (leads_to("dev", path)) return leads_to("dev/shm", path) ? COMPARE : SKIP;
     if (is_mounted(path)) return visit_mounted(walk, trees, path);

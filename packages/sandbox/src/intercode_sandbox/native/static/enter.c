@@ -22,8 +22,9 @@
  *   x/m      overlay of all layers: the root
  *   m        a folder of the machine's programs, moved into the root; one after the other
  *   x/l* x/s*  files mounted over loaders and linker scripts, if programs are private
- *   p, d     moved over the image's /proc and /dev
- *   d/shm    bind of the root's own /dev/shm folder */
+ *   p        moved over the image's /proc
+ *   d/shm    bind of the root's own /dev/shm folder
+ *   d        moved over the image's /dev */
 #include "sandbox.h"
 
 #include <linux/filter.h>
@@ -256,13 +257,13 @@ static long begin_network(bool root, int proc) {
      * the file. */
     ignore(sys_write_text(proc, "sys/net/ipv4/ping_group_range", root ? "0 2147483647" : "0 0"));
     /* The kernel leaves multicast groups one by one, under a lock of the machine. This limit
-     * stands beside the filter, which refuses to join one. */
+     * adds to the filter, which refuses the calls that join a group. */
     ignore(sys_write_text(proc, "sys/net/ipv4/igmp_max_memberships", "0"));
     return 0;
 }
 
-/* Sets how the kernel treats this process's memory: none of it in a dump, and its score when
- * memory is short. */
+/* Excludes this process's memory from core dumps. Records the score by which the kernel chooses
+ * processes to kill when memory is short, and opens its file for later changes. */
 static long set_memory(struct sandbox *sandbox) {
     char text[16];
     const char *cursor = text;
@@ -363,8 +364,8 @@ static long attach_mount(const struct setup *setup, int tree, const char *folder
     return move_mount(tree, folder);
 }
 
-/* Mounts a layer once more; as root with its files' ids mapped to the sandbox's. Writes its
- * relative name, which the sandbox's mountinfo shows. */
+/* As root, mounts a layer once more, with its files' ids mapped to the sandbox's. Writes the
+ * relative name of this copy, or of the layer itself: the sandbox's mountinfo shows it. */
 static long own_copy(const struct setup *setup, const char *name, struct text *copy) {
     if (!setup->root) {
         text_add(copy, name);
@@ -478,8 +479,8 @@ static long copy_special(int layer, const char *folder, const char *path, uint32
 }
 
 /* Makes a layer with copies of some files of another layer, with modes that the machine's disk
- * must not have. Copies use the sandbox's own quota: beyond a quarter of it, files keep their
- * plain modes. */
+ * must not have. Copies use the sandbox's own quota: beyond a quarter of it, or `SPECIAL_BYTES`,
+ * files keep their plain modes. */
 static long special_modes(const struct setup *setup, const char *folder, const char *copy,
                           struct value special) {
     int64_t room = plan_number(setup, "disk") / 4, count = plan_number(setup, "files") / 4,
@@ -624,7 +625,7 @@ CHECKED static long own_files_inside(const struct setup *setup, const char *file
 static long mount_programs(const struct setup *setup, const char *name) {
     TEXT(layers, 128);
     if (own_copy(setup, name, &layers)) {
-        /* Some file systems, as a container's root, cannot be id-mapped. Root's files then
+        /* Some file systems, such as a container's root, cannot be id-mapped. Root's files then
          * belong to `nobody`, which makes no other difference in a read-only tree. */
         enter_failed_call = NULL;
         layers = text_init(layers_bytes, sizeof layers_bytes);
@@ -638,7 +639,8 @@ static long mount_programs(const struct setup *setup, const char *name) {
     return mount(name, "m", NULL, MS_BIND | MS_REC, NULL);
 }
 
-/* Opens a folder of the image for a mount; another type there is the image's fault. */
+/* Opens a folder of the image for a mount. If the folder is missing, or is another type of file,
+ * the reported call is `fault`, because the image is the cause. */
 static long open_folder_of(const struct setup *setup, const char *fault, const char *name) {
     long place = sys_open_folder(setup->merged, name);
     bool is_unfit = place == -ELOOP || place == -ENOTDIR || place == -ENOENT;
@@ -680,14 +682,14 @@ static long hide_paths(const struct setup *setup) {
 
 /* -- private programs ------------------------------------------------------------------------- */
 
-/* Other programs cannot inspect a program whose file or loader it may not read itself: they can
- * neither trace it nor see it in this /proc. So a copy replaces each loader, which members of
- * one group may execute, but not read. An ordinary user has one id: there it holds for all
- * programs.
+/* If a program may not read its own file or its loader, other programs can neither trace it nor
+ * see it in this /proc. So a copy replaces each loader. Members of one group may execute the
+ * copy, but not read it. An ordinary user has a single id: only a capability permits programs to
+ * read the copy.
  *
  * The kernel finds a program's loader by itself, and libraries name it without opening it. Only
- * linkers read it, where glibc's script libc.so sends them: to a copy in /dev. (musl's loader is
- * the library itself, and stays.) */
+ * linkers read a loader, because glibc's script libc.so names it. The replaced script names a
+ * readable copy in /dev. (musl's loader is the library itself, and stays.) */
 static const char *const loaders[] = {
     "/lib64/ld-linux-x86-64.so.2",
     "/lib/ld-linux.so.2",
@@ -1043,7 +1045,7 @@ static long leave_machine(const struct setup *setup) {
     MUST(enter_note("setns", CALL2(__NR_setns, setup->namespace, CLONE_NEWUSER)));
     /* These limits are those of the namespace that this process has just entered. */
     MUST(limit_users(setup->root, setup->sandbox->proc_fd));
-    /* A change of credentials clears both settings. */
+    /* The change of credentials has cleared the death signal, and may have allowed dumps. */
     return enter_note("prctl", user_protect_process(setup->sandbox));
 }
 
@@ -1101,7 +1103,8 @@ static long install_filter(const struct setup *setup) {
 }
 
 static long confine(const struct setup *setup) {
-    /* Limits follow the user namespace: the kernel counts processes for each, and for its owner. */
+    /* Limits follow the change of user namespace: the kernel counts processes for each namespace,
+     * and for its owner. */
     MUST(limit_all(setup));
     MUST(drop_capabilities(setup->sandbox));
     /* A container has its own namespaces, including the network's. */

@@ -7,8 +7,8 @@ static long check_readable(int fd) {
     if (error) return error;
     if ((status.stx_mode & S_IFMT) == S_IFDIR) return -EISDIR;
     if ((status.stx_mode & S_IFMT) != S_IFREG) return -EINVAL;
-    /* /proc/self is process 1 here, and an agent's link must not lead to it. Files of /proc/sys
-     * show a reader outside the machine's own values. */
+    /* /proc/self is process 1 here, and an agent's link must not lead to it. A reader outside the
+     * sandbox would see the machine's own values in files of /proc/sys. */
     char target[PATH_MAX];
     TEXT(path, 64);
     text_add(&path, "/proc/self/fd/");

@@ -5,8 +5,8 @@
  * the mounts that need no request, waits for a request, and becomes process 1 of a sandbox or
  * reports its failure.
  *
- * This file builds a program and a library. With workers, the zygote is a Python process that
- * has loaded the workers' modules and calls `zygote`; a worker is a fork of its process 1.
+ * The build's result is a program and a library at once. With workers, the zygote is a Python
+ * process that has loaded the workers' modules and calls `zygote`; a worker is a fork of process 1.
  * worker.py knows the two library functions by their names, which have no prefix.
  *
  * A container has no zygote: the program that the engine starts becomes its process 1. */
@@ -69,8 +69,8 @@ static long report(int control, long error) {
  * processes. */
 static long open_peak(const char *path) {
     long fd = sys_open(AT_FDCWD, path, O_RDWR | O_CLOEXEC, 0);
-    if (fd >= 0 && sys_write((int)fd, "0", 1) <
-                       0) { /* before Linux 6.12 it is read-only, and each cgroup is new */
+    /* Before Linux 6.12 memory.peak is read-only. Each sandbox then has a new cgroup. */
+    if (fd >= 0 && sys_write((int)fd, "0", 1) < 0) {
         sys_close((int)fd);
         fd = -EACCES;
     }
@@ -191,7 +191,7 @@ static long send_pid(long pid) {
     return msg_send(&reply, CONTROL_FD);
 }
 
-/* Forks a sandbox. In a worker of it, returns the name of its module. */
+/* Forks a sandbox, and returns NULL. In a worker of the sandbox, returns the name of its module. */
 static const char *answer(struct state *state) {
     unsigned long flags = NAMESPACES | CLONE_PARENT;
     bool network = msg_is_true(msg_find(state->request.body, "network"));
@@ -217,7 +217,7 @@ static const char *answer(struct state *state) {
     return NULL;
 }
 
-/* Resets signals: programs inherit each signal that the spawner ignores or blocks. */
+/* Resets signals: otherwise programs would inherit those that the spawner ignores or blocks. */
 static long reset_signals(void) {
     const struct abi_sigaction default_action = {0};
     const uint64_t no_signals = 0;
@@ -231,7 +231,8 @@ static long reset_signals(void) {
                       CALL4(__NR_rt_sigprocmask, SIG_SETMASK, &no_signals, 0, SIGSET_BYTES));
 }
 
-/* Forks a sandbox for each request, until the spawner closes its socket. */
+/* Forks a sandbox for each request, until the spawner closes its socket. Returns only in a worker:
+ * the name of its module. */
 static const char *fork_for_all(void) {
     static struct state state; /* static, because a worker returns through this function */
     const char *module = NULL;

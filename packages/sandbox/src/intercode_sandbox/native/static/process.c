@@ -102,8 +102,8 @@ static bool has_children(void) {
     return error != -ECHILD;
 }
 
-/* Signals all other processes at once. For that, the kernel visits each process of the machine,
- * whose other sandboxes may have thousands. */
+/* Signals all other processes at once, but only if any exist: the kernel visits each process of
+ * the machine, whose other sandboxes may have thousands. */
 static long signal_all(int number) {
     long error = has_children() ? CALL2(__NR_kill, -1, number) : 0;
     return error == -ESRCH ? 0 : error;
@@ -137,8 +137,8 @@ static bool is_among(int pid, const int *pids, int count) {
     return false;
 }
 
-/* Kills the listed processes, if they are few, and waits for their ends. Then only an unlisted
- * process is left for a signal to all. */
+/* Kills the listed processes, which are few, and waits for their ends. A signal to all is then
+ * needed only if a process exists that was not listed. */
 static void kill_few(const int *pids, int count) {
     const struct __kernel_timespec timeout = {.tv_nsec = FEW_MS * 1000000L};
     const uint64_t child = (uint64_t)1 << (SIGCHLD - 1);
@@ -229,7 +229,8 @@ static bool note_waiting(int pid, int thread, void *context) {
     return true;
 }
 
-/* Waits until all signalled processes have stopped: each finishes a write that has begun.
+/* Waits until all signalled processes have stopped, but at most `STILL_MS`: each finishes a write
+ * that it has started.
  *
  * A thread in vfork waits for its child, and cannot stop before the child continues. It does
  * nothing meanwhile: 200 ms without any change mean that only such threads remain. */

@@ -51,15 +51,15 @@ bool user_parse(struct value list, struct user *user);
 CHECKED long user_assume(const struct sandbox *sandbox, const struct user *user);
 void user_resume(const struct sandbox *sandbox);
 CHECKED long user_restore(const struct sandbox *sandbox);
-/* Switches to that user for good. */
+/* Switches to that user permanently. */
 CHECKED long user_become(const struct sandbox *sandbox, const struct user *user);
 /* Sets the ids for file access alone. */
 CHECKED long user_set_file_ids(uint32_t uid, uint32_t gid);
 CHECKED long user_set_capabilities(uint64_t effective, uint64_t permitted, uint64_t inheritable);
 /* Reads the permitted capabilities of this process. */
 CHECKED long user_get_permitted(uint64_t *capabilities);
-/* Refuses traces and dumps, and ties this process to its parent. Each change of credentials
- * needs it again: the kernel may have undone both. */
+/* Refuses traces and dumps; outside containers, also makes this process end with its parent. Each
+ * change of credentials needs the call again: the kernel may have undone both. */
 CHECKED long user_protect_process(const struct sandbox *sandbox);
 
 /* -- process.c ------------------------------------------------------------------------------- */
@@ -110,7 +110,7 @@ CHECKED long file_open_terminal(const struct sandbox *sandbox);
 
 /* -- enter.c --------------------------------------------------------------------------------- */
 
-/* The machine's properties, as the spawner told the zygote once. */
+/* The machine's properties, which the spawner has sent to the zygote. */
 struct machine {
     bool root; /* ids are a range, layers are id-mapped, device nodes can be made */
     struct value masks;
@@ -128,12 +128,12 @@ CHECKED long enter_note(const char *call, long result);
 
 /* Makes the mounts and limits that need no request, before the request arrives. */
 CHECKED long enter_prepare(bool network, const struct machine *machine, struct sandbox *sandbox);
-/* Turns this process into process 1 of a sandbox, for good. The message's descriptors: the user
+/* Turns this process permanently into process 1 of a sandbox. The message's descriptors: the user
  * namespace, a lock if ids are a range, the mounts of frozen layers. */
 CHECKED long enter_sandbox(struct message *message, struct value plan, int link,
                            const struct machine *machine, struct sandbox *sandbox);
-CHECKED long enter_count_ids(void); /* the number of mapped users */
-/* Turns this process into process 1 of a container, for good. */
+CHECKED long enter_count_ids(void); /* the number of mapped user ids, or an error */
+/* Turns this process permanently into process 1 of a container. */
 CHECKED long enter_container(struct value plan, struct sandbox *sandbox);
 
 /* -- apply.c --------------------------------------------------------------------------------- */

@@ -1,8 +1,8 @@
 /* The loop of process 1: starts programs, reaps processes, and reads and compares files.
  *
  * Process 1 answers its caller's requests in turn over one socket. When that socket closes,
- * process 1 ends, and with it every process of the sandbox. Programs get none of its
- * capabilities: SECBIT_NOROOT makes `execve` give user 0 nothing. */
+ * process 1 ends, and with it every process of the sandbox. Programs get no capabilities but
+ * those of the sandbox's plan: with SECBIT_NOROOT, `execve` gives user 0 no others. */
 #include "archive.h"
 #include "sandbox.h"
 #include "walk.h"
@@ -185,7 +185,7 @@ static long walk_still(struct request *request, void (*run)(void *)) {
                   .merged = sandbox->root},
     };
     if (sandbox->contained) {
-        /* ^The folder is opened anew: all duplicates of a descriptor share one position in its
+        /* The folder is opened anew: all duplicates of a descriptor share one position in its
          * listing. */
         walking.trees.lower = request->message->count
                                   ? (int)sys_open(request->message->fds[0], ".", FOLDER_FLAGS, 0)

@@ -205,8 +205,8 @@ void walk_hash_content(struct walk *walk, int folder, const char *name, unsigned
 
 /* -- digests --------------------------------------------------------------------------------- */
 
-/* A cache of digests of files with several names, of which there may be many. A replaced digest
- * is computed again. */
+/* An entry of the cache of digests of files with several names. The cache has few entries: a
+ * digest that another has replaced is computed again. */
 struct hard_link {
     uint64_t device, inode;
     unsigned char digest[DIGEST];
@@ -414,7 +414,7 @@ static void compare_each(struct comparison *comparison, const struct trees *tree
     if (names.result < 0) walk_fail(comparison->walk, names.result, NULL);
 }
 
-/* Compares a folder, `depth` names below the root, with all below it. */
+/* Compares a folder, `depth` - 1 names below the root, with all below it. */
 static void compare(struct comparison *comparison, const struct trees *trees, int depth) {
     struct listing names;
     const char *name;

@@ -2,7 +2,7 @@
  * container.c (`cont_`): which paths of a container belong to its engine.
  *
  * A walk trusts no file. It opens folders by descriptors, follows no symbolic link, opens
- * regular files only, and never blocks on a FIFO; it allocates no memory.
+ * regular files only, and never blocks on a FIFO. Its own memory has a fixed size.
  *
  * Three trees are walked side by side: the uppers (writes since the last freeze, and before it),
  * lower (the image) and merged (the sandbox's view). Uppers only name the candidates; merged has
@@ -82,7 +82,7 @@ void walk_hash_content(struct walk *walk, int folder, const char *name, unsigned
 CHECKED long cont_begin(struct value plan);
 /* Records the mounted files' state: later comparisons with the snapshot start from it. */
 CHECKED long cont_note_snapshot(void);
-/* The treatment of a path by a walk. */
+/* How a walk treats a path. */
 enum visit {
     COMPARE,         /* it, or a path below it, may differ from lower */
     SKIP,            /* nobody has changed it, or it is a mount */

@@ -1,6 +1,6 @@
 /* Messages between a caller, the spawner and process 1 (`msg_`): the packed form, as in wire.py.
  *
- * A message is one packet: one byte that tells where the body is, then the body. The body is in
+ * A message is one packet: one byte that shows where the body is, then the body. The body is in
  * the packet ('B') or in a memory file, the last descriptor ('F'). The body is one value. A
  * value is a tag and its data:
  *
@@ -40,7 +40,7 @@ int64_t msg_number(struct value value, int64_t otherwise);
 bool msg_is_true(struct value value);
 const char *msg_text(struct value value); /* NULL: another kind, or text with a NUL in it */
 const char *msg_bytes(struct value value, size_t *count);
-/* The values of a list, or the keys and values of a map in turn. */
+/* The values of a list, or the keys and values of a map, alternating. */
 struct value msg_first(struct value list); /* `start` is NULL at the end */
 struct value msg_next(struct value value);
 size_t msg_count(struct value list);
