@@ -2,7 +2,7 @@
 
 Runs are drawn whose true rates are known; each line is the share of 2,000 draws (4,000 of powers)
 in which the interval has the truth, or the test finds the difference. It takes a minute, and prints
-the table of docs/reference/statistics.md.
+the table of docs/gym/publish-numbers.md#one-run.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     .venv/bin/python benchmarks/view.py [--episodes 10000] [--watched 2000]
 
 The times are those of a reader: from a click to what it shows. Needs Debian's Chromium, and the
-package playwright. Docs: docs/how-to/view.md, "How much it can take".
+package playwright. Docs: docs/gym/read-results.md#view-in-a-browser, "How much it can take".
 """
 
 from __future__ import annotations

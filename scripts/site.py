@@ -2,7 +2,7 @@
 
 - The navigation is the list of pages in docs/README.md, under its headings.
 - A link out of docs/, as to an example, leads into the repository.
-- Each module in the table of docs/reference/api.md has a page of its public names, with types.
+- Each module in the table of docs/api.md has a page of its public names, with types.
 - Markdown that mkdocs reads otherwise than GitHub does is a warning, so `--strict` refuses it.
 """
 

@@ -143,7 +143,7 @@ def contributor_findings(root: Path) -> Iterator[str]:
     if [hook["entry"] for hook in repository["hooks"]] != ["make lint"]:
         yield ".pre-commit-config.yaml: its hook is `make lint`, and there is no other"
     container = json.loads((root / ".devcontainer/devcontainer.json").read_text(encoding="utf-8"))
-    page = (root / "docs/how-to/non-root-and-containers.md").read_text(encoding="utf-8")
+    page = (root / "docs/sandbox/containers.md").read_text(encoding="utf-8")
     arguments = " ".join(container["runArgs"])
     for option in re.findall(r"(--(?:security-opt|cap-add) [\w=]+)", page):
         if option not in arguments and option != "--cap-add SETFCAP":  # for a nested engine

@@ -23,7 +23,7 @@ from repository import (
 
 FILES = (
     ".devcontainer", ".github", ".pre-commit-config.yaml", "CITATION.cff", "Makefile",
-    "SECURITY.md", "docs/how-to/non-root-and-containers.md",
+    "SECURITY.md", "docs/sandbox/containers.md",
 )  # fmt: skip
 """All that the checks read."""
 CI, RELEASE = f"{WORKFLOWS}/ci.yml", f"{WORKFLOWS}/release.yml"

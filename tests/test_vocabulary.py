@@ -8,17 +8,16 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-GLOSSARY = ROOT / "docs/reference/glossary.md"
+GLOSSARY = ROOT / "docs/gym/glossary.md"
 ROW = re.compile(r"\| \*\*(.+?)\*\* \| (.+?) \| (.*?) ?\|")
 EXCEPTIONS = {
     "hardness": (
-        "docs/how-to/sql-datasets.md",  # the field of Spider's data
-        "docs/reference/cli.md",  # a key of `replay --json`
+        "docs/gym/datasets.md",  # the field of Spider's data
         "packages/gym/src/intercode/datasets/spider.py",  # the field of its data
         "packages/gym/src/intercode/datasets/bird.py",  # the same field, for one report
         "packages/paper/src",  # frozen: tables of 2023 with their own headings and fields
     ),
-    "failed episode": ("docs/replay-mismatches.md",),  # a record of 2023
+    "failed episode": ("docs/development/replay-mismatches.md",),  # a record of 2023
 }
 """Replaced word → the files and folders that may use it, each with its reason."""
 CODE = re.compile(r"```.*?```|``.*?``|`[^`\n]*`", re.DOTALL)

@@ -16,21 +16,18 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import io
 import os
 import re
 import runpy
 import shutil
 import subprocess
 import xml.etree.ElementTree as ET
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 import intercode
 from docs.pages import OBSERVED, ROOT, Block, blocks, check_output, check_python, commands
-from intercode.cli.main import main
 from warm import Warm
 
 PAGES = sorted(
@@ -164,17 +161,8 @@ def test_every_page_can_be_reached_from_the_index() -> None:
     assert pages <= linked, sorted(str(page) for page in pages - linked)
 
 
-def help_of(*command: str, flags: Sequence[str] = ("--help",)) -> str:
-    """The longer help of a command, where there is one."""
-    said = io.StringIO()
-    with pytest.raises(SystemExit, match=r"^0$"), contextlib.redirect_stdout(said):
-        main([*command, *flags])
-    told = said.getvalue()
-    return help_of(*command, flags=("--help-all",)) if " --help-all' " in told else told
-
-
 def test_the_tests_that_the_table_of_defences_names() -> None:
-    text = (ROOT / "docs/explanation/sandbox.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/sandbox/security.md").read_text(encoding="utf-8")
     rows = text.split("## Comparison with other sandboxes")[1].split("\n## ")[0].split("\n|")[3:]
     cells = [row.rstrip(" |\n").rpartition("|")[2] for row in rows]
     assert len(cells) > 15 and sum("`" not in cell for cell in cells) == 1  # one has none
@@ -187,35 +175,13 @@ def test_the_tests_that_the_table_of_defences_names() -> None:
             assert f"def {test}" in source, cell
 
 
-def test_cli_page_has_every_command_and_option(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "100")
-    page = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
-    top = help_of()
-    names = re.findall(r"^  ([a-z]+)  ", top.partition("try:\n")[2], re.MULTILINE)
-    assert names, top
-    parts = re.split(r"^## (.+)$", page, flags=re.MULTILINE)[1:]
-    sections = dict(zip(parts[::2], parts[1::2], strict=True))
-    for option in set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", top)):
-        assert option in page, f"cli.md does not mention {option}"
+def test_the_pages_of_the_commands_are_up_to_date(tmp_path: Path) -> None:
+    runpy.run_path(str(ROOT / "scripts" / "cli-pages"))["write"](tmp_path)
+    pages = ROOT / "docs" / "cli"
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert len(names) > 20 and names == sorted(path.name for path in pages.iterdir())
     for name in names:
-        section = sections.get(f"intercode {name}")
-        assert section is not None, f"cli.md has no section 'intercode {name}'"
-        texts = [help_of(name)]
-        if "ACTION ..." in texts[0]:
-            actions = re.findall(r"^    ([a-z]+)  ", texts[0], re.MULTILINE)
-            assert actions, texts[0]
-            for action in actions:
-                assert f"intercode {name} {action}" in section
-            texts += [help_of(name, action) for action in actions]
-        options = set(re.findall(r"(?<![\w./-])--[a-z][a-z-]*", "".join(texts)))
-        # What belongs to every command, and what several share, is described once.
-        shared = page.partition("## Options that several commands share")[2].partition("\n## ")[0]
-        for option in options - {"--help", "--help-all", "--debug"}:
-            known = section + (shared if "Options that several commands share" in section else "")
-            assert re.search(rf"`{option}[ `]", known), f"{name}: cli.md lacks {option}"
-        # And nothing that does not exist.
-        for option in re.findall(r"^\| `(--[a-z-]+)", section, re.MULTILINE):
-            assert option in options, f"{name}: cli.md has {option}, the command has not"
+        assert (pages / name).read_text() == (tmp_path / name).read_text(), "run scripts/cli-pages"
 
 
 def test_the_page_of_the_python_api_has_every_name() -> None:
@@ -253,7 +219,7 @@ def test_the_gallery_has_every_example() -> None:
     missing = [
         path.name for path in found if f"/examples/{path.relative_to(examples)}" not in gallery
     ]
-    assert not missing, f"docs/tutorials/examples.md has no line for {missing}"
+    assert not missing, f"docs/gym/datasets.md#examples has no line for {missing}"
 
 
 def test_the_recording_is_of_the_commands_beside_it() -> None:

@@ -48,7 +48,7 @@ def test_the_quick_start_of_2023(someone: Someone) -> None:
 
 
 def test_the_loop_of_gym(someone: Someone, gym: None) -> None:
-    page = (REPOSITORY / "docs/how-to/coming-from-2023.md").read_text()
+    page = (REPOSITORY / "docs/2023/coming-from-2023.md").read_text()
     (loop,) = re.findall(r"```python\n(import gym\n.*?)```", page, re.DOTALL)
     other_way = loop.replace("import gym\nimport intercode\n", "import intercode\nimport gym\n")
     assert other_way != loop

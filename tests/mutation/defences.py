@@ -74,7 +74,7 @@ class Edit:
 class Defence:
     name: str
     defends: str
-    """By gVisor's classes: docs/explanation/sandbox.md."""
+    """By gVisor's classes: docs/sandbox/security.md."""
     edits: tuple[Edit, ...]
     needs_root: bool = False
 

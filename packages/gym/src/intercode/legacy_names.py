@@ -34,7 +34,7 @@ def getter(module: str) -> Callable[[str], object]:
             raise ImportError(
                 f"{name} belongs to the InterCode of 2023: pip install intercode-paper, and "
                 f"change the import to: from intercode_paper.compat import {name} "
-                "(docs/how-to/coming-from-2023.md)"
+                "(docs/2023/coming-from-2023.md)"
             )
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
 

@@ -117,7 +117,7 @@ def test_who_prints_the_words_of_the_parser_sees_them(bash: BashInterpreter, act
 
 
 def test_traps_do_not_fire_for_lines_of_ours(bash: BashInterpreter) -> None:
-    """But for the end of the file that is the action, see docs/explanation/bash-interpreter.md."""
+    """But for the end of the file that is the action, see docs/development/interpreters.md#bash."""
     traps, action = "trap 'echo E' ERR; trap 'echo D' DEBUG", "false; true"
     bash.sandbox.write_file("/tmp/script", f"{traps}\n{action}\n".encode())
     alone = bash.sandbox.exec(["bash", "/tmp/script"]).stdout

@@ -445,7 +445,7 @@ def test_wrong_usage(server: ScriptedServer, refused: Callable[..., str], tmp_pa
 
 def test_the_page_has_the_fields_of_the_tables() -> None:
     repository = ROOT
-    page = (repository / "docs/reference/gateway.md").read_text()
+    page = (repository / "docs/integrations/gateway-fields.md").read_text()
     made = runpy.run_path(str(repository / "scripts/gateway-fields"))["written"](page)
     assert page == made, "run scripts/gateway-fields"
     for table in TABLES.values():

@@ -20,7 +20,7 @@ from intercode.models.scripted import Line
 from intercode_integrations.testing.server import ScriptedServer
 from waiting import PATIENCE, eventually, new_marker, sleepers
 
-PAGE = ROOT / "docs/how-to/sandbox-in-other-agents.md"
+PAGE = ROOT / "docs/sandbox/use.md"
 SUBMIT = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 
 

@@ -270,7 +270,7 @@ def test_changes_outside_of_the_overlay_do_not_count(sandbox: SandboxBackend, sh
 def test_attributes_are_neither_changes_nor_saved(
     start: Start, sandbox: SandboxBackend, sh: Run
 ) -> None:
-    """As docs/reference/sandbox.md says: a file that has an attribute is copied, and no change."""
+    """As docs/sandbox/use.md says: a file that has an attribute is copied, and no change."""
     code = "import os; os.setxattr('/t/f', 'user.x', b'y'); os.setxattr('/t/g', 'user.x', b'y')"
     done = sh(f'echo new > /t/new; python3 -c "{code}"')
     if b"Operation not supported" in done.stderr:

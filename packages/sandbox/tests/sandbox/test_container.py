@@ -1,4 +1,4 @@
-"""InterCode in a container, started as docs/how-to/non-root-and-containers.md says."""
+"""InterCode in a container, started as docs/sandbox/containers.md says."""
 
 from __future__ import annotations
 

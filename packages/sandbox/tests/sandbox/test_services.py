@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(
 EXAMPLE = ROOT / "examples/nginx/Dockerfile"
 MORE = "cron openssh-client openssh-server"
 ORDINARY = ("chown", "dac_override", "fowner", "kill", "net_bind_service", "setgid", "setuid")
-"""The capabilities of `docs/how-to/benchmark-services.md`."""
+"""The capabilities of `docs/gym/own-tasks.md#tasks-on-services`."""
 SERVICES = {
     "nginx": (
         "nginx; curl -sSf localhost | grep -o 'Welcome to nginx!' | head -n 1;"

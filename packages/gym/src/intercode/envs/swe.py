@@ -50,7 +50,7 @@ def _truncated_patches(solution: Sequence[str], dice: Dice) -> Iterator[str]:
 class SweEnv(InterCodeEnv[SandboxBackend]):
     """An environment with one persistent Bash per episode, in a repository at its base commit.
 
-    ``docs/reference/swe.md`` lists the fields of a task, and `SweReward` defines the scoring. The
+    ``docs/gym/swe.md`` lists the fields of a task, and `SweReward` defines the scoring. The
     option `reward` replaces `SweReward`. With `cache_gold`, the mutated tests
     (`intercode.rewards.mutated_tests`) are generated once per task.
 

@@ -2,7 +2,7 @@
 
 The clients use OpenAI's Python SDK. The ``encode_…`` functions return request parameters, and the
 ``decode_…`` functions decode responses. Many servers implement the protocols with small
-differences; see ``docs/reference/models.md``.
+differences; see ``docs/gym/models.md``.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class AnswerType(AnswerForm):
             raise TaskError(
                 f"task {task.task_id!r}: 'metadata.answer': {error}; it must be one of "
                 f"{', '.join(TYPES)}, or an object with one of them as 'type' "
-                "(docs/reference/rewards.md)"
+                "(docs/gym/rewards.md)"
             ) from None
 
     @classmethod

@@ -5,7 +5,7 @@ A script of 2023 runs after one changed import::
     from intercode_paper.compat import BashEnv, bash_build_docker, bash_image_name, bash_test_data
 
 Observations and rewards are those of ``protocol="paper"``, except for `SWEEnv`, which that protocol
-lacks. `docs/how-to/coming-from-2023.md` lists the differences, and describes the migration to the
+lacks. `docs/2023/coming-from-2023.md` lists the differences, and describes the migration to the
 new interface.
 """
 

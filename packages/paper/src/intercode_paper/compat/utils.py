@@ -304,7 +304,7 @@ def read_container_settings(image_name: str, kwargs: Mapping[str, Any]) -> Conta
         if kwargs.get(name):
             raise UsageError(
                 f"{name}= is Docker's, and a sandbox has none: run programs with "
-                "container.exec_run, and lay files into an image (docs/how-to/images.md)"
+                "container.exec_run, and lay files into an image (docs/sandbox/images.md)"
             )
     image = image_for(image_name, kwargs.get("data_path"))
     check(image)

@@ -32,7 +32,7 @@ POOL = "pool/main/h/hello"
 def test_every_lock_is_complete() -> None:
     files = sorted(Path(pinned_debian.__file__).parent.glob("*.lock"))
     assert Path(pinned_debian.__file__).with_name("base-amd64.lock") in files
-    guide = (REPOSITORY / "docs/how-to/images.md").read_text(encoding="utf-8")
+    guide = (REPOSITORY / "docs/sandbox/images.md").read_text(encoding="utf-8")
     for file in files:
         lock = parse_lock(file.read_text(encoding="ascii"))
         names = [package.name for package in lock.packages]

@@ -63,7 +63,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--redact",
         action="store_true",
-        help="also redact secrets in dialogues (see docs/reference/run-folder.md)",
+        help="also redact secrets in dialogues (see docs/gym/run-folder.md)",
     )
     parser.add_argument(
         "--json", action="store_true", help="print a summary of the export as one JSON object"
