@@ -1,6 +1,7 @@
 """Hooks of mkdocs: the site says the same as the files of docs/, of which nothing is kept twice.
 
-- The navigation is the list of pages in docs/README.md, under its headings.
+- The navigation is the list of pages in docs/README.md, under its headings; the pages of the
+  commands are those of docs/cli/index.md.
 - A link out of docs/, as to an example, leads into the repository.
 - Each module in the table of docs/api.md has a page of its public names, with types.
 - Markdown that mkdocs reads otherwise than GitHub does is a warning, so `--strict` refuses it.
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("mkdocs.hooks.site")
 
 ROOT = Path(__file__).resolve().parents[1]
-INDEX, API = "README.md", "reference/api.md"
+INDEX, API, COMMANDS = "README.md", "api.md", "cli/index.md"
 LINK = re.compile(r"(\]\()([^)\s#:]+)(#[^)\s]*)?\)")
 FENCED = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 
@@ -52,7 +53,15 @@ def listed(text: str) -> list[Any]:
         pages.append(page)
         if page == API:
             pages.append({"Public names": [{name: path(name)} for name in modules()]})
+        if page == COMMANDS:
+            pages.append({"Commands": commands()})
     return pages
+
+
+def commands() -> list[str]:
+    """Return the pages that the index of the commands names, in its order."""
+    text = (ROOT / "docs" / COMMANDS).read_text(encoding="utf-8")
+    return [f"cli/{name}" for name in re.findall(r"\]\((\w+\.md)\)", text)]
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -102,7 +111,7 @@ def modules() -> list[str]:
 
 def path(module: str) -> str:
     """Return the page of a module."""
-    return f"reference/api/{module}.md"
+    return f"api/{module}.md"
 
 
 def public_names(module: str) -> dict[str, str]:

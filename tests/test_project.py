@@ -95,7 +95,7 @@ def test_paths_begin_in_the_folder(tmp_path: Path) -> None:
 
 
 def test_the_file_that_the_documentation_shows_can_be_read(tmp_path: Path) -> None:
-    page = Path(__file__).parents[1] / "docs" / "how-to" / "your-own-environment.md"
+    page = Path(__file__).parents[1] / "docs" / "gym" / "own-environment.md"
     shown = page.read_text().partition("```toml\n")[2].partition("```")[0]
     found = read(write(tmp_path, shown))
     assert found.limits == {"timeout": 30} and found.options["max_turns"] == 20

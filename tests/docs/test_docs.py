@@ -154,8 +154,9 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 def test_every_page_can_be_reached_from_the_index() -> None:
     index = ROOT / "docs" / "README.md"
     linked = {
-        (index.parent / name).resolve()
-        for name in re.findall(r"\]\(([^)#\s]+\.md)", index.read_text(encoding="utf-8"))
+        (page.parent / name).resolve()
+        for page in (index, ROOT / "docs" / "cli" / "index.md")
+        for name in re.findall(r"\]\(([^)#\s]+\.md)", page.read_text(encoding="utf-8"))
     }
     pages = {page for page in PAGES if page.is_relative_to(ROOT / "docs")} - {index}
     assert pages <= linked, sorted(str(page) for page in pages - linked)
@@ -185,10 +186,10 @@ def test_the_pages_of_the_commands_are_up_to_date(tmp_path: Path) -> None:
 
 
 def test_the_page_of_the_python_api_has_every_name() -> None:
-    page = (ROOT / "docs" / "reference" / "api.md").read_text()
+    page = (ROOT / "docs" / "api.md").read_text()
     named = set(re.findall(r"`(\w+)[`(]", page))
     assert {name for name in intercode.__all__ if not name.endswith("Error")} <= named
-    errors = (ROOT / "docs" / "reference" / "errors.md").read_text()
+    errors = (ROOT / "docs" / "troubleshooting.md").read_text()
     assert all(f"`{name}`" in errors for name in intercode.__all__ if name.endswith("Error"))
 
 
@@ -204,7 +205,7 @@ def test_the_site_has_a_page_of_each_module_and_each_public_name_in_it() -> None
 
 
 def test_the_glossarys_words_are_used() -> None:
-    page = ROOT / "docs" / "reference" / "glossary.md"
+    page = ROOT / "docs" / "gym" / "glossary.md"
     words = re.findall(r"^\| \*\*([\w ]+)\*\* \|", page.read_text(encoding="utf-8"), re.MULTILINE)
     assert len(words) > 50 and len({*words}) == len(words)
     others = "".join(other.read_text(encoding="utf-8").lower() for other in PAGES if other != page)
@@ -212,7 +213,7 @@ def test_the_glossarys_words_are_used() -> None:
 
 
 def test_the_gallery_has_every_example() -> None:
-    gallery = (ROOT / "docs" / "tutorials" / "examples.md").read_text(encoding="utf-8")
+    gallery = (ROOT / "docs" / "gym" / "datasets.md").read_text(encoding="utf-8")
     examples = ROOT / "examples"
     found = [path for path in examples.iterdir() if path.name[0] not in "._"]
     found += examples.glob("integrations/*.py")
@@ -236,7 +237,7 @@ def test_the_recording_is_of_the_commands_beside_it() -> None:
 
 
 def test_make_demo_does_what_the_first_run_shows() -> None:
-    text = (ROOT / "docs" / "tutorials" / "first-run.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "gym" / "first-run.md").read_text(encoding="utf-8")
     assert "$ intercode demo " in text and "`make demo`" in text
     assert recipe("demo") == "intercode demo\n"
 
