@@ -136,10 +136,10 @@ class PaperPythonWorkspace:
 
 
 def score(trial: TestResults, function_name: str) -> Score:
-    """Return the score of a trial. The score's detail is the ``info`` of 2023.
+    """Return the score of a submitted function. The score's detail is the ``info`` of 2023.
 
     Args:
-        trial: The results of the tests.
+        trial: The results of the tests for the submitted function, and for gold.
         function_name: The name of the submitted function.
     """
     info = {

@@ -79,7 +79,7 @@ def run_check(
     Args:
         name: The result's name if the check raises an error.
         check: A function that returns one result, or several.
-        ok_on_error: `Check.ok` of the result if the check raises an error: False, or None if
+        ok_on_error: `MachineCheck.ok` of the result if the check raises an error: False, or None if
             sandboxes work without the checked feature.
     """
     try:
@@ -96,7 +96,7 @@ def failed_check(name: str, ok: bool | None, error: Exception) -> MachineCheck:
 
     Args:
         name: The result's name.
-        ok: `Check.ok` of the result.
+        ok: `MachineCheck.ok` of the result.
         error: The error.
     """
     if isinstance(error, SandboxUnavailableError):

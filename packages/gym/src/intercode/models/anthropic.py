@@ -47,7 +47,7 @@ class AnthropicClient:
         return f"AnthropicClient({self.model!r}, {self.endpoint!r})"
 
     def send(self, request: Request) -> Answer:
-        """Send one request; see `Client.send`."""
+        """Send one request; see `ModelClient.send`."""
         create: Any = self._sdk.messages.with_raw_response.create
         body = encode(request)
         sdk_arguments = {name: body.pop(name) for name in ("max_tokens", "messages")}

@@ -98,7 +98,7 @@ class UpstreamBackend:
         return self._names[model_name]
 
     def delay(self) -> tuple[float, str] | None:
-        """Return the longest delay over all models; see `CallLimiter.delay`."""
+        """Return the longest delay over all models; see `ModelCallLimiter.delay`."""
         return max(
             filter(None, (limiter.delay() for limiter in self._frames.values())), default=None
         )

@@ -218,7 +218,7 @@ class GatewaySession(EpisodeCalls):
     def serve(
         self, connection: socket.socket, on_admission: Callable[[], None] = lambda: None
     ) -> None:
-        """Serve one client connection; the method is an `intercode_sandbox.forwarding.Handler`.
+        """Serve one client connection, as an `intercode_sandbox.forwarding.BoundRequestHandler`.
 
         Args:
             connection: The client's socket.

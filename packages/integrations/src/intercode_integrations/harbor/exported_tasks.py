@@ -1,4 +1,4 @@
-"""InterCode tasks under Harbor's runner: their workspaces, and their scores from outside."""
+"""Exported InterCode tasks in Harbor's runner: workspaces, and scores from outside of them."""
 
 from __future__ import annotations
 

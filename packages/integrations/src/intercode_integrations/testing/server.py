@@ -167,7 +167,7 @@ class ScriptedServer:
     Args:
         script: The model's script; the default replies with empty texts.
         plan: The faults of the answers; the default has none.
-        dialect: The form of OpenAI's protocol: a name in `dialects.DIALECTS`.
+        dialect: The form of OpenAI's protocol: a name in `server_dialects.DIALECTS`.
         context: The maximum tokens of a dialogue; ``None``: no limit.
         key: The key that each request must carry; ``None``: no key.
         models: The names in the list of models. The server accepts every other name, too.

@@ -149,7 +149,7 @@ def _install(system: DebianSystem, chroot: BuildChroot) -> Mapping[str, object]:
     argv = ["debootstrap", "--variant=minbase", f"--keyring={KEYRING}"]
     run([*argv, system.suite, str(root), mirror], chroot.lock, chroot.progress)
     policy_path = root / "usr/sbin/policy-rc.d"
-    # By this script, packages start no services at their installation.
+    # Because of this script, packages start no services when they are installed.
     policy_path.write_text("#!/bin/sh\nexit 101\n", encoding="ascii")
     policy_path.chmod(0o755)
     apt_command = ["apt-get", "-q", "-y", "-o", "Acquire::Retries=3", "-o", "Dpkg::Use-Pty=0"]

@@ -108,7 +108,7 @@ def apply_settings(image: Image, settings: Mapping[str, Any]) -> Image:
 
     Args:
         image: The image.
-        settings: See `Manifest.settings`.
+        settings: See `OciManifest.settings`.
 
     Raises:
         ImageError: The image does not have its user, or this process's sandboxes cannot have it.
@@ -410,7 +410,7 @@ def unpack_layers(store: OciStore, layers: Sequence[tuple[str, str]], folder: Pa
 
     Args:
         store: The store of the layers.
-        layers: The path and the digest of each layer: see `Manifest.layers`.
+        layers: The path and the digest of each layer: see `OciManifest.layers`.
         folder: The target folder.
 
     Raises:

@@ -126,7 +126,7 @@ _MAX_ID = 65535
 
 
 class MemberSource(Protocol):
-    """A source of the content of members: a `tarfile.TarFile`, or a substitute."""
+    """A source of the content of members: a ``tarfile.TarFile``, or a substitute."""
 
     def extractfile(self, member: tarfile.TarInfo) -> IO[bytes] | None:
         """Return an open file with the content of a member that is a regular file."""
