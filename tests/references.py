@@ -1,7 +1,7 @@
 """A linter of names in docstrings and comments: ``python tests/references.py``.
 
 A name in single backticks, such as `records.RunRecordWriter`, is a reference: each of its parts
-must be a name of the code. A rename would otherwise leave names in the texts that nobody can look up.
+must be a name of the code. Else a rename leaves names in texts that nobody can look up.
 """
 
 from __future__ import annotations
