@@ -19,13 +19,13 @@ from typing import Any
 from intercode_sandbox.base import cause_of_death
 from intercode_sandbox.docker.engine import INSTALL_COMMAND, DockerEngine, default_url, may_exist
 from intercode_sandbox.docker.images import SCHEME
-from intercode_sandbox.docker.provider import DockerProvider
-from intercode_sandbox.docker.runtime_mounts import (
+from intercode_sandbox.docker.mounted_runtime import (
     REMAP_ADVICE,
     ROOT_RISK,
     has_own_users,
     has_quota,
 )
+from intercode_sandbox.docker.provider import DockerProvider
 from intercode_sandbox.errors import InterCodeError, SandboxUnavailableError, UsageError
 from intercode_sandbox.host_files import cache_root
 from intercode_sandbox.native import cgroup

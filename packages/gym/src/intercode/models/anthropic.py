@@ -12,8 +12,8 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from intercode.models import response_parsing
+from intercode.models.api_fields import MESSAGES
 from intercode.models.base import Answer, Message, Request, Role, ToolCall, Usage
-from intercode.models.protocols import MESSAGES
 from intercode.models.providers import PROVIDERS
 
 if TYPE_CHECKING:

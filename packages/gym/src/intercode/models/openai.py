@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from intercode.errors import ModelError
 from intercode.json_limits import is_flat
 from intercode.models import response_parsing
+from intercode.models.api_fields import CHAT
 from intercode.models.base import (
     Answer,
     Request,
@@ -26,7 +27,6 @@ from intercode.models.base import (
     as_openai,
     tool_as_openai,
 )
-from intercode.models.protocols import CHAT
 from intercode.models.providers import PROVIDERS
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from intercode.errors import UsageError
-from intercode.models.protocols import BETAS, INCLUDES, TABLES, ModelApiFields, Name
+from intercode.models.api_fields import BETAS, INCLUDES, TABLES, ModelApiFields, Name
 from intercode_sandbox.spelling_suggestions import hint_text
 
 _MAX_REPLY_TOKENS = 1_000_000

@@ -29,8 +29,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
+from intercode.models.api_fields import model_entry, model_page
 from intercode.models.base import Answer, Usage
-from intercode.models.protocols import model_entry, model_page
 from intercode.models.scripted import Line, Script, answer, count
 from intercode_integrations.testing.request_conversion import fit_script, request, turn
 from intercode_integrations.testing.server_dialects import (

@@ -32,7 +32,7 @@ from intercode_sandbox.docker.engine import (
     MissingDockerObjectError,
 )
 from intercode_sandbox.docker.images import DockerEngineImage
-from intercode_sandbox.docker.runtime_mounts import CONTAINER_FOLDER, ContainerRuntimeFolder
+from intercode_sandbox.docker.mounted_runtime import CONTAINER_FOLDER, ContainerRuntimeFolder
 from intercode_sandbox.errors import SandboxError, SandboxUnavailableError
 from intercode_sandbox.host_files import FileDescriptor
 from intercode_sandbox.image_accounts import MAX_TABLE_BYTES, ImageAccount, resolve_account

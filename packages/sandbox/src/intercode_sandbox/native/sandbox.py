@@ -285,13 +285,13 @@ class NativeSandbox:
                 "channels": [[*channel] for channel in all_channels.items()],
             }
             if (
-                prepared_program := self._take_first(
+                waiting_program := self._take_first(
                     {**prepared_request, "merge_stderr": merge_stderr}
                 )
             ) is not None:
-                *channel_fds, exit_read = prepared_program.fds
+                *channel_fds, exit_read = waiting_program.fds
                 caller_ends = dict(zip(all_channels, channel_fds, strict=True))
-                return NativeProcess(prepared_program.pid, caller_ends, exit_read, self._signal)
+                return NativeProcess(waiting_program.pid, caller_ends, exit_read, self._signal)
         with _descriptors():
             exit_read, exit_write = exit_pipe()
         try:

@@ -600,11 +600,11 @@ class MountedLayers:
             self.names[path] = self._attach(path, recursive=not self.root)
         return self.names[path]
 
-    def _attach(self, path: str, recursive: bool) -> str:
-        """Mount a read-only copy of `path`; return its name on the stage."""
+    def _attach(self, host_path: str, recursive: bool) -> str:
+        """Mount a read-only copy of `host_path`; return its name on the stage."""
         layer_name = str(self.mount_count + 1)
         mount_point = f"{MOUNT_FOLDER}/{layer_name}"
-        mount_fd = sc.open_tree(path, recursive)
+        mount_fd = sc.open_tree(host_path, recursive)
         try:
             sc.mount_setattr(mount_fd, _READ_ONLY, 0, recursive)
             os.mkdir(mount_point)
