@@ -56,7 +56,7 @@ def listen(seat, listener):
 
 with Gateway(Upstream.resolve("openai-compatible/any", sys.argv[1])) as gateway:
     for _ in range(int(sys.argv[2])):
-        seat, listener = gateway.seat(), socket.create_server(("127.0.0.1", 0))
+        seat, listener = gateway.open_session(), socket.create_server(("127.0.0.1", 0))
         set_no_delay(listener)  # as a sandbox's forward does
         threading.Thread(target=listen, args=(seat, listener), daemon=True).start()
         print(listener.getsockname()[1], seat.token)
@@ -94,7 +94,9 @@ class Place:
         assert gate.stdout
         self.pid = gate.pid
         self.direct: list[Door] = [(int(url.rpartition(":")[2].partition("/")[0]), "none")] * seats
-        found = [line.split() for line in iter(gate.stdout.readline, "\n")]
+        found = [gate.stdout.readline().split() for _ in range(seats)]
+        if [] in found:
+            raise SystemExit("the gateway's program has ended: its error stands above")
         self.through: list[Door] = [(int(port), token) for port, token in found]
         self.begun = pss(gate.pid)
 

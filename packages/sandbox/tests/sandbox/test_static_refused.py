@@ -40,7 +40,7 @@ pytestmark = pytest.mark.skipif(
 NATIVE = STATIC.parent
 PACKAGE = NATIVE.parent
 SPAWNER = (
-    *("spawner", "zygote", "identity", "frozen_mounts"),
+    *("spawner", "zygote", "user_ids", "frozen_mounts"),
     *("cgroup", "wire", "pipes", "syscalls"),
 )
 """The modules of the process that starts process 1."""
