@@ -138,6 +138,7 @@ lint: $(VENV)/.test  ## Format, lint, types, layers, the tests' rules and mutati
 	@$(BIN)/python tests/names.py
 	@$(BIN)/python tests/docstrings.py
 	@$(BIN)/python tests/repository.py
+	@$(BIN)/python tests/references.py
 
 # Not among the tests' packages: what it needs, nothing else does.
 $(VENV)/.docs: $(BIN)/python $(BUILD)

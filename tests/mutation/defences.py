@@ -1266,8 +1266,8 @@ DEFENCES = [
         "(self._calls, self._max_calls)",
         "(self._calls, None)",
     ),
-    _one("purse_of_tokens", "self DoS", PLAY, "tokens, limits.tokens)", "tokens, None)"),
-    _one("purse_of_dollars", "self DoS", PLAY, "cost, limits.cost)", "cost, None)"),
+    _one("purse_of_tokens", "self DoS", PLAY, "tokens, episode_limits.tokens)", "tokens, None)"),
+    _one("purse_of_dollars", "self DoS", PLAY, "cost, episode_limits.cost)", "cost, None)"),
     _one(
         "ignored_paths_of_the_task", "cheating", "intercode/rewards/bash.py",
         "if path in gold.setup_changes or (path in gold.changed_paths and not "
@@ -1310,7 +1310,7 @@ DEFENCES = [
             Edit(UPSTREAM, "if len(self.key) >= MIN_SECRET_LENGTH", "if False"),
             Edit(
                 FORWARDING,
-                "self._body = hide_in(answer_data, gateway.upstream.key)",
+                "self._body = hide_in(answer_data, upstream_backend.upstream.key)",
                 "self._body = answer_data",
             ),
         ),
@@ -1633,7 +1633,7 @@ DEFENCES = [
         "equal_time(&status->stx_ctime, &lower_status->stx_ctime) &&\n", "",
     ),
     _docker(
-        "shared_root", "host DoS", "intercode_sandbox/docker/runtime_mounts.py",
+        "shared_root", "host DoS", "intercode_sandbox/docker/mounted_runtime.py",
         "    if not has_own_users(info) and ", "    if False and ",
     ),
     _docker(

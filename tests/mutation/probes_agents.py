@@ -191,7 +191,7 @@ def _played(command: str, seconds: float) -> tuple[Any, episode_runner.ExternalA
     )
     with _gateway() as gateway:
         limits = EpisodeLimits(seconds=seconds)
-        agents = episode_runner.ExternalAgents(
+        agents = episode_runner.ExternalAgentFactory(
             find_profile(f"cli:{command}"), gateway, "x/y", limits
         )
         player = episode_runner.ExternalAgent(agents)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from intercode.errors import SandboxUnavailableError
 from intercode_sandbox import Completed, Limits, SandboxBackend, get_provider
-from intercode_sandbox.docker.runtime_mounts import SHARED_ROOT
+from intercode_sandbox.docker.mounted_runtime import SHARED_ROOT
 from waiting import new_marker
 
 from .tools import ProbeError, ends, one_of, wait_for

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from intercode_sandbox.docker.runtime_mounts import SHARED_ROOT
+from intercode_sandbox.docker.mounted_runtime import SHARED_ROOT
 from waiting import PATIENCE, eventually
 
 _CONTAINED = (

@@ -5,7 +5,7 @@ one line of JSON for each episode. `RunRecordWriter` writes a record. `read_mani
 `read_episodes` read a record, and `RunRecord` gives access to single episodes. `Outcome` is the
 summary of an episode, from which statistics are computed.
 
-`RecordWriter.append` returns when the episode's line is on the disk. A crash can leave an
+`RunRecordWriter.append` returns when the episode's line is on the disk. A crash can leave an
 incomplete last line, without a newline. For such a line, `append` has not returned, so no caller
 relies on it. Readers omit the line, and the next writer removes it from the file.
 """

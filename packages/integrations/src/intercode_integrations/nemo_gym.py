@@ -73,10 +73,10 @@ class InterCodeProvider:
             The output and the exit code: 124 after a time-out, 126 if the working directory or the
             user does not exist.
         """
-        sandbox, spec = self._live[handle.sandbox_id]
-        options: dict[str, Any] = {"env": {**spec.env, **(env or {})}, "timeout": timeout_s}
+        sandbox, sandbox_spec = self._live[handle.sandbox_id]
+        options: dict[str, Any] = {"env": {**sandbox_spec.env, **(env or {})}, "timeout": timeout_s}
         options |= {} if user in (None, 0, "root") else {"user": str(user)}
-        working_directory = cwd or spec.workdir
+        working_directory = cwd or sandbox_spec.workdir
         try:
             result = await sandbox.exec(
                 ["/bin/bash", "-c", command], cwd=working_directory, **options

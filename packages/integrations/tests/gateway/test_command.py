@@ -22,7 +22,7 @@ import pytest
 
 from gateway.doors import KEY
 from intercode.cli.main import main
-from intercode.models.protocols import TABLES
+from intercode.models.api_fields import TABLES
 from intercode.models.scripted import Line, Rule, script
 from intercode_integrations.gateway.calls import EPISODE_ENDED
 from intercode_integrations.testing import Fault, ScriptedServer

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from gateway.doors import BODIES, KEY, TOOLS, ask, raw, said
+from intercode.models.api_fields import TABLES, Name
 from intercode.models.cache import ReplyCache
 from intercode.models.limits import Budget, RateLimit, Retry
 from intercode.models.prices import ModelPrice
-from intercode.models.protocols import TABLES, Name
 from intercode.models.remote import ModelCallContext
 from intercode.models.scripted import Line, Rule, script
 from intercode_integrations.gateway import Gateway, GatewayPolicy, GatewaySession, Upstream

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from gateway.doors import BODIES, KEY, ask
-from intercode.models.protocols import TABLES, Name
+from intercode.models.api_fields import TABLES, Name
 from intercode.models.scripted import Line, Rule, script
 from intercode_integrations.gateway import Gateway, Upstream
 from intercode_integrations.gateway.secret_filter import SecretFilter

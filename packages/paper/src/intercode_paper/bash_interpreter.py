@@ -304,10 +304,10 @@ def as_in_container(output: bytes, argv: Iterable[bytes]) -> bytes:
         output = _DENIAL_LINES.sub(b"", output)
     if b"init" not in output:
         return output
-    command = b" ".join(argv)
-    if _PSTREE.search(command):
+    command_line = b" ".join(argv)
+    if _PSTREE.search(command_line):
         return _TREE.sub(rb"bash\1\n", output)
-    if _PS.search(command):
+    if _PS.search(command_line):
         return _INIT_LINE.sub(_idle_bash, output)
     return output
 

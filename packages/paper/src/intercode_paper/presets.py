@@ -86,7 +86,7 @@ def _iterate_presets() -> Iterator[tuple[str, RunPreset]]:
 
 
 def _preset(model: str, env: str, strategy: str) -> RunPreset:
-    # ReAct used completions of at most 100 tokens, and the shortest observations.
+    # ReAct limited completions to 100 tokens, and had the lowest limit on observations.
     if strategy == "react":
         return RunPreset(env, "react", model, SETTINGS[env], 10, 350, reply_tokens=100)
     # Plan & Solve was refined until the true reward was 1.

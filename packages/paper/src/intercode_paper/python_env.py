@@ -89,14 +89,14 @@ class PaperPythonWorkspace:
         """
         return self._ask("step", action)
 
-    def trial(self, task: Task, function_name: str) -> TestResults:
+    def trial(self, task: Task, agent_function_name: str) -> TestResults:
         """Run the tests with the agent's function under gold's name, and then with gold.
 
         Gold's run starts in a new namespace, which remains for later actions.
 
         Args:
             task: The task.
-            function_name: The name of the agent's function.
+            agent_function_name: The name of the agent's function.
 
         Raises:
             RewardError: Gold defines no function, or the task has no tests.
@@ -104,7 +104,7 @@ class PaperPythonWorkspace:
         """
         if not task.tests:
             raise RewardError(f"task {task.task_id!r} has no tests")
-        self._execute(f"{gold_name(task)} = {function_name}")
+        self._execute(f"{gold_name(task)} = {agent_function_name}")
         agent_results = self._tests(task)
         self._ask("reset", "")
         return TestResults(agent_results, self._tests(task, task.gold[0]))
@@ -136,10 +136,10 @@ class PaperPythonWorkspace:
 
 
 def score(trial: TestResults, function_name: str) -> Score:
-    """Return the score of a trial. The score's detail is the ``info`` of 2023.
+    """Return the score of a submitted function. The score's detail is the ``info`` of 2023.
 
     Args:
-        trial: The results of the tests.
+        trial: The results of the tests for the submitted function, and for gold.
         function_name: The name of the submitted function.
     """
     info = {
@@ -362,10 +362,10 @@ def replay_python(
         default_future = pool.submit(default_rewards, pairs, provider, image)
         replays = run_jobs([partial(run, *pair) for pair in pairs], workers, progress)
     report = PythonReplayReport(python=platform.python_version())
-    for (episode, _), turns, default_reward in zip(
+    for (episode, _), turns, default_protocol_reward in zip(
         pairs, replays, default_future.result(), strict=True
     ):
-        report.compare(episode.task_id, report.count(episode, turns), default_reward)
+        report.compare(episode.task_id, report.count(episode, turns), default_protocol_reward)
     report.seconds = time.monotonic() - start_time
     return report
 

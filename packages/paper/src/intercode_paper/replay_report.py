@@ -77,12 +77,12 @@ class ReplayReport:
 
     def count(self, episode: RecordedEpisode, turns: Sequence[ReplayedTurn]) -> bool:
         """Add an episode and its replayed turns; return whether the replayed episode succeeds."""
-        success = any(turn.reward == 1.0 for turn in turns)
+        replay_success = any(turn.reward == 1.0 for turn in turns)
         task_replay = self.by_task.setdefault(episode.task_id, TaskReplayCounts())
-        task_replay.success_agree = success == episode.success
+        task_replay.success_agree = replay_success == episode.success
         self.episodes += 1
         self.success_recorded += episode.success
-        self.success_replayed += success
+        self.success_replayed += replay_success
         self.success_agree += task_replay.success_agree
         for tally in (self, task_replay):
             tally.turns += len(turns)
@@ -101,7 +101,7 @@ class ReplayReport:
             for turn in turns
             if not (turn.same_reward and turn.same_observation)
         ]
-        return success
+        return replay_success
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain JSON types."""

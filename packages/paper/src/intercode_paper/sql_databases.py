@@ -306,7 +306,9 @@ def _make_relation(table: TableSchema) -> QueryRelation:
     nullable_columns = {column.name for column in table.columns if not column.not_null}
     keys = [frozenset(map(str.lower, table.primary_key))] if table.primary_key else []
     keys += [
-        frozenset(map(str.lower, key)) for key in table.uniques if not nullable_columns & set(key)
+        frozenset(map(str.lower, unique_columns))
+        for unique_columns in table.uniques
+        if not nullable_columns & set(unique_columns)
     ]
     return QueryRelation(
         table.name,

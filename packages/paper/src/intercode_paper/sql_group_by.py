@@ -390,7 +390,9 @@ def _subquery_keys(select: exp.Select) -> Iterator[frozenset[str]]:
     aliases_by_sql = {
         item.unalias().sql().lower(): item.alias_or_name.lower() for item in select.expressions
     }
-    group_names = [aliases_by_sql.get(expression.sql().lower()) for expression in group.expressions]
+    group_names = [
+        aliases_by_sql.get(group_expression.sql().lower()) for group_expression in group.expressions
+    ]
     key = frozenset(name for name in group_names if name is not None)
     if len(key) == len(group_names):
         yield key

@@ -108,17 +108,17 @@ def replay_sql(
     return report
 
 
-def _split_processes(pairs: Sequence[_Pair], rows: Sequence[int]) -> list[list[_Pair]]:
+def _split_processes(pairs: Sequence[_Pair], task_rows: Sequence[int]) -> list[list[_Pair]]:
     """Split the episodes into parts: a new part starts where the order of the data file breaks.
 
     Args:
         pairs: The episodes with their tasks, in recorded order.
-        rows: The row of each job's task in the data file.
+        task_rows: The row of each job's task in the data file.
     """
-    next_row_by_row = dict(pairwise(sorted(rows)))
+    next_row_by_row = dict(pairwise(sorted(task_rows)))
     processes: list[list[_Pair]] = []
     previous_row = None
-    for pair, row in zip(pairs, rows, strict=True):
+    for pair, row in zip(pairs, task_rows, strict=True):
         if previous_row is None or next_row_by_row.get(previous_row) != row:
             processes.append([])
         processes[-1].append(pair)

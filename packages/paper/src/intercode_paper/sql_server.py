@@ -3,9 +3,10 @@
 A dump is loaded unchanged. A private server is deleted after the replay. On a user's server, the
 replay drops only the databases and the account that it created, and touches nothing else.
 
-Values and errors have the form that the driver of 2023 gave them. MariaDB differs from MySQL 8. If
-the recorded rewards show a difference, this module compensates for it. Groups come unsorted, and
-the module refuses the queries that ``ONLY_FULL_GROUP_BY`` refused.
+Values and errors have the form that the driver of 2023 gave them. MariaDB differs from MySQL 8;
+where the recorded rewards show a difference, this module compensates for it. For example, the
+module stops MariaDB from sorting groups, and refuses the queries that MySQL 8 refused by its mode
+``ONLY_FULL_GROUP_BY``.
 """
 
 from __future__ import annotations

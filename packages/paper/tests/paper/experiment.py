@@ -4,7 +4,7 @@ from intercode_paper.sql_env import score
 
 
 class Experiment:
-    """Tasks on one connection, which `Connection` and `score` are tested through."""
+    """Tasks on one connection, which `MySQLConnectorConnection` and `score` are tested through."""
 
     def __init__(self, databases, tasks):
         self.connection = databases.connect()

@@ -58,9 +58,9 @@ class Limits:
     """Whether a program may trace another one and change its memory, like gdb and strace. Code
     under test could then control its tests."""
     private: bool = False
-    """Whether `SupportsPrivacy.exec_private` can run programs that are hidden from all others. Each
-    user id of the sandbox then sees its own processes only, and no program can replace the dynamic
-    loader."""
+    """Whether `SupportsPrivateExec.exec_private` can run programs that are hidden from all others.
+    Each user id of the sandbox then sees its own processes only, and no program can replace the
+    dynamic loader."""
     overrides: frozenset[str] | None = field(default=None, compare=False, repr=False)
     """Names of the limits that a caller set explicitly. A task may lower these limits, but not
     raise them. If the constructor gets None: the limits that differ from their defaults."""

@@ -19,13 +19,13 @@ from typing import Any
 from intercode_sandbox.base import cause_of_death
 from intercode_sandbox.docker.engine import INSTALL_COMMAND, DockerEngine, default_url, may_exist
 from intercode_sandbox.docker.images import SCHEME
-from intercode_sandbox.docker.provider import DockerProvider
-from intercode_sandbox.docker.runtime_mounts import (
+from intercode_sandbox.docker.mounted_runtime import (
     REMAP_ADVICE,
     ROOT_RISK,
     has_own_users,
     has_quota,
 )
+from intercode_sandbox.docker.provider import DockerProvider
 from intercode_sandbox.errors import InterCodeError, SandboxUnavailableError, UsageError
 from intercode_sandbox.host_files import cache_root
 from intercode_sandbox.native import cgroup
@@ -79,7 +79,7 @@ def run_check(
     Args:
         name: The result's name if the check raises an error.
         check: A function that returns one result, or several.
-        ok_on_error: `Check.ok` of the result if the check raises an error: False, or None if
+        ok_on_error: `MachineCheck.ok` of the result if the check raises an error: False, or None if
             sandboxes work without the checked feature.
     """
     try:
@@ -96,7 +96,7 @@ def failed_check(name: str, ok: bool | None, error: Exception) -> MachineCheck:
 
     Args:
         name: The result's name.
-        ok: `Check.ok` of the result.
+        ok: `MachineCheck.ok` of the result.
         error: The error.
     """
     if isinstance(error, SandboxUnavailableError):

@@ -86,9 +86,9 @@ def resolve_account(user_spec: str, read_file: FileReader) -> ImageAccount:
         (group_row[2] for group_row in group_rows if primary_group in (group_row[0], group_row[2])),
         primary_group,
     )
-    for group_id in (primary_group_id, *other_group_ids):
-        if not group_id.isdecimal():
-            raise LookupError(f"the image has no group {group_id!r}")
+    for group_id_text in (primary_group_id, *other_group_ids):
+        if not group_id_text.isdecimal():
+            raise LookupError(f"the image has no group {group_id_text!r}")
     return ImageAccount(uid, int(primary_group_id), home, login, tuple(map(int, other_group_ids)))
 
 
@@ -111,8 +111,10 @@ def look_up_user(user: str, id_count: int, read_passwd: Callable[[], str]) -> Pr
     """
     if user in ("root", "0"):
         return ProgramUser()
-    name, _, gid_text = user.partition(":")
-    uid, gid = (name, gid_text) if name.isdecimal() else _find_ids(name, read_passwd())
+    user_text, _, gid_text = user.partition(":")
+    uid, gid = (
+        (user_text, gid_text) if user_text.isdecimal() else _find_ids(user_text, read_passwd())
+    )
     if not uid.isdecimal():
         raise LookupError(f"the sandbox has no user {user!r}")
     if not gid.isdecimal():

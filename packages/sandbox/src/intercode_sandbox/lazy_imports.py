@@ -5,7 +5,8 @@ is first used. So an unused back end, environment or dataset costs no time. Lowe
 InterCode use objects of higher layers by name, without importing them. An object of a user can be
 used wherever an object of InterCode can. Users have three ways to name an object:
 
-- A file: ``path/to/file.py:name``, wherever a name of the kind is accepted (`Registry.resolve`).
+- A file: ``path/to/file.py:name``, wherever a name of the kind is accepted
+(`LazyRegistry.resolve`).
 - An entry point of an installed package, in ``pyproject.toml``::
 
     [project.entry-points."intercode.datasets"]
@@ -21,8 +22,8 @@ users are ``environments``, ``datasets``, ``rewards``, ``agents``, ``agent_provi
 names.
 
 A name may come from a stranger: from a run's record, a task, a benchmark's ``intercode.toml``.
-Callers check such a name by `Registry.is_trusted`, and pass it to `Registry.get`, which executes no
-file, rather than to `Registry.resolve`.
+Callers check such a name by `LazyRegistry.is_trusted`, and pass it to `LazyRegistry.get`, which
+executes no file, rather than to `LazyRegistry.resolve`.
 """
 
 from __future__ import annotations

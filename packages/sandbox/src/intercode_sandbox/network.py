@@ -1,9 +1,9 @@
 """Network policies of sandboxes: no network, the whole network, single endpoints, or an allowlist.
 
-`Policy.parse` parses the option `network` of a caller. A sandbox with endpoints or an allowlist has
-no network but its loopback: a `NetworkGate` on the host opens each connection for it. The gate
-resolves host names itself, and connects to the very address that it has checked. So a name's
-second, different resolution cannot evade the check.
+`NetworkPolicy.parse` parses the option `network` of a caller. A sandbox with endpoints or an
+allowlist has no network but its loopback: a `NetworkGate` on the host opens each connection for it.
+The gate resolves host names itself, and connects to the very address that it has checked. So a
+name's second, different resolution cannot evade the check.
 """
 
 from __future__ import annotations

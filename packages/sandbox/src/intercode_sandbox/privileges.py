@@ -258,9 +258,9 @@ def transfer_ownership(folder: Path) -> None:
     stand_in_id = sandboxes_user()
     if stand_in_id is None:
         return
-    for parent, folders, files in os.walk(folder):
+    for current_folder, folders, files in os.walk(folder):
         for name in (".", *folders, *files):
-            path = os.path.join(parent, name)  # noqa: PTH118 - it is one of thousands
+            path = os.path.join(current_folder, name)  # noqa: PTH118 - it is one of thousands
             mode = os.lstat(path).st_mode
             os.lchown(path, stand_in_id, stand_in_id)
             if not os.path.islink(path):  # noqa: PTH114

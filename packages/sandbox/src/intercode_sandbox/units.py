@@ -54,10 +54,10 @@ def size(value: object, minimum: int = 1) -> int:
     if match is None or byte_count < 1:
         raise ValueError(f"must be a size such as 512M or 1G, not {value!r}")
     if byte_count < minimum:
-        larger_units = (unit for unit in "MGT" if float(match[1]) * _UNITS[unit] >= minimum)
+        sufficient_units = (unit for unit in "MGT" if float(match[1]) * _UNITS[unit] >= minimum)
         raise ValueError(
             f"must be at least {format_size(minimum)}, and {value} is {byte_count:,} bytes; "
-            f"did you mean {match[1]}{next(larger_units, 'T')}?"
+            f"did you mean {match[1]}{next(sufficient_units, 'T')}?"
         )
     return byte_count
 

@@ -20,8 +20,8 @@ from intercode_sandbox import Limits
 from intercode_sandbox.docker import provider as providers
 from intercode_sandbox.docker.engine import LEASE, DockerEngine
 from intercode_sandbox.docker.images import prune
+from intercode_sandbox.docker.mounted_runtime import SHARED_ROOT
 from intercode_sandbox.docker.provider import DockerProvider, sweep
-from intercode_sandbox.docker.runtime_mounts import SHARED_ROOT
 from intercode_sandbox.doctor import check_docker
 from intercode_sandbox.errors import ImageError, SandboxUnavailableError
 from private_engine import REMAPPED, PrivateEngine

@@ -2,7 +2,7 @@
 
 No attribute of a `AgentEnv` or `AgentSnapshot` leads to gold, because the environments and
 snapshots are in tables of this module. Scoring waits until the agent has returned, so neither
-`GuardedEnv.full_episode` nor the duration of a step reveals a score. Environments on another system
+`AgentEnv.full_episode` nor the duration of a step reveals a score. Environments on another system
 are an exception: they score an episode at its end. Submissions are counted over all forks.
 """
 

@@ -101,7 +101,7 @@ class StrategyOptions:
     context: Literal["schema"] | None = None
     """``schema``: the first prompt shows the environment's overview, which costs no turn."""
     examples: bool | None = None
-    """Whether prompts include worked examples; None: the default of `Strategy.examples`."""
+    """Whether prompts include worked examples; None: the default of `PromptStrategy.examples`."""
     recap: bool | None = None
     """Whether to ask the model once more if it repeats a failed action, or submits after a failure.
     A recap of the task and the previous actions then replaces the dialogue. Only the strategies

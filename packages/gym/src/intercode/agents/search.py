@@ -392,7 +392,7 @@ class ForkSearchStrategy(PromptStrategy):
         return self.searcher(talk, options, allowance)
 
     def __call__(self, model: Model | str, **options: Any) -> LanguageAgents:
-        """Make the factory of the strategy's agents; see `Strategy`.
+        """Make the factory of the strategy's agents; see `PromptStrategy`.
 
         Raises:
             UsageError: All proposals would be equal (temperature 0), or `choose` is given.

@@ -560,7 +560,8 @@ class EmbeddedDatabaseWorker:
         Args:
             message: The operation and its arguments.
             seconds: The time limit of the response.
-            size: Maximum weight of the response's values, as `inside.worker.Collector` counts it.
+            size: Maximum weight of the response's values, as `inside.worker.ResultRowCollector`
+                counts it.
             fds: Descriptors to send with the request.
 
         Raises:

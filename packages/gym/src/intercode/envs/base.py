@@ -701,8 +701,9 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
         try:
             with self._calls:
                 return self._save(mode, lossy)
-        # After an exception of the caller, the interpreter may have sent only a part of its state.
         except BaseException as error:
+            # Ctrl-C may have interrupted the interpreter while it sent its state. The rest of the
+            # state would be mistaken for a later reply, so the episode ends.
             self.interrupt(error)
             raise
 

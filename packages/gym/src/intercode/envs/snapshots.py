@@ -188,7 +188,7 @@ def take_snapshot(
         episode: The episode, with its elapsed seconds.
         interpreter: Returns the interpreter; called only to save the state.
         fork_mode: See `ForkMode`.
-        lossy: See `SupportsSave.save`.
+        lossy: See `SupportsInterpreterSave.save`.
 
     Raises:
         ForkError: The episode cannot be forked in this mode.

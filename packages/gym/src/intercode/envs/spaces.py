@@ -17,7 +17,7 @@ class Unicode(gymnasium.Space[str]):
     """The space of all texts, of any length and script, including undecodable bytes.
 
     `gymnasium.spaces.Text` is unsuitable as a base class. Its default alphabet has no punctuation,
-    and under `AsyncVectorEnv`'s shared memory that space returns wrong texts without an error.
+    and under ``AsyncVectorEnv``'s shared memory that space returns wrong texts without an error.
     Batches of this space are tuples of texts.
 
     Samples are short and contain no special characters of a shell. A random agent that sends

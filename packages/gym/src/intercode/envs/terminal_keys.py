@@ -141,7 +141,7 @@ class TerminalKeysInterpreter:
         )
 
     def save(self, lossy: bool = False) -> SavedInterpreterState:
-        """Save the wrapped interpreter's state; see `SupportsSave`.
+        """Save the wrapped interpreter's state; see `SupportsInterpreterSave`.
 
         The terminal's programs count as background programs of the shell.
 

@@ -197,7 +197,10 @@ def tools(env: Any) -> list[Tool] | EnvTools:
 
 
 def sendable(text: str) -> str:
-    """Replace undecodable bytes and lone surrogates, which UTF-8 cannot encode."""
+    """Replace lone surrogates, which UTF-8 cannot encode, by question marks.
+
+    Python represents the undecodable bytes of an output as such surrogates.
+    """
     return text.encode("utf-8", "replace").decode("utf-8") if not text.isascii() else text
 
 

@@ -1,7 +1,8 @@
 """Executors of a run's episodes: threads of this process, or other machines.
 
-A job is one attempt at one task. An `Executor` returns the jobs of a `PreparedRun` as a `Runs`
-object, which runs them and yields the recorded episodes. `ThreadExecutor` is the default executor.
+A job is one attempt at one task. An `Executor` returns the jobs of a `PreparedRun` as a
+`JobExecution` object, which runs them and yields the recorded episodes. `ThreadExecutor` is the
+default executor.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ class ThreadExecutor:
         """Accept any spec."""
 
     def start(self, jobs: Sequence[EpisodeJob], prepared_run: PreparedRun) -> EpisodeWorkerPool:
-        """Start the agent's model server, if any; the threads start later, in `WorkerPool.run`."""
+        """Start the agent's model server, if any; `EpisodeWorkerPool.run` starts the threads."""
         if jobs:
             prepared_run.agent.start()
         return EpisodeWorkerPool(

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class LanguageAgentProvider(AgentProvider):
-    """The provider that makes the agents of a `Strategy`, with their model."""
+    """The provider that makes the agents of a `PromptStrategy`, with their model."""
 
     calls_model = True
 
@@ -127,4 +127,4 @@ def _language_agents(
 
 
 _SEARCH = {"order": "search", "start": "search_from"}
-"""Field of `SearchOptions` → option of a spec, for fields with another option name."""
+"""Field of `ForkSearchOptions` → option of a spec, for fields with another option name."""

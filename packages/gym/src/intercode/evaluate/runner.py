@@ -353,7 +353,7 @@ def _check_lock(
 ) -> list[str]:
     """Compare a run with the run to which it is locked, and warn of permitted changes.
 
-    Changes of this machine may be permitted, see `Plan.follows_machine`.
+    Changes of this machine may be permitted, see `RunPlan.follows_machine`.
 
     Returns:
         The permitted changes of the machine, as text.

@@ -133,7 +133,7 @@ def allow_cancellation() -> Iterator[None]:
 def wake_on_cancellation(wake_up: Callable[[], object]) -> Iterator[None]:
     """Call `wake_up` when the running action is cancelled during the block.
 
-    Another thread may make the call (`Cancellation.waking`).
+    Another thread may make the call (`ActionCancellation.waking`).
     """
     cancellation = _CANCELLATION.get()
     if cancellation is None:
@@ -297,7 +297,7 @@ class SupportsInterpreterSave(Protocol):
 
         Args:
             lossy: Whether to leave out parts of the state that cannot be saved, and list them in
-                `SavedState.lost`.
+                `SavedInterpreterState.lost`.
 
         Raises:
             ForkError: Parts of the state cannot be saved; the message lists them.

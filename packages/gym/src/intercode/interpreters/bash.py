@@ -75,7 +75,7 @@ class SuspendedShell:
     state: ShellStateReport
     """The shell's report, with the script that restores the whole state of the shell."""
     initial_variables: bytes
-    """The variables that a fresh shell reports, in the form of `StateReport.variables`."""
+    """The variables that a fresh shell reports, in the form of `ShellStateReport.variables`."""
     pending_output: HeadTailBuffer
     """Output that background jobs printed since the last action; it belongs to the next action."""
     omissions: tuple[str, ...]
@@ -174,7 +174,9 @@ class BashInterpreter:
         return execution
 
     def save(self, lossy: bool = False) -> SavedInterpreterState:
-        """Save the files and the shell's state; see `SupportsSave`. The shell restarts when needed.
+        """Save the files and the shell's state; see `SupportsInterpreterSave`.
+
+        The shell restarts when needed.
 
         Raises:
             ForkError: The sandbox cannot save its files. Or a part of the state cannot be saved,

@@ -336,7 +336,8 @@ def format_as_script(output: bytes, status: int) -> bytes:
     *_, last_complaint = [None, *complaints.finditer(output)]
     if last_complaint is None:
         return output
-    # Only the beginning of a line is changed: a quoted line belongs to the action.
+    # Only the prefix at the beginning of each message is replaced. The message may quote a line of
+    # the action, which could contain the same text.
     lines = _LINE.sub(b"bash: line ", last_complaint[0])
     return output[: last_complaint.start()] + lines + output[last_complaint.end() :]
 
@@ -393,7 +394,7 @@ class ShellStateReport:
     hooks: bytes = b""
     """Traps on DEBUG, ERR and RETURN, which are set during actions only."""
     rest: tuple[bytes, ...] = ()
-    """Fields before the report: the shell's response to source that `Shell.ask` ran."""
+    """Fields before the report: the shell's response to source that `BashProcess.ask` ran."""
     script: bytes = b""
     """Source that restores the whole state, for a fork (`shell_state.script`); empty otherwise."""
 

@@ -1,9 +1,9 @@
 """The complete state of a bash shell, for a fork, and the reasons why a state cannot be saved.
 
-The shell reports a part of its state after each action (`StateReport`). This module asks for the
-rest (`QUESTION`), parses the response (`UnreportedShellState`), and makes the script that restores
-the state in another shell (`script`). `find_missing_state` compares the restored state with the
-original, and `obstacles` lists the parts of a state that no script can restore.
+The shell reports a part of its state after each action (`ShellStateReport`). This module asks for
+the rest (`QUESTION`), parses the response (`UnreportedShellState`), and makes the script that
+restores the state in another shell (`script`). `find_missing_state` compares the restored state
+with the original, and `obstacles` lists the parts of a state that no script can restore.
 """
 
 from __future__ import annotations

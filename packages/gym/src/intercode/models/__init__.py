@@ -1,7 +1,7 @@
 """Language models: the model protocol, a client for each API, and the limits around calls.
 
 `get_model` returns a model by name. `intercode.models.base` defines the protocols `Model` and
-`Client`. `intercode.models.remote` adds cache, budget, rate limit and retries to every client.
+`ModelClient`. `intercode.models.remote` adds cache, budget, rate limit and retries to every client.
 """
 
 from __future__ import annotations

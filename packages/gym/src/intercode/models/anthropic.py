@@ -12,8 +12,8 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from intercode.models import response_parsing
+from intercode.models.api_fields import MESSAGES
 from intercode.models.base import Answer, Message, Request, Role, ToolCall, Usage
-from intercode.models.protocols import MESSAGES
 from intercode.models.providers import PROVIDERS
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class AnthropicClient:
         return f"AnthropicClient({self.model!r}, {self.endpoint!r})"
 
     def send(self, request: Request) -> Answer:
-        """Send one request; see `Client.send`."""
+        """Send one request; see `ModelClient.send`."""
         create: Any = self._sdk.messages.with_raw_response.create
         body = encode(request)
         sdk_arguments = {name: body.pop(name) for name in ("max_tokens", "messages")}

@@ -241,7 +241,7 @@ class Answer:
 class AttemptError(Exception):
     """A failed call that a retry may repair.
 
-    Clients raise the error. `CallLimiter` retries the call, and after the last try raises a
+    Clients raise the error. `ModelCallLimiter` retries the call, and after the last try raises a
     `ModelError` instead, so callers of `Model.complete` never receive this error.
 
     Attributes:

@@ -89,7 +89,7 @@ class CustomModelClient:
         return repr(self._client)
 
     def send(self, request: Request) -> Answer:
-        """Send one request; see `Client.send`.
+        """Send one request; see `ModelClient.send`.
 
         Raises:
             AttemptError: The user's method reports a failure that a retry may repair.
@@ -133,14 +133,14 @@ class CustomModelClient:
 
 
 class CustomModelServer(CustomModelClient):
-    """A wrapper of a user-defined client that starts a server, by implementing `SupportsStart`."""
+    """A wrapper of a user-defined client that starts a server: a `SupportsServerStart`."""
 
     def __init__(self, client: Any) -> None:
         super().__init__(client)
         self.weights: str = client.weights
 
     def start(self, calls: int = 1) -> None:
-        """Start the server; see `SupportsStart.start`.
+        """Start the server; see `SupportsServerStart.start`.
 
         Raises:
             UsageError: The user's method failed.

@@ -286,7 +286,8 @@ class Budget:
             cost: The maximum cost in US dollars.
 
         Returns:
-            The hold, which the caller ends by `Hold.settle`, `Hold.presume` or `Hold.release`.
+            The hold, which the caller ends by `BudgetReservation.settle`,
+            `BudgetReservation.presume` or `BudgetReservation.release`.
 
         Raises:
             BudgetError: The remaining budget is too small.

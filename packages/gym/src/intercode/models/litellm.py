@@ -47,7 +47,7 @@ class LiteLlmClient:
         return f"LiteLlmClient({self.model!r})"
 
     def send(self, request: Request) -> Answer:
-        """Send one request; see `Client.send`."""
+        """Send one request; see `ModelClient.send`."""
         try:
             return self._send(request)
         except AttemptError as error:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from intercode.errors import ModelError
 from intercode.json_limits import is_flat
 from intercode.models import response_parsing
+from intercode.models.api_fields import CHAT
 from intercode.models.base import (
     Answer,
     Request,
@@ -26,7 +27,6 @@ from intercode.models.base import (
     as_openai,
     tool_as_openai,
 )
-from intercode.models.protocols import CHAT
 from intercode.models.providers import PROVIDERS
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class _OpenAIClient:
             api_key=key,
             base_url=base_url,
             timeout=openai.Timeout(timeout, connect=min(response_parsing.CONNECT, timeout)),
-            max_retries=0,  # `CallLimiter` retries, with rate limit and budget
+            max_retries=0,  # `ModelCallLimiter` retries, with rate limit and budget
         )
         self.endpoint = f"{str(self._sdk.base_url).rstrip('/')}/{self.path}"
 
@@ -116,7 +116,7 @@ class ChatCompletionsClient(_OpenAIClient):
         self._limit = limit
 
     def send(self, request: Request) -> Answer:
-        """Send one request; see `Client.send`."""
+        """Send one request; see `ModelClient.send`."""
         create = self._sdk.chat.completions.with_raw_response.create
         response_body = self._post(create, encode_chat(request, self._limit), "messages")
         return decode_chat(response_body, request.tools)
@@ -128,7 +128,7 @@ class CompletionsClient(_OpenAIClient):
     path = "completions"
 
     def send(self, request: Request) -> Answer:
-        """Send one request; see `Client.send`."""
+        """Send one request; see `ModelClient.send`."""
         create = self._sdk.completions.with_raw_response.create
         return decode_completion(self._post(create, encode_completion(request), "prompt"))
 

@@ -109,7 +109,7 @@ def get_model(
 class ModelCallContext:
     """The limits, prices and cache of model calls.
 
-    Many models may share one `Budget`, `RateLimit` and `Cache`.
+    Many models may share one `Budget`, `RateLimit` and `ReplyCache`.
     """
 
     rate_limit: RateLimit = field(default_factory=RateLimit)
@@ -161,7 +161,7 @@ class ModelCallLimiter:
         """Send a request, with retries up to the limit of `Retry`, and return the reply.
 
         Args:
-            send: Makes one call, like `Client.send`.
+            send: Makes one call, like `ModelClient.send`.
             most_input: An upper bound of the prompt's tokens.
             limit: The reply's token limit; None: no limit.
             budget: A second budget, from which the call is also paid; None: no second budget.
@@ -364,11 +364,11 @@ class RemoteModel:
         return self._client.weights if isinstance(self._client, SupportsServerStart) else None
 
     def delay(self) -> tuple[float, str] | None:
-        """Return the age of the oldest pending call and a description; see `CallLimiter.delay`."""
+        """Return the oldest pending call's age and description; see `ModelCallLimiter.delay`."""
         return self._frame.delay()
 
     def start(self, calls: int = 1) -> None:
-        """Start a local model's server; no effect for other models. See `SupportsStart`."""
+        """Start a local model's server; no effect for other models. See `SupportsServerStart`."""
         if isinstance(self._client, SupportsServerStart):
             self._client.start(calls)
 

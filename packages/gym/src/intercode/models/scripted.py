@@ -71,7 +71,7 @@ class Rule:
 
 
 class ScriptedModelClient:
-    """A `Client` that answers from a script, without a network.
+    """A `ModelClient` that answers from a script, without a network.
 
     Args:
         reply_script: The script.

@@ -31,7 +31,7 @@ from intercode.report.viewer_episodes import EpisodeRow, iterate_texts, make_bod
 from intercode.report.viewer_overview import overview
 
 _BATCH = 500
-"""The maximum number of episodes that `RunLibrary.refresh` reads before it releases the lock."""
+"""The maximum number of episodes that `ViewerRuns.refresh` reads before it releases the lock."""
 _SHARE = 20
 """Divisor of the server's time: the computation of statistics takes at most one twentieth of it."""
 _MIN_SECONDS = 1.0

@@ -85,7 +85,7 @@ class RunViewerServer:
         """Yield events for a page that a browser shows, until the server is closed.
 
         Args:
-            generation: The generation (`RunLibrary.generation`) of the rows that the page has.
+            generation: The generation (`ViewerRuns.generation`) of the rows that the page has.
             sent_count: The number of rows that the page has.
 
         Yields:
@@ -203,7 +203,7 @@ class _ViewerRequestHandler(BaseHTTPRequestHandler):
         self.wfile.write(f"{json.dumps([row_number, False])}\n".encode())
 
     def _events(self, generation: int, sent_count: int) -> None:
-        """Send the events of `Viewer.news` until the browser disconnects."""
+        """Send the events of `RunViewerServer.news` until the browser disconnects."""
         pages = self.server.viewer.pages
         if not pages.acquire(blocking=False):
             self._answer(HTTPStatus.SERVICE_UNAVAILABLE, b"too many pages are open", "text/plain")

@@ -20,7 +20,7 @@ from typing import Any
 from intercode.episode import Episode
 from intercode.errors import TaskError
 from intercode.python_source import parse
-from intercode.rewards.side_effects import is_harmless
+from intercode.rewards.harmless_tests import is_harmless
 from intercode.task import Task
 
 

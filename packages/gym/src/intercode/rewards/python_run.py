@@ -118,7 +118,8 @@ class GradingSandbox:
 
         Args:
             process: The process; None if it has ended already.
-            harmless: Whether its tests leave their process unchanged (`PythonPlan.harmless`).
+            harmless: Whether its tests leave their process unchanged
+                (`PythonGradingPlan.harmless`).
         """
         self._gradings += 1
         if process is None or (harmless and self._gradings % _MAX_GRADINGS):
@@ -149,7 +150,7 @@ class SubmissionTestRun:
         subject: The sandbox for the submission.
         python: The image's Python; None: the Python of InterCode.
         sources: The submission's sources, in order.
-        plan: The message to the grader (`PythonPlan.message`).
+        plan: The message to the grader (`PythonGradingPlan.message`).
         timeout: Seconds for each source, and for each test.
     """
 
@@ -184,9 +185,9 @@ class SubmissionTestRun:
 
         Args:
             bench: The sandbox for the tests.
-            tests: The tests (`PythonPlan.tests`).
+            tests: The tests (`PythonGradingPlan.tests`).
             harmless: Whether the tests' process may run other tests afterwards
-                (`PythonPlan.harmless`).
+                (`PythonGradingPlan.harmless`).
 
         Raises:
             RewardError: The tests have ended their own sandbox.

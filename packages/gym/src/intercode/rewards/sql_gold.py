@@ -137,7 +137,7 @@ def _tokenise_statements(sql: str, dialect: str) -> list[list[Token]]:
 
 
 def _keywords(statement: Sequence[Token]) -> list[str]:
-    """List the unquoted words of a statement in capitals, from the first that is no "("."""
+    """Return the unquoted tokens of a statement in upper case, without "(" at the beginning."""
     words = [token.text.upper() for token in statement if token.token_type not in _QUOTED_TYPES]
     start = next((index for index, word in enumerate(words) if word != "("), len(words))
     return words[start:]

@@ -169,7 +169,7 @@ def _constraint_keys(table: TableState, *constraints: TableConstraint) -> set[Ha
     rules: set[Hashable] = set()
     for constraint in constraints or table.constraints:
         if constraint.kind == "check":
-            continue  # `sql_programs` compares checks by effect
+            continue  # `sql_views_triggers` compares checks by effect
         columns = tuple(map(str.lower, constraint.columns))
         column_set = frozenset(columns)
         if constraint.kind == "not null" and any(column_set <= key for key in keys):

@@ -235,9 +235,9 @@ def _passed_share(names: tuple[str, ...], passed_tests: frozenset[str]) -> float
 # -- the agent's work ------------------------------------------------------------------------------
 
 # The agent's work is copied into a sandbox in which the agent has never been. Only paths in the
-# repository that count (`SwePlan.takes`) are copied: files, links, and their modes. InterCode reads
-# them without programs of the agent's sandbox, which the agent could have replaced. The only
-# exceptions are ``xargs`` and ``readlink``, which can only misreport the targets of links.
+# repository that count (`SweGradingPlan.takes`) are copied: files, links, and their modes.
+# InterCode reads them without programs of the agent's sandbox, which the agent could have replaced.
+# The only exceptions are ``xargs`` and ``readlink``, which can only misreport the targets of links.
 
 MAX_FILES = 20_000
 MAX_FILE_BYTES = 64 * MIB
@@ -380,9 +380,10 @@ def _carry_links(
         readlink_result = _run_on_paths(
             agent_sandbox, ["readlink", "-z", "--"], paths, output_limit=MAX_BYTES
         )
+        # Without xargs or readlink, which the agent may have removed, the exit code is not 0.
         targets = readlink_result.stdout.split(b"\0")[:-1] if readlink_result.ok else []
     except OSError as error:
-        # The agent may have removed ``xargs``. No link is created then.
+        # No link is created, unless the sandbox itself has failed.
         if isinstance(error, InterCodeError):
             raise
     pairs = b""

@@ -17,13 +17,14 @@ The reward therefore proceeds in this order:
    and comes last, so it hides no program of the image. Python's modules are protected in the same
    way (see the end of this module). The limits are those of a fresh sandbox, because no program can
    change the limits of process 1. An agent that has filled the disk gets 0.
-4. If the provider supports privacy (`SupportsPrivacy`), no program that the command starts can
+4. If the provider supports privacy (`SupportsPrivateExec`), no program that the command starts can
    inspect another program. The expected values, in the command's own text or in the arguments of
    ``grep``, then stay hidden.
 5. The agent's files in temporary folders are removed, except those that the task names.
 6. The agent may have changed files that may configure a tool, or left links that redirect file
-   names (see `leftovers`). The command must then succeed a second time. The second run uses a copy
-   in which these files are as before: see `restore_paths`. Honest work also passes in the copy.
+   names (see `agent_leftovers`). The command must then succeed a second time. The second run uses
+   a copy in which these files are as before: see `restore_paths`. Honest work also passes in the
+   copy.
 
 If the answer of a task is a file of these kinds, the task names the file in `may_change`. The
 author of the command is responsible for the files that the command opens. The command should not

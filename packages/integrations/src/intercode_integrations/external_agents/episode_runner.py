@@ -62,7 +62,7 @@ _SETTLE_SECONDS = 5.0
 _CHUNK = 65_536
 
 
-class ExternalAgents:
+class ExternalAgentFactory:
     """A factory of external agents that follow one profile.
 
     Args:
@@ -132,7 +132,7 @@ class AgentExitStatus:
 class ExternalAgent:
     """An external agent in one episode."""
 
-    def __init__(self, agents: ExternalAgents) -> None:
+    def __init__(self, agents: ExternalAgentFactory) -> None:
         self._agents = agents
         self._exit_status = AgentExitStatus()
         self._budget = EpisodeBudget(agents.limits, agents.calls)
@@ -342,15 +342,15 @@ class EpisodeBudget(Budget):
         Raises:
             BudgetError: A limit of the episode has already been reached.
         """
-        limits, current_spending, presumed_spending = (
+        episode_limits, current_spending, presumed_spending = (
             self._limits,
             self.spent,
             self.presumed_spending,
         )
         usage = {
             "calls": (self._calls, self._max_calls),
-            "tokens": (current_spending.tokens + presumed_spending.tokens, limits.tokens),
-            "cost": (current_spending.cost + presumed_spending.cost, limits.cost),
+            "tokens": (current_spending.tokens + presumed_spending.tokens, episode_limits.tokens),
+            "cost": (current_spending.cost + presumed_spending.cost, episode_limits.cost),
         }
         for limit_name, (amount, maximum) in usage.items():
             if maximum is not None and amount >= maximum:

@@ -103,7 +103,7 @@ class ExternalAgentProvider(AgentProvider):
         # An agent that finds skills by itself needs no offer of skills in the query.
         if profile.home_of_skills is None:
             skill_notes = skills.offer(agent_skills, readable=profile.run.skills != ALL_SKILLS)
-        agents = episode_runner.ExternalAgents(
+        agents = episode_runner.ExternalAgentFactory(
             profile, gateway, spec.model.name, limits, max_calls, skill_notes
         )
         env_settings: dict[str, Any] = {"max_turns": max_calls, "ignore": profile.score.ignore}

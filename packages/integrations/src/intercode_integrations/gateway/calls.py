@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from intercode.models import anthropic, openai, openai_responses, response_parsing
+from intercode.models import anthropic, openai, response_parsing, responses_decoding
+from intercode.models.api_fields import Name
 from intercode.models.base import Answer, Message, Role, ToolCall, Usage
-from intercode.models.protocols import Name
 
 PAYMENT_REQUIRED_STATUS = 402
 """HTTP status of a call that exceeds a budget."""
@@ -20,7 +20,7 @@ EPISODE_ENDED = "the episode ended before the answer"
 _DECODERS: dict[Name, Callable[[dict[str, Any]], Answer]] = {
     "chat": openai.decode_chat,
     "messages": anthropic.decode,
-    "responses": openai_responses.decode,
+    "responses": responses_decoding.decode,
 }
 
 
@@ -243,7 +243,7 @@ def _input_messages(input_items: Any) -> Iterable[Message]:
         if kind == "message":
             yield Message(_role(item.get("role")), _content_text(item.get("content")))
         elif kind.endswith("_call"):
-            yield Message("assistant", "", (openai_responses.call(item),))
+            yield Message("assistant", "", (responses_decoding.call(item),))
         elif kind.endswith("_output"):
             output = item.get("output")
             text = json.dumps(output) if isinstance(output, dict) else _content_text(output)

@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 
 from intercode.errors import BudgetError, ModelAccessError, ModelError, ModelUnavailableError
 from intercode.models import response_parsing
+from intercode.models.api_fields import Name
 from intercode.models.base import Answer, AttemptError, Message, Reply, Request, Settings
 from intercode.models.cache import ReplyCache, digest, is_unseeded_sampling
 from intercode.models.prices import ModelPrices
-from intercode.models.protocols import Name
 from intercode.models.remote import ModelCallContext, ModelCallLimiter
 from intercode.models.upstream import Upstream
 from intercode.secrets import hide_in
@@ -98,7 +98,7 @@ class UpstreamBackend:
         return self._names[model_name]
 
     def delay(self) -> tuple[float, str] | None:
-        """Return the longest delay over all models; see `CallLimiter.delay`."""
+        """Return the longest delay over all models; see `ModelCallLimiter.delay`."""
         return max(
             filter(None, (limiter.delay() for limiter in self._frames.values())), default=None
         )
@@ -243,25 +243,25 @@ class ForwardedCall:
         Raises:
             AttemptError: The server cannot be reached, or the answer is an error or unusable.
         """
-        gateway = self._gateway
+        upstream_backend = self._gateway
         body = json.dumps(self._request_body, ensure_ascii=False).encode(errors="replace")
-        answer = gateway.connections.open(
-            "POST", self._target, body, self._headers, gateway.timeout
+        answer = upstream_backend.connections.open(
+            "POST", self._target, body, self._headers, upstream_backend.timeout
         )
         self.is_answered = True
         self._session.hold(answer)
         try:
             if answer.status != 200:
-                error_body = gateway.upstream.remove_key(answer.read(MAX_ERROR_BYTES))
+                error_body = upstream_backend.upstream.remove_key(answer.read(MAX_ERROR_BYTES))
                 self._failure = answer.status, error_body
                 raise response_parsing.status_error(
                     answer.status, answer.headers, error_body.decode(errors="replace")
                 )
             if self._streamed and answer.headers.get("content-type", "").startswith(_STREAM):
                 return self._stream(answer)
-            self._answer_bytes = gateway.upstream.remove_key(answer.read(MAX_ANSWER_BYTES))
+            self._answer_bytes = upstream_backend.upstream.remove_key(answer.read(MAX_ANSWER_BYTES))
             answer_data = response_parsing.load(self._answer_bytes)
-            self._body = hide_in(answer_data, gateway.upstream.key)
+            self._body = hide_in(answer_data, upstream_backend.upstream.key)
             # JSON escapes can hide the key from `remove_key`, but not from `hide_in`.
             if self._body != answer_data:
                 self._answer_bytes = json.dumps(self._body).encode()
@@ -290,8 +290,8 @@ class ForwardedCall:
             SecretFilter(self._gateway.upstream.key),
         )
         try:
-            while data := answer.read_available():
-                events = assembly.feed(data)
+            while chunk := answer.read_available():
+                events = assembly.feed(chunk)
                 if not has_begun and assembly.error:
                     error_text = json.dumps({"error": assembly.error})
                     raise AttemptError(

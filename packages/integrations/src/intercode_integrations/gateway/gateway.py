@@ -27,10 +27,10 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from intercode.errors import (
     UsageError,
 )
+from intercode.models.api_fields import COUNT, MODELS, TABLES, Name, model_entry, model_page
 from intercode.models.base import AttemptError
 from intercode.models.limits import Budget
 from intercode.models.prices import ModelPrices
-from intercode.models.protocols import COUNT, MODELS, TABLES, Name, model_entry, model_page
 from intercode.models.remote import BYTES_PER_TOKEN, ModelCallContext
 from intercode.models.upstream import Upstream
 from intercode.request_guard import RequestGuard
@@ -218,7 +218,7 @@ class GatewaySession(EpisodeCalls):
     def serve(
         self, connection: socket.socket, on_admission: Callable[[], None] = lambda: None
     ) -> None:
-        """Serve one client connection; the method is an `intercode_sandbox.forwarding.Handler`.
+        """Serve one client connection, as an `intercode_sandbox.forwarding.BoundRequestHandler`.
 
         Args:
             connection: The client's socket.

@@ -18,7 +18,7 @@ from typing import Any
 
 import h11
 
-from intercode.models.protocols import ERRORS
+from intercode.models.api_fields import ERRORS
 from intercode_integrations.gateway.policy import GatewayPolicy, GatewayRefusal
 
 log = logging.getLogger(__name__)

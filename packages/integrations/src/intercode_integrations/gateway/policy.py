@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from intercode.errors import UsageError
-from intercode.models.protocols import BETAS, INCLUDES, TABLES, ModelApiFields, Name
+from intercode.models.api_fields import BETAS, INCLUDES, TABLES, ModelApiFields, Name
 from intercode_sandbox.spelling_suggestions import hint_text
 
 _MAX_REPLY_TOKENS = 1_000_000
@@ -25,16 +25,20 @@ class GatewayPolicy:
 
     Attributes:
         hosted: The treatment of tools that the provider runs: web search, code interpreter, remote
-            MCP, computer, file search. ``refuse`` rejects requests with them; ``drop`` removes them
-            from requests; ``pass`` forwards their fields, items and unknown tool types.
-        remote: Whether a request may make the provider fetch URLs, or read files stored there.
+            MCP, computer, file search. ``refuse`` rejects requests with such tools; ``drop``
+            removes the tools from requests; ``pass`` forwards the tools, also of unknown types, and
+            the fields that configure them. Earlier calls of such tools in the dialogue are
+            forwarded only if `remote` is True, too.
+        remote: Whether a request may make the provider fetch URLs, or read files that the provider
+            stores.
         stored: Whether a request may make the provider store responses, or work in the background.
         models: Client's model name → provider's model name. Other names are refused. None: every
             name selects the model of `Upstream`.
         max_calls: The maximum number of calls in one session.
         max_body: The maximum bytes of a request's body.
-        max_context: The maximum bytes of the dialogue and its tools, without images. Bytes are an
-            upper bound of tokens, because each token has at least one byte.
+        max_context: The maximum size of a request in bytes of JSON, with its dialogue and tools.
+            Each image counts as `IMAGE_BYTES`. Bytes are an upper bound of tokens, because each
+            token has at least one byte.
         reply_tokens: The maximum tokens of a reply; a higher limit in a request is lowered to it.
         cache_sampled: Whether to cache replies even if the client requests sampling without a seed.
             Equal requests then get equal replies, so episodes that should differ may be equal.

@@ -158,8 +158,8 @@ class SecretFilter:
                 tail.event.open_text_count -= 1
 
 
-def _position(data: dict[str, Any]) -> Position:
-    return tuple(data.get(key) for key in _POSITION_FIELDS)
+def _position(event_data: dict[str, Any]) -> Position:
+    return tuple(event_data.get(key) for key in _POSITION_FIELDS)
 
 
 def _event_texts(data: dict[str, Any]) -> Iterator[tuple[Position, dict[str, Any], str]]:

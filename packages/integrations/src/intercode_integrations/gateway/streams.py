@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from intercode.models import response_parsing
-from intercode.models.protocols import Name
+from intercode.models.api_fields import Name
 
 MAX_EVENT_BYTES = 32 * 1024**2
 _END = re.compile(rb"\r\n\r\n|\n\n|\r\r")

@@ -136,11 +136,11 @@ class UpstreamConnectionPool:
                 f"no connection to {self._upstream.url}: {error}", unreachable=True
             ) from None
 
-    def _tunnel(self, connection: socket.socket) -> None:
+    def _tunnel(self, proxy_connection: socket.socket) -> None:
         """Open a tunnel through the proxy to the server."""
         target = "{}:{}".format(*self._server)
         answer = UpstreamResponse(
-            connection, socket.socket.close, "CONNECT", target, self._proxy_headers(target)
+            proxy_connection, socket.socket.close, "CONNECT", target, self._proxy_headers(target)
         )
         if answer.status // 100 != 2:
             raise OSError(f"the proxy replied with status {answer.status}")

@@ -1,8 +1,9 @@
 """InterCode's sandbox and verifier as plugins of Harbor's runner. This module imports Harbor.
 
 `InterCodeEnvironment` runs any task folder in an InterCode sandbox. With the option ``--ek
-tasks=NAME``, the folders must be exported InterCode tasks. The environment NAME then opens their
-workspaces, and `InterCodeVerifier` computes its reward from outside the workspace.
+tasks=NAME``, the folders must be tasks exported from NAME: an environment, a dataset or a benchmark
+folder. The tasks' own environment then opens their workspaces, except database sessions, and
+`InterCodeVerifier` computes its reward from outside the workspace.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""InterCode tasks under Harbor's runner: their workspaces, and their scores from outside."""
+"""Exported InterCode tasks in Harbor's runner: workspaces, and scores from outside of them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class SourceTask:
     """The InterCode task from which a Harbor folder was exported, with the task's environment.
 
     Args:
-        folder: The exported folder.
+        task_folder: The exported folder.
         tasks: The environment, dataset or benchmark folder that contains the task.
 
     Raises:
@@ -32,8 +32,8 @@ class SourceTask:
         TaskNotFoundError: The task does not exist.
     """
 
-    def __init__(self, folder: Path, tasks: str) -> None:
-        config_path = folder / "task.toml"
+    def __init__(self, task_folder: Path, tasks: str) -> None:
+        config_path = task_folder / "task.toml"
         env_name, source_id = task_id(
             TaskConfig.model_validate_toml(config_path.read_text()).metadata, config_path
         )

@@ -68,11 +68,11 @@ class FileCheckFactory:
             }
             scope_files = _scope(task, {**self._image_paths(task), **setup_paths}, outcomes)
             workspace.write_file(f"{TESTS}/list.sh", test_files["list.sh"])
-            listing = _list_files(task, workspace, scope_files)
+            initial_listing = _list_files(task, workspace, scope_files)
         for gold_index, (outcome, is_counted) in enumerate(
             zip(outcomes, output_flags, strict=True)
         ):
-            test_files[f"gold-{gold_index}/files"] = _gold_listing(task, listing, outcome)
+            test_files[f"gold-{gold_index}/files"] = _gold_listing(task, initial_listing, outcome)
             if is_counted:
                 test_files[f"gold-{gold_index}/answer"] = sha256(
                     encode(normalise(outcome.output))

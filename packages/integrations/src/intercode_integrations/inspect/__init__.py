@@ -2,7 +2,7 @@
 
 If InterCode and Inspect are both installed, Inspect imports this package by an entry point at each
 start. The import only registers names with Inspect. Only InterCode imports
-`intercode_integrations.inspect.task_env`.
+`intercode_integrations.inspect.imported_tasks`.
 """
 
 from intercode_integrations import require_framework

@@ -54,7 +54,7 @@ def execute(args: argparse.Namespace) -> int:
     run_watcher = _ClientNotifier(sessions, quiet=spec.run_options.quiet)
     run_plan = plan(spec, run_watcher)
     output_folder = Path(str(spec.run_options.out))
-    is_new = not output_folder.exists()
+    is_new_folder = not output_folder.exists()
     with ExitStack() as stack:
         if args.http:
             http_server = McpHttpServer(sessions, args.host, args.port or 0, read_token(args))
@@ -74,7 +74,7 @@ def execute(args: argparse.Namespace) -> int:
         raise UsageError(
             f"{output_folder} already has a result for every episode: choose another folder (--out)"
         )
-    if not run_result.outcomes and is_new:
+    if not run_result.outcomes and is_new_folder:
         shutil.rmtree(output_folder)  # the client has called no tool, so no episode was recorded
         return 1
     print_message(f"run: {output_folder}")

@@ -373,8 +373,8 @@ class ClusterEnv(ProxyEnv):
             self._fork_slot = None
             actor.close_env.remote(env_number)
 
-    def _make_env(self, actor: Any) -> tuple[Any, int]:
-        return actor, self._call_actor(actor, actor.make)
+    def _make_env(self, ray_actor: Any) -> tuple[Any, int]:
+        return ray_actor, self._call_actor(ray_actor, ray_actor.make)
 
     def _current_slot(self) -> tuple[Any, int]:
         if (slot := self._fork_slot or self._home_slot) is None:

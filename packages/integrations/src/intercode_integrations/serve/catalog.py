@@ -41,13 +41,13 @@ class ServedEnvironment:
         self._options: dict[str, Any] = {"observations": "utf-8", "errors": "value"}
         project_options: dict[str, Any] = {}
         if is_project(address):
-            project = read_project(address)
+            project_config = read_project(address)
             env_name, self._data, project_options = (
-                project.name,
-                project.tasks,
-                dict(project.options),
+                project_config.name,
+                project_config.tasks,
+                dict(project_config.options),
             )
-            self._split = project.split
+            self._split = project_config.split
         else:
             self._split = None
         self.name = re.sub(r"[^\w.:-]+", "-", env_name)

@@ -122,7 +122,8 @@ def _supervise(
         InterCodeError: A worker ended before it was ready.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-    # Only this process holds the writing end `life_fd`: its death makes `parent_fd` readable.
+    # Only this process keeps the writing end `life_fd` open. When this process dies,
+    # `parent_death_fd` becomes readable in the workers.
     parent_death_fd, life_fd = os.pipe()
     workers_by_pid: dict[int, int] = {}
 

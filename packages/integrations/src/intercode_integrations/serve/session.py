@@ -145,8 +145,8 @@ class ServerSession:
             end = self._session_end(answer_task, disconnect_task)
         finally:
             self.closing = True
-            for task in tasks:
-                task.cancel()
+            for asyncio_task in tasks:
+                asyncio_task.cancel()
             await asyncio.wait(tasks)
             if self._env is not None:
                 await self._env.close()

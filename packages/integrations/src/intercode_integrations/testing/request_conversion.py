@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from intercode.models import openai_responses
+from intercode.models import responses_decoding
 from intercode.models.base import Message, Request, Role, Settings, Tool, ToolCall
 from intercode.models.response_parsing import arguments, extract_text
 from intercode.models.scripted import Line, Script
@@ -191,7 +191,7 @@ def _input_messages(body: Body) -> Iterable[Message]:
         elif kind.endswith("_output"):
             yield Message("tool", _message_text(item.get("output")), (), item.get("call_id"))
         elif kind.endswith("_call"):
-            yield Message("assistant", "", (openai_responses.call(item),))
+            yield Message("assistant", "", (responses_decoding.call(item),))
         elif kind == "reasoning":
             yield Message("assistant", "")
 

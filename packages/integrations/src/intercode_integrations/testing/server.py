@@ -29,8 +29,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
+from intercode.models.api_fields import model_entry, model_page
 from intercode.models.base import Answer, Usage
-from intercode.models.protocols import model_entry, model_page
 from intercode.models.scripted import Line, Script, answer, count
 from intercode_integrations.testing.request_conversion import fit_script, request, turn
 from intercode_integrations.testing.server_dialects import (
@@ -167,7 +167,7 @@ class ScriptedServer:
     Args:
         script: The model's script; the default replies with empty texts.
         plan: The faults of the answers; the default has none.
-        dialect: The form of OpenAI's protocol: a name in `dialects.DIALECTS`.
+        dialect: The form of OpenAI's protocol: a name in `server_dialects.DIALECTS`.
         context: The maximum tokens of a dialogue; ``None``: no limit.
         key: The key that each request must carry; ``None``: no key.
         models: The names in the list of models. The server accepts every other name, too.

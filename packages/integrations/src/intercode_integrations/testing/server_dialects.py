@@ -11,8 +11,8 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from intercode.models.api_fields import ERRORS
 from intercode.models.base import Answer, Message, Usage, as_openai
-from intercode.models.protocols import ERRORS
 from intercode_integrations.testing.streams import tokens
 
 Payload = dict[str, Any]

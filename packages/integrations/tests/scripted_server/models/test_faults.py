@@ -100,7 +100,7 @@ def test_nobody_there() -> None:
         )
         with pytest.raises(ModelAccessError, match=told):
             model.complete(HELLO)
-    assert budget.presumed_spending.tokens == 0, "nobody charges for that"
+    assert budget.presumed_spending.tokens == 0, "a call that was not sent is not charged"
 
 
 @pytest.mark.parametrize("name", ["openai/gpt", "openai-completions/gpt", "anthropic/claude"])

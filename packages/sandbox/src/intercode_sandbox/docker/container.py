@@ -32,7 +32,7 @@ from intercode_sandbox.docker.engine import (
     MissingDockerObjectError,
 )
 from intercode_sandbox.docker.images import DockerEngineImage
-from intercode_sandbox.docker.runtime_mounts import CONTAINER_FOLDER, ContainerRuntimeFolder
+from intercode_sandbox.docker.mounted_runtime import CONTAINER_FOLDER, ContainerRuntimeFolder
 from intercode_sandbox.errors import SandboxError, SandboxUnavailableError
 from intercode_sandbox.host_files import FileDescriptor
 from intercode_sandbox.image_accounts import MAX_TABLE_BYTES, ImageAccount, resolve_account
@@ -182,9 +182,10 @@ class DockerContainer:
 
     def root(self) -> int:
         """Return a descriptor of the container's root folder; the caller must close it."""
-        # The descriptor is opened by /proc if possible. Process 1 could not always send it: the
-        # kernel counts the descriptors in flight of all containers for one user. If programs of any
-        # container have too many in flight, the kernel refuses to send another.
+        # The descriptor is opened through /proc if possible, because process 1 cannot always send
+        # it. For the kernel, all containers belong to one user, whose descriptors in flight are
+        # limited. If programs of any container have too many in flight, the kernel refuses to send
+        # another one.
         with suppress(OSError):  # an ordinary user may not read that link
             if self.process is not None:
                 path = f"/proc/{self.process.pid}/root"

@@ -21,7 +21,7 @@ from intercode_sandbox.base import Limits, Snapshot
 from intercode_sandbox.docker.container import ContainerKey, DockerContainer, start_container
 from intercode_sandbox.docker.engine import LABEL, LEASE, DockerEngine
 from intercode_sandbox.docker.images import DockerEngineImage, DockerImageFinder
-from intercode_sandbox.docker.runtime_mounts import (
+from intercode_sandbox.docker.mounted_runtime import (
     CACHE_FOLDER,
     RUN_PREFIX,
     ContainerRuntimeFolder,

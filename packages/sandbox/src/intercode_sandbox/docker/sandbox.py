@@ -72,10 +72,10 @@ class DockerSandbox(NativeSandbox):
         self.container = container
         self.origin = origin
 
-    exec_private = None  # type: ignore[assignment]  # not a `SupportsPrivacy`
+    exec_private = None  # type: ignore[assignment]  # not a `SupportsPrivateExec`
 
     def changes(self) -> list[Change]:
-        """List all differences from the image or `Origin.baseline_layer`, sorted by path."""
+        """List all differences from the image or `SandboxOrigin.baseline_layer`, sorted by path."""
         baseline_layer = self.origin.baseline_layer
         request = {
             "op": "changes",
@@ -231,7 +231,7 @@ class DockerSnapshot:
     Args:
         base_image: The image below the snapshot.
         layer: All differences from the image.
-        baseline_layer: The value for `Origin.baseline_layer` of the snapshot's sandboxes.
+        baseline_layer: The value for `SandboxOrigin.baseline_layer` of the snapshot's sandboxes.
     """
 
     def __init__(
@@ -243,7 +243,7 @@ class DockerSnapshot:
         image = base_image.image
         self.base = base_image
         self.baseline_layer = baseline_layer
-        """The value for `Origin.baseline_layer` of the snapshot's sandboxes."""
+        """The value for `SandboxOrigin.baseline_layer` of the snapshot's sandboxes."""
         self._layer: SnapshotFile | None = layer
         self.name = f"{image.name} (snapshot)"
         self.digest = joint_digest(image.digest, layer.name)

@@ -119,7 +119,7 @@ class BuiltImageStore(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class ImageBuilderContext:
     """Objects and options that each builder of an image gets."""
 
     cache: BuiltImageStore

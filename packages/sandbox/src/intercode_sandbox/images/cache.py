@@ -80,7 +80,7 @@ class ImageCache:
             ) from None
         self._memory: dict[Hashable, tuple[Image, tuple[str, ...]]] = {}
         self.inputs: dict[Hashable, tuple[str, ...]] = {}
-        """Parsed name of an image → the paths that its build has used: `Context.inputs`."""
+        """Parsed name of an image → the paths that its build has used, its `inputs`."""
         self._mutex = threading.Lock()
         self._marked_names: set[str] = set()
         self._users_file: int | None = None

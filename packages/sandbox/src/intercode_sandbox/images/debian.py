@@ -22,8 +22,8 @@ from intercode_sandbox.host_files import joint_digest, remove_tree, sha256
 from intercode_sandbox.images.base import (
     HOSTNAME,
     SEARCH_PATH,
-    Context,
     Image,
+    ImageBuilderContext,
     Progress,
     clean_environment,
 )
@@ -65,12 +65,12 @@ class DebianSystem:
     cwd: str = "/root"
 
 
-def make(argument: str, context: Context) -> Image:
+def make(argument: str, context: ImageBuilderContext) -> Image:
     """Return the image ``debian:SUITE`` or ``debian:SUITE[PKG,…]``, built if necessary.
 
     Args:
         argument: The text after ``debian:``.
-        context: See `Context`.
+        context: See `ImageBuilderContext`.
 
     Raises:
         ImageError: The argument is malformed, or see `make_system`.
@@ -90,13 +90,13 @@ def make(argument: str, context: Context) -> Image:
     return make_system(f"debian:{system.suite}{package_suffix}", system, context)
 
 
-def make_system(name: str, system: DebianSystem, context: Context) -> Image:
+def make_system(name: str, system: DebianSystem, context: ImageBuilderContext) -> Image:
     """Return the image of a system, built if necessary.
 
     Args:
         name: The image's name.
         system: The description of the system.
-        context: See `Context`.
+        context: See `ImageBuilderContext`.
 
     Raises:
         ImageError: This process is not root's, debootstrap is not installed, or the build failed.
@@ -149,7 +149,7 @@ def _install(system: DebianSystem, chroot: BuildChroot) -> Mapping[str, object]:
     argv = ["debootstrap", "--variant=minbase", f"--keyring={KEYRING}"]
     run([*argv, system.suite, str(root), mirror], chroot.lock, chroot.progress)
     policy_path = root / "usr/sbin/policy-rc.d"
-    # By this script, packages start no services at their installation.
+    # Because of this script, packages start no services when they are installed.
     policy_path.write_text("#!/bin/sh\nexit 101\n", encoding="ascii")
     policy_path.chmod(0o755)
     apt_command = ["apt-get", "-q", "-y", "-o", "Acquire::Retries=3", "-o", "Dpkg::Use-Pty=0"]

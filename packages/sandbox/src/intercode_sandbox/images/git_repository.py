@@ -511,8 +511,8 @@ class GitRunner:
                 name, kind, size = header.split()
                 data = stdout.read(min(int(size), max_bytes))
                 # A line feed follows the content.
-                remaining_bytes = int(size) + 1 - len(data)
-                while remaining_bytes > 0 and (chunk := stdout.read(min(remaining_bytes, 1 << 20))):
-                    remaining_bytes -= len(chunk)
+                bytes_to_skip = int(size) + 1 - len(data)
+                while bytes_to_skip > 0 and (chunk := stdout.read(min(bytes_to_skip, 1 << 20))):
+                    bytes_to_skip -= len(chunk)
                 if kind != b"tree":
                     yield name.decode(), data

@@ -19,7 +19,13 @@ from pathlib import Path
 from intercode_sandbox.errors import ImageError
 from intercode_sandbox.extensions import PACKAGES
 from intercode_sandbox.host_files import cache_root, joint_digest, write_atomically
-from intercode_sandbox.images.base import HOSTNAME, SEARCH_PATH, BuiltImageStore, Context, Image
+from intercode_sandbox.images.base import (
+    HOSTNAME,
+    SEARCH_PATH,
+    BuiltImageStore,
+    Image,
+    ImageBuilderContext,
+)
 
 VERSION = "2"
 SPEC = "host"
@@ -277,12 +283,12 @@ def _checkout(package: Path) -> Path:
     return package
 
 
-def make(argument: str, context: Context) -> Image:
+def make(argument: str, context: ImageBuilderContext) -> Image:
     """Return the image ``host``, built if this machine's programs have changed.
 
     Args:
         argument: The text after ``host:``, which must be empty.
-        context: See `Context`.
+        context: See `ImageBuilderContext`.
 
     Raises:
         ImageError: The argument is not empty, the machine lacks a program, or the build failed.
@@ -503,8 +509,8 @@ def _texts() -> dict[str, str]:
     release_file = _ETC / "os-release"
     return {
         "passwd": "".join(
-            f"{name}:x:{uid}:{gid}:{name}:{home}:{shell[0] if shell else nologin}\n"
-            for name, uid, gid, home, *shell in user_rows
+            f"{name}:x:{uid}:{gid}:{name}:{home}:{shell_fields[0] if shell_fields else nologin}\n"
+            for name, uid, gid, home, *shell_fields in user_rows
         ),
         "group": "".join(
             f"{name}:x:{gid}:\n"

@@ -29,7 +29,7 @@ from typing import IO, Any, Protocol, cast
 
 from intercode_sandbox.errors import ImageError
 from intercode_sandbox.host_files import joint_digest, remove_tree, sha256
-from intercode_sandbox.images.base import Context, Image, clean_environment
+from intercode_sandbox.images.base import Image, ImageBuilderContext, clean_environment
 from intercode_sandbox.images.tarballs import DAMAGE, LayerUnpacker, MemberSource, split_name
 from intercode_sandbox.images.tree import Parts, resolve_image_account
 from intercode_sandbox.privileges import has_single_user
@@ -59,12 +59,12 @@ class OciManifest:
         return dict(self.config.get("config") or {})
 
 
-def make(argument: str, context: Context) -> Image:
+def make(argument: str, context: ImageBuilderContext) -> Image:
     """Return the image ``oci:PATH`` or ``oci:PATH[NAME]``, built if necessary.
 
     Args:
         argument: ``PATH``, the path of an archive or a folder, or ``PATH[NAME]``.
-        context: See `Context`.
+        context: See `ImageBuilderContext`.
 
     Raises:
         ImageError: The path cannot be read, or has no valid image, or no image of that name.
@@ -108,7 +108,7 @@ def apply_settings(image: Image, settings: Mapping[str, Any]) -> Image:
 
     Args:
         image: The image.
-        settings: See `Manifest.settings`.
+        settings: See `OciManifest.settings`.
 
     Raises:
         ImageError: The image does not have its user, or this process's sandboxes cannot have it.
@@ -254,15 +254,15 @@ _REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]*(@sha256:[0-9a-f]{64})?")
 _LOOPBACK = re.compile(r"(localhost|127\.\d+\.\d+\.\d+)(:\d+)?/")
 
 
-def pull(argument: str, context: Context) -> Image:
+def pull(argument: str, context: ImageBuilderContext) -> Image:
     """Return the image ``docker://REFERENCE`` of a registry, pulled if necessary.
 
-    The cache remembers to which manifest a reference leads. With `Context.refresh` the registry is
-    asked again.
+    The cache remembers to which manifest a reference leads. With `ImageBuilderContext.refresh` the
+    registry is asked again.
 
     Args:
         argument: ``//REFERENCE``.
-        context: See `Context`.
+        context: See `ImageBuilderContext`.
 
     Raises:
         ImageError: The reference is malformed, or the image cannot be pulled, or is invalid.
@@ -288,7 +288,7 @@ def pull(argument: str, context: Context) -> Image:
     return _image(reference, manifest_digest, context)
 
 
-def _image(reference: str, manifest_digest: str, context: Context) -> Image:
+def _image(reference: str, manifest_digest: str, context: ImageBuilderContext) -> Image:
     template = Image(
         name=reference,
         digest=joint_digest("pulled", _PULLED_VERSION, manifest_digest, platform.machine()),
@@ -410,7 +410,7 @@ def unpack_layers(store: OciStore, layers: Sequence[tuple[str, str]], folder: Pa
 
     Args:
         store: The store of the layers.
-        layers: The path and the digest of each layer: see `Manifest.layers`.
+        layers: The path and the digest of each layer: see `OciManifest.layers`.
         folder: The target folder.
 
     Raises:

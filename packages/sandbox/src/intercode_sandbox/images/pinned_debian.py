@@ -21,7 +21,7 @@ from pathlib import Path
 
 from intercode_sandbox.errors import ImageError
 from intercode_sandbox.host_files import joint_digest, remove_tree
-from intercode_sandbox.images.base import HOSTNAME, Context, Image, Progress
+from intercode_sandbox.images.base import HOSTNAME, Image, ImageBuilderContext, Progress
 from intercode_sandbox.images.debian_packages import DebianPackage, fetch, open_package
 from intercode_sandbox.images.tarballs import DAMAGE, LayerUnpacker
 from intercode_sandbox.images.tree import content_digest, set_times
@@ -141,12 +141,12 @@ def trees() -> set[str]:
     return {lock.tree for lock in locks if lock.tree}
 
 
-def make(argument: str, context: Context) -> Image:
+def make(argument: str, context: ImageBuilderContext) -> Image:
     """Return the image ``base`` for this machine's architecture, built if necessary.
 
     Args:
         argument: The text after ``base:``, which must be empty.
-        context: See `Context`.
+        context: See `ImageBuilderContext`.
 
     Raises:
         ImageError: The argument is not empty, the architecture has no lock file, or see
@@ -168,7 +168,7 @@ def make(argument: str, context: Context) -> Image:
     return make_locked(parse_lock(lock_path.read_text(encoding="ascii")), context)
 
 
-def make_locked(lock: PackageLockFile, context: Context) -> Image:
+def make_locked(lock: PackageLockFile, context: ImageBuilderContext) -> Image:
     """Return the image that a lock describes, built if necessary.
 
     Raises:

@@ -21,9 +21,9 @@ from intercode_sandbox.host_files import joint_digest, open_regular
 from intercode_sandbox.images.base import (
     GRAMMAR,
     BuildScript,
-    Context,
     Image,
     ImageAddition,
+    ImageBuilderContext,
     ParsedImageName,
     Progress,
     parse,
@@ -39,7 +39,7 @@ from intercode_sandbox.user_code import is_reference
 
 log = logging.getLogger(__name__)
 
-MakeBase = Callable[[str, Context], Image]
+MakeBase = Callable[[str, ImageBuilderContext], Image]
 """A function that returns an image, built if necessary. The first argument is the text after the
 scheme's colon."""
 SCHEMES = LazyRegistry(
@@ -119,7 +119,9 @@ def resolve(
     if not refresh and (cached_image := cache.recall(_key(parsed_spec, cache))):
         return cached_image
     sweep(cache)
-    context = Context(cache, progress or log.info, build_script or _refuse_script, refresh=refresh)
+    context = ImageBuilderContext(
+        cache, progress or log.info, build_script or _refuse_script, refresh=refresh
+    )
     image = build(parsed_spec, context)
     cache.inputs[parsed_spec] = tuple(sorted(map(str, context.inputs)))
     cache.remember(_key(parsed_spec, cache), image)
@@ -169,7 +171,7 @@ def check(spec: str) -> ParsedImageName:
     return parsed_spec
 
 
-def build(spec: ParsedImageName, context: Context) -> Image:
+def build(spec: ParsedImageName, context: ImageBuilderContext) -> Image:
     """Return the image of a parsed name.
 
     The base is built first, then a layer for each addition. Layers in the cache are not built.
@@ -218,14 +220,14 @@ def _refuse_script(image: Image, script: object, layer: object) -> None:
     raise ImageError(f"a script over {image.name} needs a sandbox")
 
 
-def make_folder(argument: str, context: Context) -> Image:
+def make_folder(argument: str, context: ImageBuilderContext) -> Image:
     """Return the image of a folder that is a root file system, or has a Dockerfile.
 
     The digest of a root file system covers the names, modes, sizes and times of its files.
 
     Args:
         argument: The path of the folder.
-        context: See `Context`.
+        context: See `ImageBuilderContext`.
 
     Raises:
         ImageError: The folder is missing or no root file system, contains the cache, or belongs to
@@ -278,7 +280,7 @@ def _folder_digest(folder: Path) -> str:
     return joint_digest("folder", *sorted(lines))
 
 
-def make_scratch(argument: str, context: Context) -> Image:
+def make_scratch(argument: str, context: ImageBuilderContext) -> Image:
     """Return the image ``scratch``, which has only the folders /dev and /proc."""
     if argument:
         raise ImageError(f"the image 'scratch' takes no argument, not {argument!r}")
@@ -292,7 +294,7 @@ def _fill_scratch(layer: Path, lock_fd: int) -> Mapping[str, object]:
     return {"version": "2"}
 
 
-def make_known(argument: str, context: Context) -> Image:
+def make_known(argument: str, context: ImageBuilderContext) -> Image:
     """Return the image in the cache whose digest begins with the argument.
 
     Raises:
@@ -310,7 +312,7 @@ def make_known(argument: str, context: Context) -> Image:
     return images[0]
 
 
-def refuse_daemon(argument: str, context: Context) -> NoReturn:
+def refuse_daemon(argument: str, context: ImageBuilderContext) -> NoReturn:
     """Refuse a name with ``docker-daemon:``: only the Docker engine has the files of the image.
 
     Raises:
@@ -328,7 +330,9 @@ _SCRIPT_TIME = 1767225600  # 2026-01-01 00:00 UTC
 builds of the same script would always differ."""
 
 
-def add_script(base: Image, addition: ImageAddition, spec: str, context: Context) -> Image:
+def add_script(
+    base: Image, addition: ImageAddition, spec: str, context: ImageBuilderContext
+) -> Image:
     """Return the image with a further layer: the changes of a set-up script.
 
     The digest covers the base and the script's text.
@@ -337,7 +341,7 @@ def add_script(base: Image, addition: ImageAddition, spec: str, context: Context
         base: The image below.
         addition: The script.
         spec: The name of the resulting image.
-        context: See `Context`.
+        context: See `ImageBuilderContext`.
 
     Raises:
         ImageError: The script cannot be read, or failed.

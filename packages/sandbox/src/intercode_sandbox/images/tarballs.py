@@ -27,7 +27,7 @@ from intercode_sandbox.host_files import (
     open_regular,
     sha256,
 )
-from intercode_sandbox.images.base import Context, Image, ImageAddition
+from intercode_sandbox.images.base import Image, ImageAddition, ImageBuilderContext
 from intercode_sandbox.images.cache import keep_tarball
 from intercode_sandbox.images.host import host_mounts
 from intercode_sandbox.images.tree import MergedTree, MergedTreeEntry, Parts, find_entry
@@ -50,7 +50,9 @@ DAMAGE = (
 """The errors that a damaged archive may raise."""
 
 
-def add_archive(base: Image, addition: ImageAddition, spec: str, context: Context) -> Image:
+def add_archive(
+    base: Image, addition: ImageAddition, spec: str, context: ImageBuilderContext
+) -> Image:
     """Return an image with a further layer: the files of a tarball.
 
     The digest covers the base and the tarball.
@@ -59,7 +61,7 @@ def add_archive(base: Image, addition: ImageAddition, spec: str, context: Contex
         base: The image below.
         addition: The tarball.
         spec: The name of the resulting image.
-        context: See `Context`.
+        context: See `ImageBuilderContext`.
 
     Raises:
         ImageError: The tarball cannot be read, is damaged, or has members that no image may have.
@@ -126,7 +128,7 @@ _MAX_ID = 65535
 
 
 class MemberSource(Protocol):
-    """A source of the content of members: a `tarfile.TarFile`, or a substitute."""
+    """A source of the content of members: a ``tarfile.TarFile``, or a substitute."""
 
     def extractfile(self, member: tarfile.TarInfo) -> IO[bytes] | None:
         """Return an open file with the content of a member that is a regular file."""

@@ -27,8 +27,8 @@ class SandboxInitChild:
     Args:
         name: The child's unique name in the spawner.
         cgroup: The name of the child's cgroups.
-        layer_count: The value of `Layers.mount_count` at the fork. The child copies the mounts, and
-            lacks any layer that is mounted later.
+        layer_count: The value of `MountedLayers.mount_count` at the fork. The child copies the
+            mounts, and lacks any layer that is mounted later.
         clone: A function that forks the child and returns its pid. The argument is the child's
             socket, at which the child waits for a request.
 
@@ -52,8 +52,8 @@ class SandboxInitChild:
         self.identity: SandboxUserIds | None = None
         """The identity of the sandbox, as soon as the child has received a request."""
         self.oom_kills = 0
-        """The value of `Cgroups.oom_kills` at the fork of the child. Cgroups are reused, so the
-        value may be above 0."""
+        """The value of `SandboxCgroups.oom_kills` at the fork of the child. Cgroups are reused, so
+        the value may be above 0."""
         self.ending = False
         """Whether the caller has closed the sandbox, and no longer waits for its end."""
         self.link, child_socket = wire.pair()

@@ -423,7 +423,8 @@ class SpawnerProcess:
             sandbox_name: The spawner's name for the sandbox.
 
         Returns:
-            The evidence. If the spawner does not answer, `Evidence.is_keeper_alive` is False.
+            The evidence. If the spawner does not answer, `FailureEvidence.is_keeper_alive` is
+            False.
         """
         try:
             return FailureEvidence(

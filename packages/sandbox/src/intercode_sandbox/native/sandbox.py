@@ -177,7 +177,7 @@ class NativeSandbox:
         timeout: float | None = None,
         merge_stderr: bool = False,
     ) -> Completed:
-        """Run a program that no other program can inspect: see `SupportsPrivacy`."""
+        """Run a program that no other program can inspect: see `SupportsPrivateExec`."""
         program = {**self._program(argv, cwd, env, None), "track": True, "private": True}
         return self._run(program, stdin, timeout, None, merge_stderr)
 
@@ -285,13 +285,13 @@ class NativeSandbox:
                 "channels": [[*channel] for channel in all_channels.items()],
             }
             if (
-                prepared_program := self._take_first(
+                waiting_program := self._take_first(
                     {**prepared_request, "merge_stderr": merge_stderr}
                 )
             ) is not None:
-                *channel_fds, exit_read = prepared_program.fds
+                *channel_fds, exit_read = waiting_program.fds
                 caller_ends = dict(zip(all_channels, channel_fds, strict=True))
-                return NativeProcess(prepared_program.pid, caller_ends, exit_read, self._signal)
+                return NativeProcess(waiting_program.pid, caller_ends, exit_read, self._signal)
         with _descriptors():
             exit_read, exit_write = exit_pipe()
         try:
@@ -500,8 +500,8 @@ class NativeSandbox:
         """Save the current files; return the saved files, from which any sandbox can start.
 
         The caller has killed all processes but process 1. The files are frozen if the kernel
-        permits it, and otherwise copied. If `Files.is_crowded` is true, a copy is preferred, unless
-        the files are too large for a copy.
+        permits it, and otherwise copied. If `SandboxStartFiles.is_crowded` is true, a copy is
+        preferred, unless the files are too large for a copy.
 
         Raises:
             SandboxError: The files exceed the quota of frozen layers, or cannot be copied.

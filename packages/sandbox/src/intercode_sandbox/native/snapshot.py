@@ -135,12 +135,12 @@ class SandboxStartFiles:
         Args:
             limits: The sandbox's limits.
         """
-        hidden_usage = replace(self, frozen_layers=self.frozen_layers[1:]).usage
+        later_layers_usage = replace(self, frozen_layers=self.frozen_layers[1:]).usage
         max_usage = limits.disk // _HIDDEN_SHARE, limits.files // _HIDDEN_SHARE
         return (
             len(self.frozen_layers) >= _MAX_FROZEN_LAYERS
-            or hidden_usage[0] > max_usage[0]
-            or hidden_usage[1] > max_usage[1]
+            or later_layers_usage[0] > max_usage[0]
+            or later_layers_usage[1] > max_usage[1]
         )
 
     @property

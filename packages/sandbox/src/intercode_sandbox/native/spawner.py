@@ -101,7 +101,7 @@ class SpawnerLoop:
         self.is_repeated = False
         """Whether the last request equals the request before it."""
         self.ends: dict[str, dict[str, Any]] = {}
-        """A child's name → facts on its recent end, as fields of `base.Evidence`."""
+        """A child's name → facts on its recent end, as fields of `base.FailureEvidence`."""
         self.count = 0
         self.processors = len(os.sched_getaffinity(0))
         prepare_namespaces(root)
@@ -168,7 +168,7 @@ class SpawnerLoop:
         return True
 
     def evidence(self, child_name: str) -> dict[str, Any]:
-        """Return the evidence about a sandbox that does not answer, as fields of `base.Evidence`.
+        """Return the evidence about a sandbox without an answer: fields of `base.FailureEvidence`.
 
         Args:
             child_name: The name of the sandbox's child.
@@ -452,8 +452,8 @@ class SpawnerLoop:
             child.ending = True
         self.count_endings()
         with suppress(OSError):
-            # The caller waits for this message. If no message comes, a signal has stopped the
-            # spawner, and the caller kills it.
+            # The caller waits for this message. If it does not come in time, a signal has stopped
+            # the spawner, and the caller kills the spawner.
             wire.send(self.caller, {"ending": len(self.children)})
         self.poll.unregister(self.caller)
         self.poll.unregister(self.owner)
@@ -482,7 +482,7 @@ def main(
         ledger: The descriptor of the ledger: see `exit_ledger`.
         name: The spawner's lease: see `ownership.new_lease`.
         root: Whether the caller has the privileges of `privileges.is_root`.
-        workers: The fields of `Workers`, for the sandboxes' workers.
+        workers: The fields of `WorkerModules`, for the sandboxes' workers.
     """
     with socket.socket(fileno=caller) as caller_socket:
         try:
@@ -600,11 +600,11 @@ class MountedLayers:
             self.names[path] = self._attach(path, recursive=not self.root)
         return self.names[path]
 
-    def _attach(self, path: str, recursive: bool) -> str:
-        """Mount a read-only copy of `path`; return its name on the stage."""
+    def _attach(self, host_path: str, recursive: bool) -> str:
+        """Mount a read-only copy of `host_path`; return its name on the stage."""
         layer_name = str(self.mount_count + 1)
         mount_point = f"{MOUNT_FOLDER}/{layer_name}"
-        mount_fd = sc.open_tree(path, recursive)
+        mount_fd = sc.open_tree(host_path, recursive)
         try:
             sc.mount_setattr(mount_fd, _READ_ONLY, 0, recursive)
             os.mkdir(mount_point)

@@ -30,7 +30,7 @@ message of this size fits into one packet."""
 _TRIAL_SECONDS = 60
 """Seconds after which an alarm kills a trial that hangs."""
 _LIBRARY = ctypes.PyDLL(None)
-"""The C library. `PyDLL` does not release the interpreter's lock during a call."""
+"""The C library. ``PyDLL`` does not release the interpreter's lock during a call."""
 
 
 def main(modules: Sequence[str], caller: str = "") -> NoReturn:
@@ -41,9 +41,9 @@ def main(modules: Sequence[str], caller: str = "") -> NoReturn:
     process is process 1 itself, and is forked only into workers.
 
     CPython has a protocol for programs that fork by themselves: C API, "Operating System
-    Utilities". The model is `os_fork_impl` in Modules/posixmodule.c. The parts of the protocol:
+    Utilities". The model is ``os_fork_impl`` in Modules/posixmodule.c. The parts of the protocol:
 
-    - Only the main thread exists, and holds the interpreter's lock throughout: `PyDLL` does not
+    - Only the main thread exists, and holds the interpreter's lock throughout: ``PyDLL`` does not
       release it. So no other thread's state or lock is copied.
     - `PyOS_BeforeFork` runs once, in the zygote, which runs no Python afterwards. The call runs
       the hooks of `os.register_at_fork`, and takes the import lock and (from 3.13) the lock of the
@@ -53,7 +53,7 @@ def main(modules: Sequence[str], caller: str = "") -> NoReturn:
       locks that `PyOS_BeforeFork` has taken. The call also drops other threads' states and pending
       signals, and calls the hooks, which reseed `random`. From 3.13 the release of a lock that
       `PyOS_BeforeFork` has not taken is a fatal error.
-    - `PyOS_AfterFork_Parent` is never called: neither parent runs Python again.
+    - ``PyOS_AfterFork_Parent`` is never called: neither parent runs Python again.
     - The fork that creates a worker is `fork` of the C library. This function renews the library's
       locks and the number of the thread. The bare system call, which creates process 1, does not.
     - The garbage collector is off, and its objects are frozen. So the forks share their memory.

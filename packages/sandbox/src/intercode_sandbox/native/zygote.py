@@ -180,7 +180,7 @@ def plan(
     """Return the message that describes a sandbox to the child that becomes its process 1.
 
     Args:
-        spec: The caller's request. `Layers.prepare` has replaced its layers by names.
+        spec: The caller's request. `MountedLayers.prepare` has replaced its layers by names.
         identity: The sandbox's identity.
         machine: The machine's facts.
         is_prepared: Whether the sandbox is prepared in advance, without a request for it.

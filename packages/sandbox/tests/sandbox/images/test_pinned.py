@@ -16,7 +16,7 @@ import pytest
 
 from intercode_sandbox.errors import ImageError
 from intercode_sandbox.images import Image, pinned_debian, resolve
-from intercode_sandbox.images.base import Command, Context
+from intercode_sandbox.images.base import Command, ImageBuilderContext
 from intercode_sandbox.images.cache import ImageCache
 from intercode_sandbox.images.debian_packages import DebianPackage, fetch
 from intercode_sandbox.images.pinned_debian import PackageLockFile, make_locked, parse_lock
@@ -208,7 +208,7 @@ def no_script(image: Image, script: bytes | Command, layer: Path) -> None:
 
 def build(lock: PackageLockFile, cache: Path) -> tuple[Image, Path]:
     cache.mkdir()
-    image = make_locked(lock, Context(ImageCache(cache), lambda line: None, no_script))
+    image = make_locked(lock, ImageBuilderContext(ImageCache(cache), lambda line: None, no_script))
     return image, image.layers[0]
 
 

@@ -2,9 +2,9 @@
 
 To fill a server's empty database, run `schema_ddl.create_statements`, insert `rows` table by table,
 and run `schema_ddl.finish_statements`. SQLite permits data that violates keys. Keys that the data
-violates are left out and listed in `Schema.omissions`. Also left out are partial indexes, indexes
-over expressions, ``CHECK`` and virtual tables. A generated column becomes an ordinary column with
-its values.
+violates are left out and listed in `DatabaseSchema.omissions`. Also left out are partial indexes,
+indexes over expressions, ``CHECK`` and virtual tables. A generated column becomes an ordinary
+column with its values.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ def frame_limit(size: int) -> int:
 
     Args:
         size: The weight: all characters and bytes, plus a constant for each value; see
-            `worker.Collector`.
+            `worker.ResultRowCollector`.
     """
     return min(_PER_CHARACTER * size + (1 << 20), (1 << 32) - 1)
 

@@ -152,7 +152,7 @@ class DatabaseServerEngine(ABC, Generic[ConnectionT, TemplateT]):
         for admin in self._admins:
             admin.close()
 
-    # --- for sessions; see `session.SessionEngine` -------------------------------------------
+    # --- for sessions; see `session.CloneProvider` -------------------------------------------
 
     @property
     def generation(self) -> int:
@@ -230,7 +230,7 @@ class DatabaseServerEngine(ABC, Generic[ConnectionT, TemplateT]):
 
     @abstractmethod
     def _connect(self, connect_args: Mapping[str, Any]) -> ConnectionT:
-        """Connect as the administrator. Raises `UnreachableServer`."""
+        """Connect as the administrator. Raises `UnreachableDatabaseServer`."""
 
     @abstractmethod
     def _inspect_server(self, admin: ConnectionT) -> dict[str, Any]:

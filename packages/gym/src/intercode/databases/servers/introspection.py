@@ -12,7 +12,7 @@ from intercode.databases.base import DatabaseTrigger, Row, TableConstraint
 from intercode.sql_identifiers import quote_identifier
 
 Query = Callable[..., list[Row]]
-"""The type of a connection's method `Connection.query`, which runs statements."""
+"""The type of a connection's method `DatabaseConnection.query`, which runs statements."""
 
 _POSTGRESQL_CONSTRAINTS = r"""
 SELECT CASE contype WHEN 'p' THEN 'primary key' WHEN 'f' THEN 'foreign key' WHEN 'c' THEN 'check'

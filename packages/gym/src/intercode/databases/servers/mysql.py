@@ -206,7 +206,7 @@ class MySQLEngine(DatabaseServerEngine[MySQLConnection, MySQLTemplateDatabase]):
         return f"SET NAMES utf8mb4, SESSION {flag} = {int(read_only)}, SESSION {limit}"
 
     def connect_to(self, clone: MySQLClone, for_state: bool = False) -> MySQLConnection:
-        """Connect to a clone, and repair its access if necessary; see `session.SessionEngine`."""
+        """Connect to a clone, and repair its access if necessary; see `session.CloneProvider`."""
         try:
             return self._connect_as(clone.name, clone.password)
         except DatabaseError:  # the agent may have dropped its database or changed its password
@@ -222,7 +222,7 @@ class MySQLEngine(DatabaseServerEngine[MySQLConnection, MySQLTemplateDatabase]):
             _kill(admin, connection, "CONNECTION" if should_disconnect else "QUERY")
 
     def check_same_server(self, clone: MySQLClone) -> None:
-        """Check that the server was not restarted; see `session.SessionEngine`."""
+        """Check that the server was not restarted; see `session.CloneProvider`."""
         # The age is measured first, because this thread may be suspended between any two lines.
         age = time.monotonic() - clone.connection.connect_time
         with closing(self._connect(self._connect_args)) as new_connection:

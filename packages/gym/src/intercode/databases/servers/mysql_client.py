@@ -5,7 +5,7 @@ cancellation exactly as the engine gives them.
 
 PyMySQL connects and sends the query, but `MySQLQueryResponse` reads the response. Rows are read as
 they arrive, so a result without end never fills this process. PyMySQL's own reader, including its
-`SSCursor`, needs 1.1 to 2.5 times the processor time. That reader also decodes every row that is
+``SSCursor``, needs 1.1 to 2.5 times the processor time. That reader also decodes every row that is
 only counted, and fails on text that is not UTF-8. MySQL's text protocol is stable since version
 4.1. A packet has a length, a number and a body. A result is the count of its columns, their
 definitions, and its rows.
@@ -71,7 +71,7 @@ Decode = Callable[[bytes], Any]
 
 
 class MySQLConnection(DatabaseConnection):
-    """A connection to MySQL or MariaDB; see `session.Connection`.
+    """A connection to MySQL or MariaDB; see `session.DatabaseConnection`.
 
     Attributes:
         thread: The number of the connection on the server, unique until the server is restarted.
@@ -140,7 +140,7 @@ class MySQLConnection(DatabaseConnection):
             raise self.refusal(message) from None
 
     def ping(self) -> None:
-        """Check the connection. Raises `ConnectionLoss` if it was lost."""
+        """Check the connection. Raises `DatabaseConnectionLoss` if it was lost."""
         self.query("DO 0")
 
     def reset(self, database: str) -> None:
@@ -173,7 +173,7 @@ class MySQLConnection(DatabaseConnection):
     def run(
         self, text: str, max_rows: int | None = None, limits: Limits | None = None
     ) -> SqlActionOutcome:
-        """Run an action; see `session.Connection.run`.
+        """Run an action; see `session.DatabaseConnection.run`.
 
         Raises:
             ConnectionLoss: The connection was lost.

@@ -190,7 +190,7 @@ class PostgreSQLEngine(DatabaseServerEngine[PostgreSQLConnection, PostgreSQLClon
     # --- for sessions ------------------------------------------------------------------------
 
     def connect_to(self, clone: PostgreSQLClone, for_state: bool = False) -> PostgreSQLConnection:
-        """Connect to a clone, and repair its access if necessary; see `session.SessionEngine`."""
+        """Connect to a clone, and repair its access if necessary; see `session.CloneProvider`."""
         settings = _STATE_SETTINGS if for_state else _SETTINGS
         try:
             return self._connect_as(clone.name, clone.password, settings)
@@ -200,7 +200,7 @@ class PostgreSQLEngine(DatabaseServerEngine[PostgreSQLConnection, PostgreSQLClon
             return self._connect_as(clone.name, clone.password, settings)
 
     def check_same_server(self, clone: PostgreSQLClone) -> None:
-        """Check that the server was not restarted; see `session.SessionEngine`."""
+        """Check that the server was not restarted; see `session.CloneProvider`."""
         # `admin` waits for a server that recovers: one of its processes has crashed in an action.
         with self.admin() as admin:
             start_time = admin.query(_START_TIME_QUERY)[0][0]

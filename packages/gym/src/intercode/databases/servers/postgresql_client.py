@@ -55,7 +55,7 @@ _MAX_DEPTH = 64
 
 
 class PostgreSQLConnection(DatabaseConnection):
-    """A connection to PostgreSQL; see `session.Connection`.
+    """A connection to PostgreSQL; see `session.DatabaseConnection`.
 
     Args:
         connect_args: The arguments of `psycopg.connect`.
@@ -109,7 +109,7 @@ class PostgreSQLConnection(DatabaseConnection):
             raise self.refusal(error) from None
 
     def ping(self) -> None:
-        """Check the connection. Raises `ConnectionLoss` if it was lost."""
+        """Check the connection. Raises `DatabaseConnectionLoss` if it was lost."""
         self.run("")
 
     @property
@@ -149,7 +149,7 @@ class PostgreSQLConnection(DatabaseConnection):
     def run(
         self, text: str, max_rows: int | None = None, limits: Limits | None = None
     ) -> SqlActionOutcome:
-        """Run an action; see `session.Connection.run`.
+        """Run an action; see `session.DatabaseConnection.run`.
 
         Raises:
             ConnectionLoss: The connection was lost.

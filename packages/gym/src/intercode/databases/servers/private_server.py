@@ -109,7 +109,7 @@ class DatabaseServerRecipe:
     product: str
     binary: Path
     users: tuple[str, ...]
-    """Users as which a root process may run the server: the first that exists, or ``nobody``."""
+    """Accounts for the server of a root process: the first that exists is used, else ``nobody``."""
     memory: int
     """Maximum bytes of data of each process of the server; 0: no limit."""
     ending: int

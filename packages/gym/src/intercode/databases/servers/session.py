@@ -116,7 +116,7 @@ class DatabaseClone(Generic[ConnectionT]):
     name: str
     password: str
     generation: int
-    """The value of `SessionEngine.generation` when the clone was created."""
+    """The value of `CloneProvider.generation` when the clone was created."""
     connection: ConnectionT
     """The agent's connection to the clone."""
     start_time: str = ""

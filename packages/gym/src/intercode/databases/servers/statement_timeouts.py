@@ -23,7 +23,7 @@ interrupts before the limit, 1 at the limit, and 2 a second later.
 
 
 class StatementTimeout:
-    """The time limit of the statements of one session; `Watchdog.limit` creates it.
+    """The time limit of the statements of one session; `StatementWatchdog.limit` creates it.
 
     Attributes:
         strike_count: Number of interrupts of the last statement by its time limit: 0 to 2.

@@ -3,7 +3,7 @@
 `SeededChoices` makes random choices from a seed, `TaskNamePool` has the names and values of a
 split, and `TaskDraft` is a generated task without its id.
 
-`SeededChoices` uses only the method ``random`` of `random.Random`. For this method alone, Python
+`SeededChoices` uses only the method ``random`` of ``random.Random``. For this method alone, Python
 guarantees the same numbers in all versions.
 """
 

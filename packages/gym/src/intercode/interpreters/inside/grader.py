@@ -88,7 +88,7 @@ class GraderEndpoint(ProxyEndpoint):
         """Run a test. The test passes if no exception is raised.
 
         Args:
-            test: An element of `PythonPlan.tests`: a source, or a case.
+            test: An element of `PythonGradingPlan.tests`: a source, or a case.
         """
         if "source" in test:
             exec(compile(test["source"], "<test>", "exec"), dict(self.names))
@@ -260,7 +260,7 @@ class SubmissionObjectProxy:
         grader: The grader that sends requests to the subject.
         number: The number of the object in the subject.
         known: Whether the task knows the object's class.
-        value: The data of an object that is also plain data, such as the number of an `IntEnum`.
+        value: The data of an object that is also plain data, such as the number of an ``IntEnum``.
     """
 
     # All names in this class are private, because every other name belongs to the object.

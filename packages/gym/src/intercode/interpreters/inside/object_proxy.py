@@ -123,7 +123,7 @@ class ProxyEndpoint:
             number: The number of the object in the other process.
             kind: ``class``, ``callable``, ``module``, ``object``, or ``exception`` (a class).
             name: The name of the object; for ``object``, the name of its class.
-            data: For an object that is also plain data, such as an `IntEnum`, this data. For an
+            data: For an object that is also plain data, such as an ``IntEnum``, this data. For an
                 exception, its module and base classes.
         """
         raise NotImplementedError

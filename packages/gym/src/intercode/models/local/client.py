@@ -120,7 +120,7 @@ class LocalModelClient:
         self._connect(calls)
 
     def send(self, request: Request) -> Answer:
-        """Send one request, after starting the server if necessary; see `Client.send`.
+        """Send one request, after starting the server if necessary; see `ModelClient.send`.
 
         Raises:
             UsageError: The free memory is too small for the server.

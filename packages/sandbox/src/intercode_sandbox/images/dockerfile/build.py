@@ -14,8 +14,8 @@ from intercode_sandbox.extensions import is_packaged
 from intercode_sandbox.host_files import joint_digest
 from intercode_sandbox.images.base import (
     ARCHIVES,
-    Context,
     Image,
+    ImageBuilderContext,
     is_path,
     parse,
 )
@@ -93,12 +93,12 @@ class DockerfileOptions:
         return cls(dockerfile_path, arguments, flags.get("--target", ""), has_network)
 
 
-def make(argument: str, context: Context) -> Image:
+def make(argument: str, context: ImageBuilderContext) -> Image:
     """Return the image of a Dockerfile's last stage, or of the target stage, built if necessary.
 
     Args:
         argument: The text after ``dockerfile:``: see `DockerfileOptions`.
-        context: See `Context`.
+        context: See `ImageBuilderContext`.
 
     Raises:
         ImageError: The Dockerfile cannot be read, is malformed or not supported, or a step failed.
@@ -108,7 +108,7 @@ def make(argument: str, context: Context) -> Image:
 
 
 class _DockerfileBuild:
-    def __init__(self, options: DockerfileOptions, context: Context, spec: str) -> None:
+    def __init__(self, options: DockerfileOptions, context: ImageBuilderContext, spec: str) -> None:
         self._options = options
         self._context = context
         self._spec = spec
@@ -303,14 +303,14 @@ _DEBIAN = re.compile(
 _RELEASES = {"10": "buster", "11": "bullseye", "12": "bookworm", "13": "trixie"}
 
 
-def find_base(name: str, folder: Path, context: Context) -> Image:
+def find_base(name: str, folder: Path, context: ImageBuilderContext) -> Image:
     """Return the image that ``FROM`` or ``--from`` names, built if necessary.
 
     Args:
         name: The name in the Dockerfile.
         folder: The folder of the Dockerfile. All files that the name contains must lie in this
             folder, except files that come with InterCode.
-        context: See `Context`.
+        context: See `ImageBuilderContext`.
 
     Raises:
         ImageError: The image does not exist, lies outside the folder, or is not supported.

@@ -436,7 +436,7 @@ class CopyLayerWriter:
 
 
 class _FileContent:
-    """The content of one file, in a form that `Unpacker.add` takes in place of an archive."""
+    """The content of one file, in a form that `LayerUnpacker.add` takes in place of an archive."""
 
     def __init__(self, content: bytes | Path) -> None:
         self._content = content

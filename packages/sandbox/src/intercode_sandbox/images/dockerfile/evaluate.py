@@ -17,7 +17,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from intercode_sandbox.errors import ImageError
-from intercode_sandbox.images.base import SCRIPT, Command, Context, Image, clean_environment
+from intercode_sandbox.images.base import (
+    SCRIPT,
+    Command,
+    Image,
+    ImageBuilderContext,
+    clean_environment,
+)
 from intercode_sandbox.images.dockerfile.copy_files import (
     CopyLayerWriter,
     CopySource,
@@ -349,13 +355,13 @@ class BuildStep(Protocol):
         """Return whether the step has an effect on the image below; False: no layer is created."""
         return True
 
-    def fill(self, base: Image, layer: Path, context: Context) -> None:
+    def fill(self, base: Image, layer: Path, context: ImageBuilderContext) -> None:
         """Write the changes of the step into a new layer.
 
         Args:
             base: The image below.
             layer: The empty folder of the layer.
-            context: See `Context`.
+            context: See `ImageBuilderContext`.
         """
 
 
@@ -376,7 +382,7 @@ class RunStep(BuildStep):
         settings = [command.argv, command.network, dict(self.env), self.cwd, self.user]
         return ["run", json.dumps(settings, sort_keys=True), command.script or b""]
 
-    def fill(self, base: Image, layer: Path, context: Context) -> None:
+    def fill(self, base: Image, layer: Path, context: ImageBuilderContext) -> None:
         """See `BuildStep.fill`."""
         account = resolve_image_account(base.layers, self.user)
         proxy_variables = {
@@ -416,7 +422,7 @@ class FolderStep(BuildStep):
         """See `BuildStep.is_needed`."""
         return not MergedTree(base.layers).is_dir(self.path)
 
-    def fill(self, base: Image, layer: Path, context: Context) -> None:
+    def fill(self, base: Image, layer: Path, context: ImageBuilderContext) -> None:
         """See `BuildStep.fill`."""
         account = resolve_image_account(base.layers, self.user)
         writer = CopyLayerWriter(base, layer, (account.uid, account.gid), None)
@@ -446,7 +452,7 @@ class CopyStep(BuildStep):
         """See `BuildStep.key`."""
         return ["copy", self.digest, self.destination, self.owner, f"{self.mode} {self.unpack}"]
 
-    def fill(self, base: Image, layer: Path, context: Context) -> None:
+    def fill(self, base: Image, layer: Path, context: ImageBuilderContext) -> None:
         """See `BuildStep.fill`."""
         owner = resolve_image_owner(base.layers, self.owner) if self.owner else None
         writer = CopyLayerWriter(base, layer, owner, self.mode, self.keep_owner)

@@ -221,8 +221,8 @@ def empty_mounts(instruction: DockerfileInstruction) -> Iterator[str]:
 
 
 def _mounts(instruction: DockerfileInstruction) -> Iterator[dict[str, str]]:
-    for flag, value in instruction.flags:
-        if flag == "mount":
+    for flag_name, value in instruction.flags:
+        if flag_name == "mount":
             options = (option.partition("=") for option in value.split(","))
             yield {"type": "bind"} | {
                 option_name.strip(): option_value for option_name, _, option_value in options

@@ -2,7 +2,7 @@
 
 InterCode's model clients read paths and limit names from the tables. The gateway, a proxy between
 external agents and a model, forwards listed fields. By default, the gateway refuses every field,
-item or tool that no table lists. The gateway removes the fields in `ProtocolTable.drops` from
+item or tool that no table lists. The gateway removes the fields in `ModelApiFields.drops` from
 requests: many agents send these fields, and the model does not need them.
 """
 
