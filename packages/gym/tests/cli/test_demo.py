@@ -72,6 +72,8 @@ def test_what_is_kept(shown: str, folder: Path) -> None:
     )
     page = (folder / "demo" / "report.html").read_text()
     assert "Side by side" in page and "try-again (scripted)" in page and "curves" in page
+    address = f"every episode, in a browser: {(folder / 'demo' / 'report.html').resolve().as_uri()}"
+    assert shown.rstrip().splitlines()[-1] == address
     told = re.search(r"an episode in the terminal: (.+)", shown)
     assert told is not None
     done = subprocess.run(shlex.split(told[1]), cwd=folder, capture_output=True, text=True)
@@ -89,10 +91,11 @@ def test_a_plot_for_each_environment(shown: str, folder: Path, cli: Run) -> None
     cli("report", "--paper", ".", "--plot", code=2)
 
 
-def test_the_last_line_without_a_key(shown: str) -> None:
-    why, last = shown.splitlines()[-2:]
+def test_the_last_lines_without_a_key(shown: str) -> None:
+    why, command_line, address = shown.splitlines()[-3:]
     assert "on this machine" in why
-    assert " demo --model local/" in last
+    assert " demo --model local/" in command_line
+    assert address.startswith("every episode, in a browser: file://")
 
 
 def test_going_on_as_json(shown: str, folder: Path) -> None:

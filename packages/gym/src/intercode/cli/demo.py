@@ -108,9 +108,9 @@ def execute(args: argparse.Namespace) -> int:
         print_json({**report, "left_out": demo.skip_reasons, "next": command})
     else:
         _print_summary(runs, demo.skip_reasons)
-        print(f"the page with every episode, to open in a browser: {page}")
         print(f"an episode in the terminal: {_program_command()} show {demo.episode_arguments}")
         print(f"a real model, {reason}:\n{command}")
+        print(run_output.page_line(page))
     return 0 if demo.complete else 1
 
 

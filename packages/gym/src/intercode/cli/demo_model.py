@@ -79,5 +79,5 @@ def demonstrate(
     else:
         print(f"\n{run_output.table_text(matrix(runs))}")
         print(run_output.as_text(outcomes, tags=0))
-        print(f"\nthe page with every episode, to open in a browser: {safe(str(page))}")
+        print(f"\n{run_output.page_line(page)}")
     return 0 if is_complete else 1

@@ -9,6 +9,7 @@ import textwrap
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from intercode.cli.episode_rendering import render
@@ -495,6 +496,11 @@ def errors(outcomes: Sequence[Outcome], known_error: str | None = None) -> str:
     if len(failed_outcomes) > MAX_LISTED_ERRORS:
         lines.append(f"  … and {len(failed_outcomes) - MAX_LISTED_ERRORS} more")
     return "\n".join(lines) + "\n"
+
+
+def page_line(page: Path) -> str:
+    """Return the line that ends a demonstration: the address of a report's page."""
+    return f"every episode, in a browser: {safe(page.resolve().as_uri())}"
 
 
 def _exclusion_text(manifest: Mapping[str, Any]) -> str:
