@@ -32,7 +32,7 @@ from warm import Warm
 
 PAGES = sorted(
     page
-    for pattern in ("*.md", "docs/**/*.md", "examples/**/*.md", "packages/*/*.md")
+    for pattern in ("*.md", "docs/**/*.md", "examples/**/*.md", "packages/*/*.md", "skills/**/*.md")
     for page in ROOT.glob(pattern)
 )
 SECONDS = 3000.0
