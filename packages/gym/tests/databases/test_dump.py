@@ -156,7 +156,8 @@ def test_definition_of_a_table() -> None:
   `flag` bit(1) DEFAULT b'1', `where_` point, `born` year DEFAULT NULL, `data` longblob, j json,
   `twice` int GENERATED ALWAYS AS (`id` * 2) STORED,
   PRIMARY KEY (`id`), UNIQUE KEY `u` (`kind`(5),`price` DESC), KEY `k` (`exact`(3)) USING BTREE,
-  KEY `computed` ((lower(`kind`))), FULLTEXT KEY `f` (`exact`), CHECK (`price` > 0),
+  KEY `computed` ((lower(`kind`))), UNIQUE KEY `v` ((lower(`kind`))), UNIQUE (`at`, (lower(kind))),
+  FULLTEXT KEY `f` (`exact`), CHECK (`price` > 0),
   CONSTRAINT `c` FOREIGN KEY (`kind`) REFERENCES `other` (`a`) ON DELETE SET NULL
 ) ENGINE=InnoDB AUTO_INCREMENT=9 DEFAULT CHARSET=utf8mb4 COMMENT='a) COLLATE x_bin';"""
     )

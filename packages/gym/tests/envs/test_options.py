@@ -152,6 +152,8 @@ def test_a_limit_is_an_option_by_its_own_name() -> None:
         ({"timeout": float("nan")}, "limit 'timeout' must be a number of seconds"),
         ({"processes": "many"}, "limit 'processes' must be a whole number, at least 1"),
         ({"limits": {"files": 3}}, "limit 'files' must be a whole number, at least 64"),
+        ({"limits": {"private": "no"}}, "limit 'private' must be true or false, not 'no'"),
+        ({"limits": {"debugger": 1}}, "limit 'debugger' must be true or false, not 1"),
         ({"limits": {"timout": 3}}, "there is no limit 'timout'; did you mean 'timeout'?"),
         ({"limits": 5}, "limits must be Limits, or names with values, not 5"),
         ({"timout": 30}, "there is no option 'timout'; did you mean 'timeout'?"),

@@ -179,6 +179,12 @@ KINDS = {
         ("touch out; chmod 000 in",),
         query="Write the sorted lines to out, with a modern tool.",
     ),
+    "a name with a newline": Kind(
+        "sort in > list; cat d/* | cmp - list",
+        "mkdir d; sort in > d/x",
+        ("mkdir d; ln list $'d/a\\nb'",),
+        setup="printf '2\\n1\\n' > in; touch list",
+    ),
     "names of files": Kind(
         "cd src; ! grep -q todo *.py",
         "echo > src/b.py",
@@ -330,6 +336,14 @@ def test_what_is_asked_for_is_no_trick(grade: Grade, name: str) -> None:
     settings = "git config --global user.email x@y"  # has it judged in a copy, too
     assert grade(task_of(kind), kind.honest).value == 1.0
     assert grade(task_of(kind), f"({kind.honest}); {settings}").value == 1.0
+
+
+def test_a_link_of_the_image_that_leads_elsewhere_stays_a_link(grade: Grade) -> None:
+    """Also where another file has been replaced by a link: that file alone is moved back."""
+    check = "cmp /etc/services /etc/mtab && [ -e src/a ]"
+    task = Task("t", "q", setup="mkdir src; touch src/a", verification=check)
+    work = "ln -sfn /etc/services /etc/mtab; mv src /srv/s; ln -s /srv/s src"
+    assert grade(replace(task, may_change=("/etc/mtab",)), work).value == 1.0
 
 
 # -- the programs that look ------------------------------------------------------------------------

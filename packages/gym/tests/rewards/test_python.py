@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import closing, nullcontext
 from typing import Any
@@ -10,8 +11,13 @@ import pytest
 
 from envs.haste import haste
 from intercode.envs.python import PythonEnv
+from intercode.errors import SandboxError
+from intercode.interpreters.inside.grader import TEST
+from intercode.interpreters.inside.submission import LOAD
 from intercode.interpreters.python_start import PythonWorkerProcess, provider
 from intercode.rewards import python_run
+from intercode.rewards.python_plan import make_plan
+from intercode.rewards.python_run import GradingSandbox, SubmissionTestRun
 from intercode.task import Dataset, Task
 
 OK = "ok"
@@ -268,6 +274,31 @@ def test_who_reads_his_messages_slowly_has_no_more_time(
     one = task("for n in range(9): assert f(n) == n", "def f(x): return x")
     assert grade(one, "def f(x): return x") == OK
     assert len(given) > 9 and given[-9:] == sorted(set(given[-9:]), reverse=True)
+
+
+@pytest.mark.parametrize("unread", ["source", "test"])
+def test_a_message_that_is_not_read(monkeypatch: pytest.MonkeyPatch, unread: str) -> None:
+    """A submission that reads nothing is late; a grader that reads nothing is no submission's."""
+
+    def send(process: PythonWorkerProcess, kind: int, *message: Any) -> bool:
+        if kind != {"source": LOAD, "test": TEST}[unread]:
+            return sent(process, kind, *message)
+        time.sleep(message[2] if len(message) > 2 else 0)
+        return False
+
+    sent = PythonWorkerProcess.send
+    monkeypatch.setattr(PythonWorkerProcess, "send", send)
+    one = task("assert f(1) == 1")
+    plan = make_plan(one)
+    with closing(provider().start()) as subject, closing(GradingSandbox(provider().start())) as bench:
+        run = SubmissionTestRun(subject, None, ["def f(x): return x"], plan.message(None), 0.5)
+        with closing(run):
+            if unread == "test":
+                with pytest.raises(SandboxError, match="did not read its request"):
+                    run.run(bench, plan.tests)
+            else:
+                (result,) = run.run(bench, plan.tests)
+                assert result.reason == "not done within 0.5 s" and result.late
 
 
 def test_setup_code_is_there_for_both_sides(grade: Any) -> None:

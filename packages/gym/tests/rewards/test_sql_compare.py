@@ -167,6 +167,14 @@ def test_results_of_other_lengths_are_compared_once(
     assert compared([], [], permute_columns=True).equal
 
 
+def test_results_of_other_lengths_have_an_overlap_whatever_orders_remain() -> None:
+    """On a mutated copy only the original's orders count, and an answer may have fewer rows."""
+    comparison = compared(
+        [(1, 2), (3, 4)], [(1, 2)], permute_columns=True, candidate_orders=[(1, 0)]
+    )
+    assert not comparison.equal and comparison.overlap == 0.5
+
+
 # Numbers that are either about equal or clearly not, so that "about equal" is one notion.
 near = st.sampled_from([0.0, 1e-10, 0.5, 0.5 + 1e-8, 0.5 - 1e-8, 3, 3.0, 3 + 1e-7, Decimal("3")])
 values = st.one_of(near, st.none(), st.sampled_from(["", "0", "3", "a", b"a", True, DAY, NAN]))

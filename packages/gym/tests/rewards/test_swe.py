@@ -6,17 +6,21 @@ import ast
 import json
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from xml.etree import ElementTree as ET
 
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from foreign_sandbox import ForeignSandbox
 from intercode.rewards import swe_runner
+from intercode.rewards.swe import transfer_work
 from intercode.rewards.swe_plan import make_plan, patch_paths
 from intercode.rewards.swe_run import EXPECTED, TestReportError, make_failing_tests, read_report
 from intercode.task import Task
+from intercode_sandbox import Change, SandboxBackend, get_provider
 
 NAMES = ["tests/test_a.py::test_x", "src/check_b.py::Case::test_y[a::b c]"]
 
@@ -120,6 +124,21 @@ def test_what_git_writes_is_understood(
 )
 def test_what_counts(path: str, taken: bool) -> None:
     assert plan(test_files=["data/*.json"]).takes(path) is taken
+
+
+def test_a_mode_is_not_changed_through_a_link() -> None:
+    """A link's own mode is 777: among files of that mode, it is left alone."""
+
+    class Changed(ForeignSandbox):
+        def changes(self) -> list[Change]:
+            changed = ("file", "/root/r/a"), ("symlink", "/root/r/b")
+            return [Change(p, "modified", t, 0o777, content_changed=False) for t, p in changed]
+
+    make = "mkdir r; cd r; touch a c; ln -s c b; chmod 600 a c"
+    with closing(get_provider().start()) as agents, closing(get_provider().start()) as fresh:
+        assert fresh.exec(["bash", "-c", make]).ok
+        transfer_work(cast(SandboxBackend, Changed(agents)), fresh, plan(directory="/root/r"))
+        assert fresh.exec(["stat", "-c", "%a", "r/a", "r/c"]).stdout == b"777\n600\n"
 
 
 def test_what_gold_changes_counts_unless_the_tests_change_it_too() -> None:

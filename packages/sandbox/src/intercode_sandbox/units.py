@@ -99,6 +99,17 @@ def whole_number(value: object, minimum: int = 1) -> int:
     return int(value)
 
 
+def truth_value(value: object) -> bool:
+    """Validate and return a truth value.
+
+    Raises:
+        ValueError: The value is neither True nor False.
+    """
+    if not isinstance(value, bool):
+        raise ValueError(f"must be true or false, not {value!r}")
+    return value
+
+
 LIMITS: Mapping[str, Callable[[object], Any]] = {
     "timeout": seconds,
     # The measured minimum for Python's interpreter and its grader is 28 MiB; for Bash, 20 MiB.
@@ -109,5 +120,7 @@ LIMITS: Mapping[str, Callable[[object], Any]] = {
     "files": partial(whole_number, minimum=64),
     "open_files": partial(whole_number, minimum=512),  # a shell needs 512 descriptors
     "capabilities": parse_capabilities,
+    "debugger": truth_value,
+    "private": truth_value,
 }
 """Name of a limit → the function that parses and validates its value."""

@@ -14,6 +14,7 @@ import pytest
 
 from groups import groups_of, told
 from intercode_sandbox import Limits, SandboxBackend
+from intercode_sandbox.native.cgroup import SandboxCgroups, SpawnerCgroup
 from intercode_sandbox.native.provider import NativeProvider
 from intercode_sandbox.native.sandbox import NativeSandbox
 from waiting import eventually
@@ -103,6 +104,19 @@ def test_cgroups_that_are_used_again_have_limits_and_figures_of_the_next(
         swap = groups["memory"] / "memory.memsw.limit_in_bytes"
         if swap.exists():
             assert int(swap.read_text()) == limits.memory + limits.disk
+
+
+def test_of_cgroups_that_are_refused_none_is_left(tmp_path: Path) -> None:
+    cgroups = SandboxCgroups("lease", os.getpid())
+    for hierarchy in cgroups.hierarchies:
+        os.rmdir(hierarchy.folder)
+    (tmp_path / "first").mkdir()
+    folders = (tmp_path / "first", tmp_path / "second")
+    cgroups.hierarchies = [SpawnerCgroup(1, str(folder), ()) for folder in folders]
+    for _ in range(2):
+        with pytest.raises(FileNotFoundError, match="second"):
+            cgroups.take("1")
+    assert not any((tmp_path / "first").iterdir())
 
 
 @pytest.mark.attack(9, 10)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from intercode_sandbox import Provider, SandboxBackend
-from intercode_sandbox.native import cgroup
+from intercode_sandbox.errors import SandboxError
+from intercode_sandbox.native import cgroup, wire
 from intercode_sandbox.native.provider import NativeProvider
 from intercode_sandbox.ownership import register_finalizer
 from intercode_sandbox.privileges import is_root
@@ -315,3 +318,23 @@ def test_work_is_done_by_its_owner_alone() -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     del thing
     assert done == [1]
+
+
+def test_a_spawner_that_is_refused_a_descriptor_keeps_no_socket(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pairs: list[socket.socket] = []
+
+    def pair() -> tuple[socket.socket, socket.socket]:
+        pairs.extend(made := make_pair())
+        monkeypatch.setattr(os, "pidfd_open", refused)
+        return made
+
+    def refused(*_: object) -> int:
+        raise OSError(errno.EMFILE, "no descriptor is left")
+
+    make_pair = wire.pair
+    monkeypatch.setattr(wire, "pair", pair)
+    with pytest.raises(SandboxError, match="descriptor"):
+        NativeProvider().start()
+    assert pairs and {end.fileno() for end in pairs} == {-1}

@@ -8,6 +8,7 @@ import stat
 import struct
 import subprocess
 import sys
+import tarfile
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -16,7 +17,7 @@ from typing import cast
 
 import pytest
 
-from intercode_sandbox import Provider, SandboxBackend
+from intercode_sandbox import Limits, Provider, SandboxBackend
 from intercode_sandbox.base import FreeSpace, SupportsFreeSpace
 from intercode_sandbox.docker.sandbox import DockerSnapshot
 from intercode_sandbox.errors import OutputLimitError, SandboxError
@@ -27,6 +28,7 @@ from intercode_sandbox.privileges import is_root, needs_stand_in
 from intercode_sandbox.units import MIB
 from ordinary import ordinary_user
 from restless import ENDING, RESTLESS
+from sandbox import rootfs
 from waiting import PATIENCE, eventually
 
 from . import Run, Start, not_for_docker
@@ -469,3 +471,23 @@ def test_a_closed_sandbox_saves_nothing(start: Start) -> None:
     sandbox.close()
     with pytest.raises(SandboxError):
         sandbox.snapshot()
+
+
+def test_scripts_of_linkers_beside_special_modes_in_a_private_sandbox(tmp_path: Path) -> None:
+    """The names of both kinds of copies differ, whatever the number of a layer is."""
+    folders = ("lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu", "lib/i386-linux-gnu")
+    script = "GROUP ( /lib/x.so.6  AS_NEEDED ( /lib64/ld-linux-x86-64.so.2 ) )"
+    scripts = {f"usr/{name}/libc.so": script for name in (*folders, "lib64", "lib", "lib32")}
+    with tarfile.open(rootfs.write(tmp_path / "root.tar", more=scripts)) as archive:
+        archive.extractall(tmp_path / "root", filter="fully_trusted")
+    with (
+        closing(NativeProvider()) as provider,  # the numbers of its layers begin at 1
+        closing(provider.start(str(tmp_path / "root"))) as sandbox,
+    ):
+        assert sandbox.exec(["sh", "-c", "echo > /root/a; chmod 4711 /root/a"]).ok
+        snapshot = sandbox.snapshot()
+        with closing(provider.start(snapshot, Limits(private=True))) as copy:
+            assert copy.exec(["find", "/root", "-perm", "4711"]).stdout == b"/root/a\n"
+            for path in scripts:
+                assert b"/dev/loader0" in copy.read_file(f"/{path}")
+        snapshot.delete()

@@ -251,3 +251,30 @@ def test_descriptors_of_a_malformed_message_are_closed() -> None:
     assert_last_end_is_closed(read)
     for end in (ours, theirs):
         end.close()
+
+
+@pytest.mark.parametrize(
+    "packet",
+    [b"M", b"F", b"J{", b"J[]", b"Bs\0", b"BMLEi\0\0\0\0\0\0\0\0E", b"?", b"J" + b"[" * 9000],
+)
+def test_a_malformed_message_is_an_error_of_the_socket(packet: bytes) -> None:
+    receiver, sender = wire.pair()
+    with receiver, sender:
+        sender.send(packet)
+        with pytest.raises(wire.MalformedMessageError, match="a message"):
+            wire.receive(receiver)
+
+
+def test_a_malformed_reply_ends_the_sandbox(
+    sandbox: NativeSandbox, provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    not_for_docker(provider, "the same code")
+
+    def receive(*_: object) -> None:
+        raise wire.MalformedMessageError("a message is malformed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(wire, "receive", receive)
+        for _ in range(2):
+            with pytest.raises(SandboxClosedError, match="malformed"):
+                sandbox.read_file("/tmp/a")

@@ -26,6 +26,7 @@ from intercode.rewards.file_links import (
     SymbolicLink,
     count_names,
     find_hard_links,
+    find_symbolic_links,
     is_within,
     is_within_any,
     materialise_links,
@@ -318,8 +319,9 @@ class AgentLeftovers:
         ):
             return False
         paths = [path for path in self.moved_links if path not in self.restored_paths]
-        were_links = resolve_links(original, paths, self.env) if paths else []
-        original_links = {link.path for link in were_links or () if link.target}
+        original_links = find_symbolic_links(original, paths, self.env)
+        if original_links is None:
+            return False
         moved_paths = [
             path
             for link_path in paths

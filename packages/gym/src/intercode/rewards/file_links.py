@@ -5,6 +5,7 @@ Scripts that run in the sandbox find and resolve aliases, and replace them by co
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -43,6 +44,11 @@ for path in "${{paths[@]}}"; do
         rm -- "$path" && mv -- "$new/copy" "$path" && rmdir -- "$new" || exit
 done
 """
+_LINK_SCRIPT = f"""{PATHS_PROLOGUE}
+for path in "${{paths[@]}}"; do [ -L "$path" ] && printf '%s\\0' "$path"; done
+true
+"""
+_INODE = re.compile(r"([0-9]+:[0-9]+) ([0-9]+) ")
 _MAX_OUTPUT = 1 << 26
 _BATCH_SIZE = 1000
 
@@ -99,6 +105,14 @@ def resolve_links(
     ]
 
 
+def find_symbolic_links(
+    sandbox: SandboxBackend, paths: Sequence[str], env: Mapping[str, str]
+) -> set[str] | None:
+    """Return those of the paths that are symbolic links; None if the image's tools fail."""
+    links = run_script(sandbox, _LINK_SCRIPT, paths, env) if paths else []
+    return None if links is None else {*links}
+
+
 def find_hard_links(
     sandbox: SandboxBackend,
     changes: Mapping[str, Change],
@@ -148,13 +162,15 @@ def _inodes(
     inodes: dict[str, tuple[str, int]] = {}
     all_paths = [*paths]
     for start in range(0, len(all_paths), _BATCH_SIZE):
-        argv = ["stat", "-c", "%d:%i %h %n", "--", *all_paths[start : start + _BATCH_SIZE]]
+        batch = all_paths[start : start + _BATCH_SIZE]
+        argv = ["stat", "-c", "%d:%i %h %n", "--", *batch]
         result = run_as_root(sandbox, argv, env=env, output_limit=_MAX_OUTPUT)
-        for line in decode(result.stdout).split("\n"):
-            inode, _, remainder = line.partition(" ")
-            count, _, path = remainder.partition(" ")
-            if count.isdecimal():
-                inodes[path] = inode, int(count)
+        output, position = decode(result.stdout), 0
+        for path in batch:  # a path may contain newlines, so each entry is compared with its path
+            match = _INODE.match(output, position)
+            if match and output.startswith(f"{path}\n", match.end()):
+                inodes[path] = match[1], int(match[2])
+                position = match.end() + len(path) + 1
     return inodes
 
 

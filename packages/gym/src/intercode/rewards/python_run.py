@@ -17,7 +17,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from intercode.errors import CausedInsideError, ImageError, RewardError
+from intercode.errors import CausedInsideError, ImageError, RewardError, SandboxError
 from intercode.interpreters.inside.grader import OPEN, TEST
 from intercode.interpreters.inside.object_proxy import ANSWER, ASK
 from intercode.interpreters.inside.program import EXIT_CAUSE, RUN
@@ -39,7 +39,10 @@ MAX_LATE_TESTS = 3
 _RELAYED_KINDS = (ASK, ANSWER)
 _MAX_GRADINGS = 100
 """The number of gradings after which a new process for the tests is started."""
-_ENDED_REASON = "the submission ended the process that it runs in"
+_ENDED_REASON = {
+    SUBMISSION: "the submission ended the process that it runs in",
+    GRADER: "the process of the tests ended during the test",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +250,7 @@ class SubmissionTestRun:
         deadline = time.monotonic() + self._timeout
         source_bytes = source.encode("utf-8", "surrogatepass")
         if not subject.send(LOAD, source_number, source_bytes, self._timeout):
-            raise self._end_sandbox(subject)
+            raise self._end_sandbox(subject, deadline)
         while True:
             for _, kind, loaded_source_number, _ in self._frames([subject], deadline):
                 if (kind, loaded_source_number) == (LOAD, source_number):
@@ -257,7 +260,9 @@ class SubmissionTestRun:
         """Send the grader a request; return a description of the failure, or an empty text."""
         subject, grader = self._processes[SUBMISSION], self._processes[GRADER]
         deadline = time.monotonic() + self._timeout
-        grader.send(kind, request_number, payload)
+        # The grader waits for a request now, so its delay is not the submission's.
+        if not grader.send(kind, request_number, payload) and grader.exit_code() is None:
+            raise SandboxError("the tests' process did not read its request")
         while True:
             for sender, frame_kind, frame_number, frame_payload in self._frames(
                 [subject, grader], deadline
@@ -269,7 +274,7 @@ class SubmissionTestRun:
                     if not recipient.send(
                         frame_kind, frame_number, frame_payload, self._remaining_seconds(deadline)
                     ):
-                        raise self._end_sandbox(recipient)
+                        raise self._end_sandbox(recipient, deadline)
                 elif sender is grader and (frame_kind, frame_number) == (kind, request_number):
                     return frame_payload.decode(errors="replace")
 
@@ -287,7 +292,7 @@ class SubmissionTestRun:
     def _late_failure(self) -> _SubmissionFailure:
         return _SubmissionFailure(f"not done within {self._timeout:g} s")
 
-    def _end_sandbox(self, process: PythonWorkerProcess) -> _SubmissionFailure:
+    def _end_sandbox(self, process: PythonWorkerProcess, deadline: float) -> _SubmissionFailure:
         """Kill the processes of a sandbox whose process does not answer; return the test's failure.
 
         The process has closed its channel, or has not accepted a message in time.
@@ -300,7 +305,9 @@ class SubmissionTestRun:
             # A process may run on after it has closed its channel.
             self._sandboxes[module].kill()
         process.check_end(self._sandboxes[SUBMISSION])
-        return _SubmissionFailure(_ENDED_REASON)
+        if time.monotonic() >= deadline:
+            return self._late_failure()
+        return _SubmissionFailure(_ENDED_REASON[module])
 
     def _frames(
         self, processes: Sequence[PythonWorkerProcess], deadline: float
@@ -322,7 +329,7 @@ class SubmissionTestRun:
                 except ValueError as error:
                     raise _SubmissionFailure(str(error)) from None
                 if frames is None:
-                    raise self._end_sandbox(process)
+                    raise self._end_sandbox(process, deadline)
                 for kind, request_number, frame_payload in frames:
                     yield process, kind, request_number, frame_payload
 

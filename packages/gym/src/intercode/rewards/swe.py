@@ -317,8 +317,11 @@ def transfer_work(
     for change in other_changes:
         if change.kind != "deleted" and change.type == "file" and change.content_changed:
             _carry_file(agent_sandbox, fresh_sandbox, change, transfer)
-    modes = [change for change in other_changes if not change.content_changed]
-    for mode in sorted({change.mode for change in modes if change.type == "file"}):
+    # A link is left out: `chmod` would change the file that the link leads to.
+    modes = [
+        change for change in other_changes if change.type == "file" and not change.content_changed
+    ]
+    for mode in sorted({change.mode for change in modes}):
         paths = [change.path for change in modes if change.mode == mode]
         _run_command(fresh_sandbox, ["chmod", f"{mode & 0o777:o}", "--"], paths)
     # Links are created last, so no file is written through a link.

@@ -219,8 +219,11 @@ class SandboxCgroups:
                 self.idle_names.remove(cgroup_name)
                 break
         else:
-            for folder in self.folders(new_name):
-                os.mkdir(folder)
+            with contextlib.ExitStack() as failure_cleanup:
+                for folder in self.folders(new_name):
+                    os.mkdir(folder)
+                    failure_cleanup.callback(os.rmdir, folder)
+                failure_cleanup.pop_all()
             cgroup_name = new_name
         self._set_weights(+1)
         return cgroup_name

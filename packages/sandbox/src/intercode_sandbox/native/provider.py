@@ -283,9 +283,10 @@ class SpawnerProcess:
         self.name = new_lease()
         self.preload = tuple(workers.modules)
         caller_socket, spawner_socket = wire.pair()
-        owner_fd = os.pidfd_open(os.getpid())
-        ledger_fd = self._open_ledger()
+        owner_fd = ledger_fd = -1
         try:
+            owner_fd = os.pidfd_open(os.getpid())
+            ledger_fd = self._open_ledger()
             inherited_fds = [spawner_socket.fileno(), owner_fd, ledger_fd]
             identity_options = {"name": self.name, "root": is_root()}
             spawner_options = {
@@ -307,7 +308,7 @@ class SpawnerProcess:
             raise caller_error(error, "starting a program") from error
         finally:
             spawner_socket.close()
-            close_all(owner_fd, ledger_fd)
+            close_all(*{owner_fd, ledger_fd} - {-1})
         self.socket = caller_socket
         disown_in_forks(self)
         caller_socket.settimeout(_START_SECONDS)

@@ -56,6 +56,10 @@ class DescriptorsLostError(OSError):
     """A message whose descriptors were lost, because this process may open no further ones."""
 
 
+class MalformedMessageError(OSError, ValueError):
+    """A message that the sender's protocol does not permit; the sender counts as failed."""
+
+
 def send(
     sock: socket.socket, message: dict[str, Any], fds: Sequence[int] = (), packed: bool = False
 ) -> None:
@@ -102,7 +106,7 @@ def receive(sock: socket.socket) -> tuple[dict[str, Any], list[int]]:
         DescriptorsLostError: The descriptors of the message exceed this process's limit. The
             message is lost.
         OSError: The socket failed, for instance by its time-out.
-        ValueError: The message is malformed.
+        MalformedMessageError: The message is malformed.
     """
     # This call waits, but leaves the message in the socket. Python runs signal handlers when a call
     # returns. If a handler raised an exception after `recvmsg`, received descriptors would be lost.
@@ -123,9 +127,16 @@ def receive(sock: socket.socket) -> tuple[dict[str, Any], list[int]]:
         body = packet[1:]
         format_tag = packet[:1]
         if format_tag in (_JSON[1], _PACKED[1]):
+            if not fds:
+                raise MalformedMessageError("a message lacks the descriptor of its body")
             body = os.pread(fds[-1], os.fstat(fds[-1]).st_size, 0)
             os.close(fds.pop())
-        message: dict[str, Any] = unpack(body) if format_tag in _PACKED else json.loads(body)
+        try:
+            message = unpack(body) if format_tag in _PACKED else json.loads(body)
+        except (ValueError, RecursionError) as error:
+            raise MalformedMessageError(f"a message is malformed: {error}") from error
+        if not isinstance(message, dict):
+            raise MalformedMessageError("a message is not a mapping")
     except BaseException:
         for fd in fds:
             os.close(fd)
@@ -192,7 +203,7 @@ def unpack(body: bytes) -> Any:
                 position += text_length + 1
             else:
                 open_values[-1].append(_VALUES[tag])
-    except (IndexError, KeyError, struct.error) as error:
+    except (IndexError, KeyError, TypeError, struct.error) as error:
         raise ValueError(f"a message is broken at byte {position}") from error
     if position != len(body) or open_tags or len(open_values[0]) != 1:
         raise ValueError("a message is broken at its end")

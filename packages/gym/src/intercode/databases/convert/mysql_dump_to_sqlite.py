@@ -245,7 +245,7 @@ class _TableDefinition:
         names = _key_columns(match["rest"])
         if kind == "PRIMARY":
             self._key = names
-        elif kind == "UNIQUE":
+        elif kind == "UNIQUE" and names:
             self._constraints.append(f"UNIQUE ({join_quoted(names)})")
         elif kind == "FOREIGN":
             self._constraints.append(_foreign_key(names, match["rest"]))
@@ -308,7 +308,7 @@ def _key_columns(key_text: str) -> tuple[str, ...]:
         depth += {"(": 1, ")": -1}.get(token[0], 0)
         if depth == 0:
             break
-        if depth > 1 and token[0][0] == "`":
+        if depth > 1 and token[0] not in "()," and not token[0].isdecimal():
             return ()
         if depth == 1 and token[0] not in "(),":
             names.append(token[0])

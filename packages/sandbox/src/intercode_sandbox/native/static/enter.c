@@ -9,7 +9,7 @@
  * Mounts, in the order of their steps. Their names are relative to the spawner's stage, which is
  * mounted on /dev/pts: the sandbox's mountinfo shows no path of the machine.
  *
- *   x        tmpfs of all files: u and w (upper, work), m (root), e (empty), f* s* l* i below
+ *   x        tmpfs of all files: u and w (upper, work), m (root), e (empty), f* s* l* r* i below
  *   e        read-only bind of x/e: covers hidden paths; carries the machine's resolv.conf
  *   d        tmpfs: the sandbox's /dev, with its own nodes (root) or binds (ordinary user)
  *   d/pts    devpts: 16 terminals
@@ -21,7 +21,7 @@
  *   o        x with ids mapped to the sandbox's (root): upper and work folder
  *   x/m      overlay of all layers: the root
  *   m        a folder of the machine's programs, moved into the root; one after the other
- *   x/l* x/s*  files mounted over loaders and linker scripts, if programs are private
+ *   x/l* x/r*  files mounted over loaders and linker scripts, if programs are private
  *   p        moved over the image's /proc
  *   d/shm    bind of the root's own /dev/shm folder
  *   d        moved over the image's /dev */
@@ -784,7 +784,7 @@ static long replace_script(int root, int number) {
             }
         }
         TEXT(private, 16);
-        text_add(&private, "x/s");
+        text_add(&private, "x/r");
         text_add_number(&private, number);
         long output = enter_note("open", sys_open(AT_FDCWD, private.start,
                                                   O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0644));
