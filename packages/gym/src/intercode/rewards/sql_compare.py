@@ -112,9 +112,11 @@ def compare(
     groups = groups if ordered else None
     best: ResultComparison | None = None
     equal_orders: list[Order] = []
-    for order in dict.fromkeys(
+    orders = dict.fromkeys(
         _candidate_orders(gold, answer, bases, permute_columns, candidate_orders)
-    ):
+    )
+    # Results of different lengths may have no order to try, but still have an overlap.
+    for order in orders or bases:
         rows = answer.rows
         if order != own_order:
             rows = [tuple(row[index] for index in order) for row in answer.rows]
@@ -123,7 +125,7 @@ def compare(
             equal_orders.append(order)
         if best is None or (comparison.equal, comparison.overlap) > (best.equal, best.overlap):
             best = comparison
-    assert best is not None  # at least one order was tried
+    assert best is not None  # `bases` is never empty
     return replace(best, orders=tuple(equal_orders))
 
 
