@@ -79,7 +79,12 @@ def secret_labels() -> dict[str, str]:
     Returns:
         Value of a secret variable → the variable's name in brackets.
     """
-    return {value: f"[{name}]" for name, value in variables().items() if _SECRET.search(name)}
+    return {value: f"[{name}]" for name, value in variables().items() if is_secret_name(name)}
+
+
+def is_secret_name(name: str) -> bool:
+    """Return whether a variable of this name holds a secret, such as ``OPENAI_API_KEY``."""
+    return _SECRET.search(name) is not None
 
 
 def hide(text: str, *secrets: str) -> str:

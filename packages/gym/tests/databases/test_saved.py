@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from intercode.databases import DatabaseSource, embedded as module
 from intercode.databases.base import DatabaseSession
 from intercode.databases.embedded import EmbeddedDatabaseEngine, EmbeddedDatabaseSession
-from intercode.errors import ForkError
+from intercode.errors import ForkError, SandboxClosedError
 from intercode_sandbox import Limits
 
 ALIKE = (
@@ -178,6 +178,8 @@ def test_a_saved_database_outlives_its_session_and_is_freed(
     assert not {id(file) for file in module._saved_files} <= others
     del fork, other, deep, opened
     saved.close()
+    with pytest.raises(SandboxClosedError, match="the saved session is closed"):
+        saved.open()
     gc.collect()
     assert {id(file) for file in module._saved_files} <= others
 

@@ -88,6 +88,15 @@ def test_two_servers_and_their_end(product: str) -> None:
     assert nothing_is_left(first.folder)
 
 
+def test_a_cache_that_cannot_be_written(
+    product: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "servers").touch()
+    monkeypatch.setenv("INTERCODE_CACHE", str(tmp_path))
+    with pytest.raises(DatabaseError, match=f"in {tmp_path}.*INTERCODE_CACHE"):
+        START[product]()
+
+
 def test_nothing_is_left_after_a_kill(product: str) -> None:
     """Of the owner, of its supervisor, and of both."""
     script = (

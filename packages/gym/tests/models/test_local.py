@@ -82,12 +82,15 @@ def test_its_size_follows_from_the_machine_and_the_calls(path: Path) -> None:
     assert params["model"] == str(path)
 
 
-def test_its_process_gets_no_key(path: Path) -> None:
+def test_its_process_gets_no_key(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLAMA_API_KEY", "secret")
+    monkeypatch.setenv("LLAMA_LOG_COLORS", "1")
     with get_model(f"local/{path}") as model:
         model.start()
         params = json.loads(path.with_name("params.json").read_text())
         command = Path(f"/proc/{server_of(model).pid}/cmdline").read_bytes()
-    assert "OPENAI_API_KEY" not in params["environ"]
+    assert not {"OPENAI_API_KEY", "LLAMA_API_KEY"} & params["environ"].keys()
+    assert params["environ"]["LLAMA_LOG_COLORS"] == "1"
     assert params["api_keys"][0].encode() not in command
 
 

@@ -290,7 +290,8 @@ def test_a_message_that_is_not_read(monkeypatch: pytest.MonkeyPatch, unread: str
     monkeypatch.setattr(PythonWorkerProcess, "send", send)
     one = task("assert f(1) == 1")
     plan = make_plan(one)
-    with closing(provider().start()) as subject, closing(GradingSandbox(provider().start())) as bench:
+    bench = GradingSandbox(provider().start())
+    with closing(provider().start()) as subject, closing(bench):
         run = SubmissionTestRun(subject, None, ["def f(x): return x"], plan.message(None), 0.5)
         with closing(run):
             if unread == "test":

@@ -336,12 +336,16 @@ class EmbeddedDatabaseSession:
                 os.close(memfd)
         retained_files = [file]
         return SavedDatabaseSession(
-            lambda: self._open_saved(retained_files[0], script), retained_files.clear, omissions
+            lambda: self._open_saved([*retained_files], script), retained_files.clear, omissions
         )
 
-    def _open_saved(self, saved_file: PristineDatabaseFile, script: str) -> EmbeddedDatabaseSession:
+    def _open_saved(
+        self, saved_files: Sequence[PristineDatabaseFile], script: str
+    ) -> EmbeddedDatabaseSession:
         """Open a session on a saved database, and restore the saved session's settings."""
-        session = self._open_session(saved_file)
+        if not saved_files:
+            raise SandboxClosedError("the saved session is closed")
+        session = self._open_session(saved_files[0])
         try:
             failure = script and session.execute(script, timeout=_SAVE_SECONDS, max_rows=0).failure
             if failure:

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from intercode.databases.servers import driver, supervisor
-from intercode.errors import DatabaseError, UsageError
+from intercode.errors import DatabaseError, InterCodeError, UsageError
 from intercode_sandbox.host_files import cache_root, hold_folder, remove_tree
 from intercode_sandbox.ownership import is_gone, new_lease
 
@@ -178,12 +178,21 @@ class PrivateDatabaseServer:
         with suppress(OSError):  # a cache that cannot be written to fails later, in `_cache_data`
             hold_folder(cached_folder.parent)
         data_folder = self.folder / "data"
-        if cached_folder.is_dir():
-            shutil.copytree(cached_folder, data_folder, symlinks=True)
-            return
-        self._change_owner()
-        self._run(self._recipe.initialise(self.folder))
-        _cache_data(data_folder, cached_folder)
+        try:
+            if cached_folder.is_dir():
+                shutil.copytree(cached_folder, data_folder, symlinks=True)
+                return
+            self._change_owner()
+            self._run(self._recipe.initialise(self.folder))
+            _cache_data(data_folder, cached_folder)
+        except OSError as error:
+            if isinstance(error, InterCodeError):
+                raise
+            raise DatabaseError(
+                f"cannot store the data of {self.product} in {cached_folder.parent} and "
+                f"{self.folder}: {error}; set INTERCODE_CACHE and TMPDIR to folders that you may "
+                "write, on a disk with room"
+            ) from error
 
     def _change_owner(self) -> None:
         """Make the user as which the server runs the owner of the folder."""

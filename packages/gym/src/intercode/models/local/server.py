@@ -31,6 +31,7 @@ from typing import Any
 
 from intercode.errors import ModelAccessError, UsageError
 from intercode.models.local.store import ModelWeightsFile, folder
+from intercode.secrets import is_secret_name
 from intercode_sandbox.units import MIB
 
 MOST_SLOTS = 16
@@ -63,7 +64,7 @@ _CLOSE_SECONDS = 5.0
 _ENVIRONMENT = ("PATH", "HOME", "LANG", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
 _ENVIRONMENTS = ("LC_", "PYTHON", "GGML_", "LLAMA_", "OMP_", "CUDA_", "HIP_", "ROCR_", "VK_")
 """Names and prefixes of the environment variables that the server process receives: the variables
-that configure the process, Python, llama.cpp and its drivers."""
+that configure the process, Python, llama.cpp and its drivers, without secrets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +277,7 @@ def _environment() -> dict[str, str]:
     return {
         name: value
         for name, value in os.environ.items()
-        if name in _ENVIRONMENT or name.startswith(_ENVIRONMENTS)
+        if name in _ENVIRONMENT or (name.startswith(_ENVIRONMENTS) and not is_secret_name(name))
     }
 
 
