@@ -274,6 +274,22 @@ def test_a_python_that_is_not_here(index: Index, capsys: pytest.CaptureFixture[s
     assert not index.asked and not _kept()
 
 
+def test_certificates_and_settings_of_the_operator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("PIP_CERT", "SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS"):
+        (tmp_path / name).write_text(name)
+        monkeypatch.delenv(name, raising=False)
+    own = agent_layers._certificates()
+    monkeypatch.setenv("NODE_EXTRA_CA_CERTS", str(tmp_path / "NODE_EXTRA_CA_CERTS"))
+    assert agent_layers._certificates() == own + b"NODE_EXTRA_CA_CERTS"
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "SSL_CERT_FILE"))
+    assert agent_layers._certificates() == b"SSL_CERT_FILE\nNODE_EXTRA_CA_CERTS"
+    monkeypatch.setenv("PIP_CERT", str(tmp_path / "PIP_CERT"))
+    assert agent_layers._certificates() == b"PIP_CERT\nNODE_EXTRA_CA_CERTS"
+    assert agent_layers._read_client_setting("no-such-program", "config") == ""
+
+
 def test_refused_before_any_work(
     index: Index, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

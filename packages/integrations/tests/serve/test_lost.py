@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import math
 import os
 import signal
@@ -10,13 +11,14 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import intercode
 from intercode.cli.main import main
-from intercode_integrations.serve.client import TOKEN
+from intercode_integrations.serve.client import TOKEN, ClientSession
 from serve.served import Served, serving
 from striking import struck_in_a_call
 from waiting import eventually, new_marker, sleepers
@@ -141,6 +143,20 @@ def test_an_answer_that_was_not_waited_for(env: Any, monkeypatch: pytest.MonkeyP
         env.step("echo two")
     env.reset(index=0)
     assert env.step("echo three")[0] == "three\n"
+
+
+def test_a_session_ends_where_its_environment_cannot_be_made() -> None:
+    error = {"code": "FACTORY_ERROR", "error": "TaskError", "message": "its file has gone"}
+    told = json.dumps({"type": "error", "data": error}).encode()
+    ended: list[bool] = []
+    session = ClientSession(SimpleNamespace(url="http://x"))  # type: ignore[arg-type]
+    session._connection = SimpleNamespace(send=lambda *_, **__: None, recv=lambda **_: told)  # type: ignore[assignment]
+    session._end = lambda: ended.append(True)
+    with pytest.raises(intercode.TaskError, match="its file has gone"):
+        session.ask("reset", {})
+    assert ended == [True]
+    with pytest.raises(intercode.SandboxError, match="it has ended"):
+        session.ask("step", {})
 
 
 def test_a_session_ends_with_its_environment(server: Served) -> None:

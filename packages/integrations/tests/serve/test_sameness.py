@@ -130,7 +130,9 @@ def test_a_wrong_address(server: Served) -> None:
     for url in ("bash", "ftp://host", f"{server.url}/bush"):
         with pytest.raises(intercode.UsageError, match=r"bu?a?s?h|ftp"):
             intercode.connect(url)
-    with pytest.raises(intercode.UsageError):
+    with pytest.raises(intercode.UsageError, match="at least one URL"):
         intercode.connect_vec([])
+    with pytest.raises(intercode.UsageError, match="num_envs must be at least 1, not 0"):
+        intercode.connect_vec(server.url, 0)
     with pytest.raises(intercode.TaskError, match="test"):
         intercode.connect(server.url, split="test")

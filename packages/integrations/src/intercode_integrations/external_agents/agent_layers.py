@@ -293,12 +293,13 @@ def _index_url(source: str) -> str:
 def _read_client_setting(*command: str) -> str:
     """Return the output of a command that prints a package manager's setting.
 
-    The result is empty if the command fails, for instance because the setting is missing.
-
-    Raises:
-        FileNotFoundError: The program of the command is not installed.
+    The result is empty if the command cannot run or fails, for instance because the setting is
+    missing.
     """
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:
+        return ""
     return result.stdout.strip() if result.returncode == 0 else ""
 
 
@@ -401,15 +402,18 @@ def _open_sandbox(index_url: str) -> Iterator[tuple[SandboxBackend, dict[str, st
 
 
 def _certificates() -> bytes:
-    """Return the first file of certificates that exists: the operator's, or this machine's own."""
-    configured_paths = [
-        os.environ.get(variable_name)
-        for variable_name in ("PIP_CERT", "NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE")
-    ]
-    for path in (*configured_paths, ssl.get_default_verify_paths().cafile):
-        if path and Path(path).is_file():
-            return Path(path).read_bytes()
-    return b""
+    """Return the operator's certificates, or this machine's own, and the operator's extra ones."""
+
+    def first_file(*paths: str | None) -> bytes:
+        files = [Path(path) for path in paths if path and Path(path).is_file()]
+        return files[0].read_bytes() if files else b""
+
+    pip_path, openssl_path, node_path = map(
+        os.environ.get, ("PIP_CERT", "SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS")
+    )
+    certificates = first_file(pip_path, openssl_path, ssl.get_default_verify_paths().cafile)
+    # Node adds these certificates to its own, while the other programs have no such variable.
+    return certificates + b"\n" + first_file(node_path)
 
 
 def _run(sandbox: SandboxBackend, env: Mapping[str, str], *argv: str, **extra_env: str) -> bytes:

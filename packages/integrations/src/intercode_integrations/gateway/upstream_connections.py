@@ -250,7 +250,7 @@ class UpstreamResponse:
         while (event := self._http.next_event()) is h11.NEED_DATA and wait:
             data = self._socket.recv(CHUNK)
             if not data and not self.status:
-                raise ConnectionError("the call was cancelled without a response")
+                raise ConnectionError("the connection was closed without a response")
             self._http.receive_data(data)
         return event
 

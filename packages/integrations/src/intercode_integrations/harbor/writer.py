@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,6 @@ class TaskCheckFiles:
     """Shell commands of the oracle, without the line ``#!/bin/bash``."""
     prompt: str = ""
     """Sentence that asks for an answer; empty if the task requires none."""
-    data: Mapping[str, bytes] = field(default_factory=dict)
 
 
 def read_check(name: str) -> bytes:

@@ -295,6 +295,8 @@ class ClientSession:
                 if is_full
                 else self._loss_error(error_text)
             )
+        if error_code == "FACTORY_ERROR":
+            self.close()
         fallback = ActionError if error_code == "VALIDATION_ERROR" else SandboxError
         raise rebuild_error(reply_data.get("error", error_code), error_text, fallback)
 
@@ -312,8 +314,9 @@ class ClientSession:
 
 
 _FINAL_CODES = ("CAPACITY_REACHED", "SESSION_ERROR")
-"""Codes of errors that report the end of the session. FACTORY_ERROR is not one of these codes,
-because its message states an error of the environment, which the client raises."""
+"""Codes of errors that report the end of the session. FACTORY_ERROR, which ends the session, too,
+is not one of these codes: its message states an error of the environment, which the client raises.
+"""
 
 
 def message(kind: str, data: dict[str, Any]) -> bytes:
@@ -508,8 +511,10 @@ def connect_vec(
         RemoteEnvironmentServer(url, token) for url in ([urls] if isinstance(urls, str) else urls)
     ]
     env_count = len(servers) if num_envs is None else num_envs
-    if env_count < 1 or not servers:
-        raise UsageError(f"the URL must have an address and an environment, not {env_count}")
+    if not servers:
+        raise UsageError("a vector needs at least one URL: the address of 'intercode serve'")
+    if env_count < 1:
+        raise UsageError(f"num_envs must be at least 1, not {env_count}")
     datasets_by_url = {server.url: tasks(server, split) for server in servers[:env_count]}
     assigned_servers = [servers[index % len(servers)] for index in range(env_count)]
     envs = [
