@@ -1,5 +1,8 @@
 """Repeat a recorded run of the 2023 paper under its protocol, and compare it turn by turn.
 
+With --regrade, grade all recorded runs of a release by three rules: 2023's, the default, and the
+default on reviewed data.
+
 Examples:
   intercode replay --upstream ../release --suite nl2bash_fs_1 --results results_fs_1.json
   intercode replay --env bash --data tasks.json --results recorded.json --image nl2bash
@@ -7,6 +10,7 @@ Examples:
   intercode replay --env python --upstream ../release --results results.json --workers 2
   intercode replay --env ctf --upstream ../release --results results.json
   intercode replay ... --workers 4 --json > report.json
+  intercode replay --upstream ../release --regrade --rows rows.json
 
 exit code: 0 if the replay ran to its end, whatever it found.
 """
@@ -22,10 +26,15 @@ from intercode.spec import RunSpec, add_options, list_section_options, positive
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``intercode replay`` to a parser."""
     parser.add_argument(
-        "--env", default="bash", choices=("bash", "sql", "python", "ctf"), help="default: bash"
+        "--env",
+        choices=("bash", "sql", "python", "ctf"),
+        help="default: bash; with --regrade: all",
     )
     parser.add_argument(
-        "--results", type=Path, required=True, metavar="FILE", help="the recorded file of 2023"
+        "--results",
+        type=Path,
+        metavar="FILE",
+        help="the recorded file of 2023; with --regrade a folder (default: the release)",
     )
     parser.add_argument("--data", type=Path, metavar="FILE", help="the tasks of the recorded run")
     parser.add_argument(
@@ -58,16 +67,36 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="parallel episodes (SQL has a single connection and keeps the order)",
     )
+    parser.add_argument(
+        "--regrade", action="store_true", help="grade all runs of --upstream by three rules"
+    )
+    parser.add_argument(
+        "--rows",
+        type=Path,
+        metavar="FILE",
+        help="with --regrade: the JSON file of the counts; rows of other runs stay",
+    )
+    parser.add_argument(
+        "--page",
+        type=Path,
+        metavar="FILE",
+        help="with --regrade: a Markdown page whose tables are rewritten",
+    )
     parser.add_argument("--quiet", action="store_true", help="no progress, only the result")
     parser.add_argument("--json", action="store_true", help="print the report as one JSON object")
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Replay a recorded run, print the report, and return the exit code.
+    """Replay or regrade recorded runs, print the report, and return the exit code.
 
     Raises:
-        InterCodeError: The replay failed; `intercode_paper.replay.execute` lists the classes.
+        InterCodeError: The command failed; `intercode_paper.replay.execute` and
+            `intercode_paper.regrade_report.execute` list the classes.
     """
+    if args.regrade:
+        from intercode_paper import regrade_report
+
+        return regrade_report.execute(args)
     from intercode_paper import replay
 
     return replay.execute(args)

@@ -79,7 +79,7 @@ class SkippedResultsFile:
 
 
 @dataclass(frozen=True, slots=True)
-class _Experiment:
+class Experiment:
     """The experiment, from a file's name. Episodes of different experiments are never pooled."""
 
     env: str
@@ -90,7 +90,7 @@ class _Experiment:
     turns: int
     """The limit of turns; 0 if the name does not contain the limit."""
 
-    def label(self, experiments: Iterable[_Experiment]) -> str:
+    def label(self, experiments: Iterable[Experiment]) -> str:
         """Return the name of the experiment for a table.
 
         The name contains the limit of turns only if another experiment differs in nothing else.
@@ -104,9 +104,12 @@ class _Experiment:
 
 
 @dataclass(frozen=True, slots=True)
-class _ResultsFile:
-    experiment: _Experiment
+class ResultsFile:
+    """A results file, and the experiment that the file's name denotes."""
+
+    experiment: Experiment
     system: str
+    """The file system of a Bash run, such as ``fs_1``; empty in other environments."""
     run: RecordedRun
 
     @property
@@ -115,10 +118,46 @@ class _ResultsFile:
         return {(self.system, episode.task_id) for episode in self.run.episodes}
 
 
+@dataclass(frozen=True, slots=True)
+class RecordedExperiment:
+    """An experiment, and the files with the experiment's episodes."""
+
+    experiment: Experiment
+    """The experiment; `Experiment.strategy` is the label of the experiment's row in a table."""
+    files: Sequence[ResultsFile]
+    is_first_turn: bool
+    """Whether only the first turn of each episode belongs to the experiment."""
+
+    def is_success(self, episode: RecordedEpisode) -> bool:
+        """Return whether an episode succeeded, as recorded."""
+        if self.is_first_turn:
+            return bool(episode.turns) and episode.turns[0].reward == 1
+        return episode.success
+
+
 def rates(
     folder: Path, skip: Callable[[SkippedResultsFile], None] = lambda file: None
 ) -> list[SuccessRate]:
     """Compute the success rates of all recorded files in a folder and its subfolders.
+
+    Args:
+        folder: A checkout of the release, or a part of it.
+        skip: A function to call with each omitted file; see `list_experiments`.
+
+    Raises:
+        RecordError: No file can be read as a recorded run.
+    """
+    return [
+        group_rate
+        for recorded_experiment in list_experiments(folder, skip)
+        for group_rate in _group_rates(recorded_experiment)
+    ]
+
+
+def list_experiments(
+    folder: Path, skip: Callable[[SkippedResultsFile], None] = lambda file: None
+) -> list[RecordedExperiment]:
+    """List the recorded experiments of all files in a folder and its subfolders.
 
     Args:
         folder: A checkout of the release, or a part of it.
@@ -144,7 +183,7 @@ def rates(
         )
     for skipped_file in skipped_files:
         skip(skipped_file)
-    all_rates: list[SuccessRate] = []
+    experiments: list[RecordedExperiment] = []
     for env, model in dict.fromkeys(
         (results_file.experiment.env, results_file.experiment.model) for results_file in files
     ):
@@ -153,12 +192,13 @@ def rates(
             for results_file in files
             if (results_file.experiment.env, results_file.experiment.model) == (env, model)
         ]
-        for experiment, experiment_files, is_first_turn in _list_experiments(env, model_files):
+        for experiment, experiment_files, is_first_turn in _model_experiments(env, model_files):
             label = experiment.label(file.experiment for file in model_files)
-            all_rates += _group_rates(
-                replace(experiment, strategy=label), experiment_files, is_first_turn
+            labelled_experiment = replace(experiment, strategy=label)
+            experiments.append(
+                RecordedExperiment(labelled_experiment, experiment_files, is_first_turn)
             )
-    return all_rates
+    return experiments
 
 
 def tables(all_rates: Sequence[SuccessRate]) -> list[ReportTable]:
@@ -222,7 +262,7 @@ def _group_order(group: str) -> tuple[int, str]:
 # Files
 
 
-def _read_files(folder: Path, skip: Callable[[SkippedResultsFile], None]) -> list[_ResultsFile]:
+def _read_files(folder: Path, skip: Callable[[SkippedResultsFile], None]) -> list[ResultsFile]:
     """Read all results files.
 
     Of files with the same experiment and a common episode, only the first is used. Files in the
@@ -232,7 +272,7 @@ def _read_files(folder: Path, skip: Callable[[SkippedResultsFile], None]) -> lis
     candidates.sort(
         key=lambda entry: entry[1] is not None and entry[0].parent.name != entry[1].model
     )
-    files: list[_ResultsFile] = []
+    files: list[ResultsFile] = []
     for path, experiment in candidates:
         if experiment is None:
             if "results" in path.absolute().parts:
@@ -257,7 +297,7 @@ def _read_files(folder: Path, skip: Callable[[SkippedResultsFile], None]) -> lis
     return sorted(files, key=lambda file: file.run.path)
 
 
-def _parse_experiment(path: Path) -> _Experiment | None:
+def _parse_experiment(path: Path) -> Experiment | None:
     """Return the experiment that a file's name denotes; None if the name denotes none."""
     match = _NAME.fullmatch(path.stem.replace(_HANDICAP, ""))
     # A name with unknown words after ``N_turns``, such as ``_old``, denotes no experiment.
@@ -275,7 +315,7 @@ def _parse_experiment(path: Path) -> _Experiment | None:
     if strategy_key is None and not turn_limit:
         return None
     strategy = _STRATEGIES[strategy_key or "multiturn"]
-    return _Experiment(
+    return Experiment(
         env=match["env"],
         model=(description[len(strategy_key) + 1 :] if strategy_key else description)
         or path.parent.name,
@@ -285,7 +325,7 @@ def _parse_experiment(path: Path) -> _Experiment | None:
     )
 
 
-def _load_file(path: Path, experiment: _Experiment) -> _ResultsFile:
+def _load_file(path: Path, experiment: Experiment) -> ResultsFile:
     try:
         # `open_record` refuses a symbolic link, which could expose a file outside the folder.
         open_record(path).close()
@@ -296,15 +336,15 @@ def _load_file(path: Path, experiment: _Experiment) -> _ResultsFile:
     file_system_match = _SYSTEM.search(path.stem) or _SYSTEM.search(
         recorded_run.episodes[0].dataset
     )
-    return _ResultsFile(experiment, file_system_match[0] if file_system_match else "", recorded_run)
+    return ResultsFile(experiment, file_system_match[0] if file_system_match else "", recorded_run)
 
 
 # Rates
 
 
-def _list_experiments(
-    env: str, files: Sequence[_ResultsFile]
-) -> list[tuple[_Experiment, list[_ResultsFile], bool]]:
+def _model_experiments(
+    env: str, files: Sequence[ResultsFile]
+) -> list[tuple[Experiment, list[ResultsFile], bool]]:
     """Return a model's experiments with their files, and whether only the first turn counts.
 
     The experiment with a single turn has its own files. If these are missing, its results are the
@@ -340,27 +380,21 @@ def _list_experiments(
     )
 
 
-def _group_rates(
-    experiment: _Experiment, files: Iterable[_ResultsFile], is_first_turn: bool
-) -> list[SuccessRate]:
+def _group_rates(recorded_experiment: RecordedExperiment) -> list[SuccessRate]:
     flags_by_group: dict[str, list[bool]] = {"all": []}
-    for file in files:
+    for file in recorded_experiment.files:
         for episode in file.run.episodes:
-            success = _is_solved_in_first_turn(episode) if is_first_turn else episode.success
+            success = recorded_experiment.is_success(episode)
             flags_by_group["all"].append(success)
             if group := episode.hardness or file.system:
                 flags_by_group.setdefault(group, []).append(success)
     return [
-        _make_rate(experiment, group, success_flags)
+        _make_rate(recorded_experiment.experiment, group, success_flags)
         for group, success_flags in flags_by_group.items()
     ]
 
 
-def _is_solved_in_first_turn(episode: RecordedEpisode) -> bool:
-    return bool(episode.turns) and episode.turns[0].reward == 1
-
-
-def _make_rate(experiment: _Experiment, group: str, successes: Sequence[bool]) -> SuccessRate:
+def _make_rate(experiment: Experiment, group: str, successes: Sequence[bool]) -> SuccessRate:
     estimate = rate(successes)
     return SuccessRate(
         experiment.env,

@@ -53,6 +53,7 @@ def execute(args: argparse.Namespace) -> int:
     """
     from intercode_paper.results_files import load_results, update_queries
 
+    args.env = args.env or "bash"
     _check(args)
     recorded_run = load_results(args.results)
     tasks = _tasks(args)
@@ -75,6 +76,10 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> None:
+    if args.results is None:
+        raise UsageError("name the recorded file: --results FILE")
+    if args.rows or args.page:
+        raise UsageError("--rows and --page are for --regrade")
     if (args.data is None) == (args.upstream is None):
         raise UsageError("name the tasks of the run: --data FILE, or --upstream DIR")
     if args.env == "bash" and (args.upstream is None) != (args.suite is None):
