@@ -480,13 +480,7 @@ class RunSpec(_SpecPart, frozen=True, kw_only=True):
                 option
             ] = value
         sections["env"]["options"] = env_options
-        try:
-            return msgspec.convert(sections, cls)
-        except msgspec.ValidationError as error:
-            text, _, path = str(error).partition(" - at `$.")
-            name = path.rpartition(".")[2].rstrip("`")
-            text = re.sub(r"Expected `\w+` >= (.+)", r"must be at least \1", text)
-            raise UsageError(f"{name}: {text}") from None
+        return _convert(sections)
 
     @classmethod
     def from_args(cls, args: argparse.Namespace, *lower_layers: Options) -> RunSpec:
@@ -566,6 +560,14 @@ class RunSpec(_SpecPart, frozen=True, kw_only=True):
             overrides = {name: value for name, value in overrides.items() if name != "env"}
         return cls.from_layers(record_values, overrides, {"accept": accepted_names})
 
+    def check(self) -> None:
+        """Validate the options, which the constructor has accepted without a check.
+
+        Raises:
+            UsageError: An option's value is invalid.
+        """
+        _convert(_values_by_option(self))
+
     def merge(self, **changes: Any) -> RunSpec:
         """Return a copy with some options changed; the value None removes an option."""
         return RunSpec.from_layers(self.flat(), changes)
@@ -624,6 +626,28 @@ SECTIONS: Mapping[str, type[_SpecPart]] = {
     "run_options": RunOptions,
 }
 """Field of `RunSpec` → the class of this part of a spec."""
+
+
+def _values_by_option(part: _SpecPart) -> dict[str, Any]:
+    values = {
+        field.encode_name: getattr(part, field.name) for field in msgspec.structs.fields(part)
+    }
+    return {
+        option: _values_by_option(value) if isinstance(value, _SpecPart) else value
+        for option, value in values.items()
+    }
+
+
+def _convert(sections: Mapping[str, Any]) -> RunSpec:
+    try:
+        return msgspec.convert(sections, RunSpec)
+    except msgspec.ValidationError as error:
+        text, _, path = str(error).partition(" - at `$.")
+        name = path.rpartition(".")[2].rstrip("`")
+        text = re.sub(r"Expected `\w+` >= (.+)", r"must be at least \1", text)
+        raise UsageError(f"{name}: {text}") from None
+
+
 _EXCLUSIVE_GROUPS = ({"limit", "tasks"},)
 """Groups of options that exclude each other. If the caller gives an option of a group, the other
 options of the group are not inherited from a record."""

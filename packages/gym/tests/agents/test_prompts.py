@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +18,7 @@ from intercode.agents.conversation import (
     StrategyPrompts,
     turn_values,
 )
+from intercode.agents.language import ForkSearchOptions, StrategyOptions
 from intercode.envs.traits import SHELL
 from intercode.episode import Turn
 from intercode.errors import UsageError
@@ -225,3 +227,16 @@ def test_no_context_where_nothing_shows_it() -> None:
     options = {"env": "python", "agent": "try-again", "model": "local/x", "context": "schema"}
     with pytest.raises(UsageError, match=r"--context schema: no commands list .*python"):
         actors(RunSpec.from_layers(options))
+
+
+@pytest.mark.parametrize(
+    ("create", "message"),
+    [
+        (lambda: ForkSearchOptions(depth=0), "depth .* must be at least 1"),
+        (lambda: ForkSearchOptions(start=-1), "start of a search must be at least 0, not -1"),
+        (lambda: StrategyOptions(dialogue_limit=0), "must be at least 1"),
+    ],
+)
+def test_options_out_of_range(create: Callable[[], object], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        create()

@@ -9,7 +9,7 @@ import pytest
 import intercode
 from intercode.cli.main import main
 from intercode.envs.file_changes import FILES
-from intercode.episode import Episode, TurnChanges
+from intercode.episode import Episode, TurnChanges, encode
 from intercode.errors import UsageError
 from intercode_sandbox.base import Limits
 
@@ -56,10 +56,11 @@ def test_a_file_that_is_the_images_again_was_changed_by_that_turn() -> None:
 
 
 def test_count_and_bytes_are_bounded_and_the_cut_is_marked() -> None:
-    many, large, full = changes(
+    many, large, full, umlauts = changes(
         f"for n in $(seq 1 {FILES + 5}); do : > /tmp/$n; done",
         "seq 1 2000 > /tmp/seq; seq 1 100000 > /tmp/large; echo small > /tmp/small",
         "for n in $(seq 1 20); do seq 1 1500 > /tmp/full$n; done",
+        "for n in $(seq 1 20); do printf 'ä%.0s' $(seq 1 2000) > /tmp/umlauts$n; done",
     )
     assert many is not None and (len(many.files), many.cut) == (FILES, 5)
     assert large is not None
@@ -70,6 +71,8 @@ def test_count_and_bytes_are_bounded_and_the_cut_is_marked() -> None:
     ]
     assert full is not None and sum(len(file.text or "") for file in full.files) == 65536
     assert all(file.cut for file in full.files)
+    assert umlauts is not None
+    assert sum(len(encode(file.text or "")) for file in umlauts.files) == 65536
 
 
 def test_an_action_that_ends_its_sandbox_has_none() -> None:

@@ -28,6 +28,7 @@ from intercode.evaluate.episode_loop import episode_seed
 from intercode.records import RunRecordWriter
 from intercode.report.runs import read_runs
 from intercode.report.tables import run_tables
+from intercode.spec import EnvSpec, RunOptions, RunSpec
 from intercode.task import Dataset, Task
 
 from .fakes import Factory, FakeEnv, dataset
@@ -99,6 +100,18 @@ def test_senseless_numbers_are_refused_before_anything_starts(options: dict[str,
     with pytest.raises(UsageError):
         evaluate(TASKS, "noop", factory, **options)  # type: ignore[arg-type]
     assert factory.made == []
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        RunSpec(env=EnvSpec(name="bash"), limit=-3),
+        RunSpec(env=EnvSpec(name="bash"), run_options=RunOptions(workers=0)),
+    ],
+)
+def test_a_spec_of_senseless_numbers_is_refused(spec: RunSpec) -> None:
+    with pytest.raises(UsageError, match=r"(limit|workers): must be at least 1"):
+        evaluate(spec)
 
 
 class Flaky:

@@ -58,7 +58,7 @@ class ForkSearchOptions:
     """The options of a search over forks of an episode.
 
     Raises:
-        UsageError: `width` or `budget` is below 1, or `depth` or `start` is negative.
+        UsageError: `width`, `budget` or `depth` is below 1, or `start` is negative.
     """
 
     order: Literal["beam", "best-first"] = "beam"
@@ -77,8 +77,11 @@ class ForkSearchOptions:
     """The number of turns after which best-of-n forks the episode."""
 
     def __post_init__(self) -> None:
-        if min(self.width, self.budget, self.depth or 1) < 1 or self.start < 0:
+        depth = 1 if self.depth is None else self.depth
+        if min(self.width, self.budget, depth) < 1:
             raise UsageError("width, depth and budget of a search must be at least 1")
+        if self.start < 0:
+            raise UsageError(f"start of a search must be at least 0, not {self.start}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +89,8 @@ class StrategyOptions:
     """The options of any strategy.
 
     Raises:
-        UsageError: `samples` or `observation_limit` is below 1, `dialogue_limit` is negative, or
-            several samples are drawn at temperature 0.
+        UsageError: `samples`, `observation_limit` or `dialogue_limit` is below 1, or several
+            samples are drawn at temperature 0.
     """
 
     settings: Settings = field(default_factory=Settings)
@@ -126,7 +129,8 @@ class StrategyOptions:
     """The search of a strategy that searches; None for every other strategy."""
 
     def __post_init__(self) -> None:
-        if self.samples < 1 or self.observation_limit < 1 or (self.dialogue_limit or 1) < 1:
+        dialogue_limit = 1 if self.dialogue_limit is None else self.dialogue_limit
+        if min(self.samples, self.observation_limit, dialogue_limit) < 1:
             raise UsageError("samples and limits must be at least 1")
         if self.samples > 1 and not self.settings.temperature:
             raise UsageError("several samples at temperature 0 are identical: set --temperature")

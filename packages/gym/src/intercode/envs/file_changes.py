@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal, Protocol, runtime_checkable
 
-from intercode.episode import FileChange, TurnChanges, decode
+from intercode.episode import FileChange, TurnChanges, decode, encode
 from intercode.errors import OutputLimitError
 from intercode_sandbox.base import Change
 
@@ -62,7 +62,7 @@ class FileChangeTracker:
                 _describe_change(previous_changes.get(path), self._last_changes.get(path)),
                 remaining_bytes,
             )
-            remaining_bytes -= len(file_change.text or "")
+            remaining_bytes -= len(encode(file_change.text or ""))
             files.append(file_change)
         return TurnChanges(tuple(files), len(paths) - len(files))
 

@@ -86,7 +86,7 @@ def plan(spec: RunSpec, progress: Progress) -> RunPlan:
     """Load the tasks that a spec selects, without starting anything.
 
     Raises:
-        UsageError: The spec's options are inconsistent.
+        UsageError: An option of the spec is invalid, or the options are inconsistent.
         TaskError: The data is malformed.
         TaskNotFoundError: The spec names a task that the dataset does not have.
         RecordError: The locked run cannot be read.
@@ -99,6 +99,7 @@ def plan(spec: RunSpec, progress: Progress) -> RunPlan:
         else read_manifest(run_folder(spec.run_options.locked))
     )
     environment(spec)
+    spec.check()
     with preserve_working_directory():
         spec, full_dataset = load(spec)
     excluded_tasks: Mapping[str, str] = (locked_manifest or {}).get("excluded", {})
