@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeVar
 from intercode.errors import RecordError
 from intercode.json_limits import load_record
 from intercode.outcomes import KINDS_BY_CAUSE, OutcomeKind, failure_kind
+from intercode.registry import NOTEBOOK
 
 DataT = TypeVar("DataT")
 
@@ -280,6 +281,11 @@ class Episode:
         if self.status == "truncated":
             return "turn-limit"
         return KINDS_BY_CAUSE.get(str(metadata.get("ended_by")), "not-solved")
+
+    def _repr_html_(self) -> str:
+        """Return the view of the episode in a notebook."""
+        html: str = NOTEBOOK.get("episode")(self)
+        return html
 
     def to_dict(self) -> dict[str, Any]:
         """Return the episode in plain JSON types, with its outcome."""

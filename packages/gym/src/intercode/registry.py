@@ -200,6 +200,22 @@ PRESETS = LazyRegistry("family of presets", group="intercode.presets", homes={"p
 `names` lists the names. A preset is a dataclass with options of ``intercode run``, such as
 ``env``."""
 
+NOTEBOOK = LazyRegistry(
+    "view in notebooks",
+    {
+        **{
+            name: f"intercode.report.notebook:{name}_html"
+            for name in ("baseline", "comparison", "dataset", "env", "episode", "run")
+        },
+        "data frame": "intercode.report.export:to_frame",
+        "progress": "intercode.report.notebook:NotebookProgress",
+    },
+)
+"""Kind of object → a function that returns the object's HTML for notebooks.
+
+Two names differ. ``data frame`` is a function that converts episodes to a pandas data frame, and
+``progress`` is the class that draws the progress of a run."""
+
 TABLES = LazyRegistry("kind of tables", group="intercode.tables", homes={"paper": PAPER})
 """Kind of tables → a module with two functions: `rates` reads recorded files, and `tables` makes
 tables from the result."""

@@ -17,6 +17,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 from intercode.errors import TaskError, TaskNotFoundError, UsageError
+from intercode.registry import NOTEBOOK
 from intercode_sandbox.host_files import sha256
 from intercode_sandbox.spelling_suggestions import hint_text, nearest_word
 from intercode_sandbox.units import LIMITS, format_count
@@ -289,6 +290,11 @@ class Dataset(Sequence[Task]):
 
     def __repr__(self) -> str:
         return f"Dataset({self.name!r}, {format_count(len(self), 'task')})"
+
+    def _repr_html_(self) -> str:
+        """Return the view of the dataset in a notebook."""
+        html: str = NOTEBOOK.get("dataset")(self)
+        return html
 
     @property
     def digest(self) -> str:

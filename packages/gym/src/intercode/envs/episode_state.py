@@ -32,7 +32,7 @@ from intercode.errors import (
     UsageError,
 )
 from intercode.outcomes import failure_kind
-from intercode.registry import MESSAGES
+from intercode.registry import MESSAGES, NOTEBOOK
 from intercode.task import Dataset, Task
 from intercode.tool_calls import Tool, ToolCall
 from intercode_sandbox.interruption import is_callers
@@ -402,6 +402,11 @@ class EpisodeEnv(gymnasium.Env[str, str]):
 
     def _release(self) -> None:
         """Free the resources of the episode."""
+
+    def _repr_html_(self) -> str:
+        """Return the view of the environment and its episode in a notebook."""
+        html: str = NOTEBOOK.get("env")(self)
+        return html
 
     @property
     def tools(self) -> list[Tool]:

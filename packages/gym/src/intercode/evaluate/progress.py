@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from intercode.episode import Episode
 from intercode.records import Outcome
+from intercode.registry import NOTEBOOK
 
 if TYPE_CHECKING:
     from intercode.task import Task
@@ -69,3 +71,13 @@ class Progress:
 
     def end_preparation(self) -> None:
         """Handle the end of the work whose start `announce` reported."""
+
+
+def default_progress() -> Progress:
+    """Return the observer of a run without an explicit one: in a notebook, a bar below the cell."""
+    ipython = sys.modules.get("IPython")
+    # Only the shell of a notebook has a kernel; a shell in a terminal has none.
+    if ipython is None or not hasattr(ipython.get_ipython(), "kernel"):
+        return Progress()
+    progress: Progress = NOTEBOOK.get("progress")()
+    return progress

@@ -31,7 +31,7 @@ from intercode.evaluate.manifest_diff import (
     session_differences,
     warning,
 )
-from intercode.evaluate.progress import Progress
+from intercode.evaluate.progress import Progress, default_progress
 from intercode.evaluate.run_setup import (
     RunEnvironment,
     RunPlan,
@@ -52,10 +52,12 @@ from intercode.records import (
     Key,
     RunRecordWriter,
     episode_key,
+    last_attempts,
     read_episodes,
     read_latest,
     read_manifest,
 )
+from intercode.registry import NOTEBOOK
 from intercode.spec import CODE, RunSpec, resolve_paths
 from intercode.task import Dataset
 from intercode_sandbox.host_files import preserve_working_directory
@@ -63,6 +65,8 @@ from intercode_sandbox.images import hide
 from intercode_sandbox.user_code import absolute, remember
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
+
     from intercode.models import Budget
 
 
@@ -94,6 +98,24 @@ class RunResult:
         session.
         """
         return iter(self.kept) if self.folder is None else read_episodes(self.folder / EPISODES)
+
+    def to_pandas(self) -> DataFrame:
+        """Return a pandas data frame with a row for each episode.
+
+        The columns are those of `intercode.report.export.EPISODE_COLUMNS`. Of an episode that was
+        repeated after an error, the last attempt counts.
+
+        Raises:
+            UsageError: pandas is not installed.
+            RecordError: The run's folder cannot be read.
+        """
+        episodes = self.kept if self.folder is None else last_attempts(self.folder)
+        return NOTEBOOK.get("data frame")(episodes)
+
+    def _repr_html_(self) -> str:
+        """Return the view of the results in a notebook."""
+        html: str = NOTEBOOK.get("run")(self)
+        return html
 
     @property
     def statistics(self) -> Statistics:
@@ -181,7 +203,7 @@ def evaluate(
         agent: A factory, or a name that `intercode.agents.registry.get` accepts; ignored with a
             `RunSpec`, which names its agent.
         env_factory: Makes an environment over this dataset; each worker calls it.
-        progress: Observes the run.
+        progress: Observes the run. None: in a notebook, a bar below the cell; elsewhere, log lines.
         executor: Runs the episodes of a `RunSpec`; ``intercode_integrations.ray.Ray()`` uses a
             cluster. None: the spec's executor, or else threads.
         options: See `EvaluationOptions`.
@@ -202,7 +224,7 @@ def evaluate(
         raise TypeError(
             f"evaluate() takes no {', '.join(sorted(unknown_options))}; it takes {option_names}"
         )
-    progress = Progress() if progress is None else progress
+    progress = default_progress() if progress is None else progress
     _check_arguments(dataset, agent, env_factory, progress)
     if isinstance(dataset, RunSpec):
         if options or env_factory is not None:

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from intercode.agents.transcripts import as_plain_messages
 from intercode.dialogues import RecordedDialogue, RecordedModelCall, agent_talk
@@ -24,6 +24,9 @@ from intercode.registry import MESSAGES
 from intercode.sql_identifiers import quote_identifier
 from intercode.task import Task
 from intercode_sandbox.host_files import atomic_file
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 _TEXT, _COUNT, _NUMBER = "VARCHAR", "INTEGER", "DOUBLE"
 EPISODE_COLUMNS = {
@@ -42,6 +45,11 @@ EPISODE_COLUMNS = {
     **dict.fromkeys(("place", "level", "tags", "error_type", "error", "answer", "query"), _TEXT),
 }
 """Columns of a table of episodes: name → SQL type. ``parts`` and ``tags`` are JSON texts."""
+_PANDAS_TYPES = {
+    **{_TEXT: "string", _COUNT: "Int64", "BIGINT": "Int64", _NUMBER: "float64"},
+    "BOOLEAN": "boolean",
+}
+"""SQL type → pandas type. Each permits missing values."""
 
 TURN_COLUMNS = {
     **{"task_id": _TEXT, "epoch": _COUNT, "turn": _COUNT, "action": _TEXT, "observation": _TEXT},
@@ -166,6 +174,23 @@ def episode_row(episode: Episode) -> dict[str, Any]:
         if name not in special
     }
     return escape_values({name: {**row, **special}[name] for name in EPISODE_COLUMNS})
+
+
+def to_frame(episodes: Iterable[Episode]) -> DataFrame:
+    """Return a pandas data frame with a row for each episode and the columns `EPISODE_COLUMNS`.
+
+    Raises:
+        UsageError: pandas is not installed.
+    """
+    try:
+        import pandas
+    except ImportError as error:
+        raise UsageError(
+            "to_pandas() needs pandas, which is not installed: "
+            "pip install 'intercode-gym[notebook]'"
+        ) from error
+    frame = pandas.DataFrame(map(episode_row, episodes), columns=[*EPISODE_COLUMNS])
+    return frame.astype({name: _PANDAS_TYPES[kind] for name, kind in EPISODE_COLUMNS.items()})
 
 
 def _result(episode: Episode) -> dict[str, Any]:

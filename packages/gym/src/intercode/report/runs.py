@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import pstdev
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from intercode.episode import Episode
 from intercode.evaluate.comparison import (
@@ -31,9 +31,13 @@ from intercode.evaluate.comparison import (
 )
 from intercode.evaluate.statistics import FEW_CLUSTERS, IntervalEstimate
 from intercode.evaluate.summary import Statistics, summarize, total
-from intercode.records import Outcome, read_latest, read_manifest
+from intercode.records import Outcome, last_attempts, read_latest, read_manifest
 from intercode.redaction import SecretRedactor
+from intercode.registry import NOTEBOOK
 from intercode_sandbox.units import format_count
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 _JUDGED = ("success", "clustered", "mean_reward", "reward")
 
@@ -65,7 +69,7 @@ class RecordedRun:
     def env_label(self) -> str:
         """The environment's name, and the name of the benchmark or dataset if that is different."""
         name = benchmark(self.manifest) or str(self.manifest.get("dataset", {}).get("name", ""))
-        return self.env if name in ("", self.env) else f"{self.env} · {name}"
+        return " · ".join(dict.fromkeys(filter(None, (self.env, name))))
 
     @property
     def unfinished_note(self) -> str:
@@ -100,6 +104,27 @@ class RecordedRun:
     def coverage(self) -> DatasetCoverage:
         """The share of the dataset that the run covers."""
         return compute_coverage(self.manifest, self.outcomes)
+
+    def to_pandas(self) -> DataFrame:
+        """Return a pandas data frame with a row for each episode.
+
+        The columns are ``run`` (the run's name), ``model``, and those of
+        `intercode.report.export.EPISODE_COLUMNS`.
+
+        Raises:
+            UsageError: pandas is not installed.
+            RecordError: The run cannot be read.
+        """
+        redactor = SecretRedactor()
+        frame = NOTEBOOK.get("data frame")(map(redactor.episode, last_attempts(self.folder)))
+        for position, (name, text) in enumerate({"run": self.name, "model": self.model}.items()):
+            frame.insert(position, name, text)
+        return frame.astype({"run": "string", "model": "string"})
+
+    def _repr_html_(self) -> str:
+        """Return the view of the run in a notebook."""
+        html: str = NOTEBOOK.get("run")(self)
+        return html
 
 
 def benchmark(manifest: Mapping[str, Any]) -> str:
@@ -245,6 +270,11 @@ class PairedRunComparison:
     """The tasks of which the first run solves more attempts."""
     better_second: tuple[str, ...] = ()
     """The tasks of which the second run solves more attempts."""
+
+    def _repr_html_(self) -> str:
+        """Return the view of the comparison in a notebook."""
+        html: str = NOTEBOOK.get("comparison")(self)
+        return html
 
     def is_significant(self, p_value: float | None = None) -> bool:
         """Return whether the difference of the success rates is significant.
