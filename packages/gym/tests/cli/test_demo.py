@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import shlex
@@ -13,8 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from intercode.cli import demo as demo_module
 from intercode.cli.commands import demo, run
 from intercode.cli.demo import suggest_model_command
+from intercode.cli.main import main
 from ordinary import ordinary_user
 from waiting import eventually
 
@@ -202,3 +205,11 @@ def test_ctrl_c_and_the_rest(tmp_path: Path) -> None:
     assert last.endswith(" demo --out demo --limit 1")
     done = subprocess.run(shlex.split(last), cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0 and (tmp_path / "demo" / "report.html").exists(), done.stderr
+
+
+def test_an_environment_that_is_left_out_is_in_the_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(demo_module, "ENVS", ("bash", "nope"))
+    assert main(["demo", "--limit", "1", "--json", "--quiet", "--out", str(tmp_path / "out")]) == 1
+    assert "nope" in json.loads(capsys.readouterr().out)["left_out"]["nope"]

@@ -329,3 +329,22 @@ def test_every_database_of_the_release(dump: Path, count: int) -> None:
         assert found == wanted
         assert query(path, "PRAGMA integrity_check") == [("ok",)]
     assert str(path).startswith(str(cache_root()))
+
+
+def test_a_file_that_has_gone_is_an_error_of_the_task(tmp_path: Path) -> None:
+    path = tmp_path / "a.sqlite"
+    sqlite3.connect(path).close()
+    source = find(path)
+    path.unlink()
+    with pytest.raises(TaskError, match=r"a\.sqlite: the database cannot be read: No such file"):
+        as_sqlite(source)
+    with pytest.raises(TaskError, match="cannot be read"):
+        names(path)
+
+
+def test_names_are_those_that_can_be_found(tmp_path: Path) -> None:
+    for name in ("a.sqlite", "b/b.db", "b/other.db", "c/d.sql"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert names(tmp_path) == ("a", "b")
+    assert all(find(tmp_path, name).name == name for name in names(tmp_path))

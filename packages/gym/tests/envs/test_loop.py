@@ -193,6 +193,16 @@ def test_what_ran_has_ended_when_a_reset_returns(make_env: MakeEnv) -> None:
         assert sleepers(marker) == []
 
 
+@pytest.mark.parametrize("ending", ["submit", "skip"])
+def test_what_ran_has_ended_when_the_episode_has(make_env: MakeEnv, ending: str) -> None:
+    env, marker = make_env(TASKS), new_marker()
+    env.reset(options={"task_id": "count"})
+    env.step(f"sleep {marker} & true")
+    assert eventually(lambda: sleepers(marker))
+    env.step(ending)
+    assert sleepers(marker) == []
+
+
 def test_gold_in_shared_memory(make_env: MakeEnv) -> None:
     env = make_env(Dataset([Task("t", "q", ("echo 1 > /dev/shm/x",))]))
     assert play(env, "t", ":") == 0.0

@@ -62,8 +62,8 @@ def execute(args: argparse.Namespace) -> int:
     """Run the scripted agents in all environments, or a language model, and print the results.
 
     Returns:
-        The exit code: 0 if every episode has a result, 1 if not, 130 after Ctrl-C. Skipped
-        environments have no episodes.
+        The exit code: 0 if every episode of every environment has a result; 1 if not, or if an
+        environment was skipped; 130 after Ctrl-C.
 
     Raises:
         UsageError: The value of a variable cannot be a key or a URL.
@@ -111,7 +111,7 @@ def execute(args: argparse.Namespace) -> int:
         print(f"an episode in the terminal: {_program_command()} show {demo.episode_arguments}")
         print(f"a real model, {reason}:\n{command}")
         print(run_output.page_line(page))
-    return 0 if demo.complete else 1
+    return 0 if demo.complete and not demo.skip_reasons else 1
 
 
 class DemoProgress(run_output.ProgressPrinter):

@@ -95,22 +95,32 @@ def _resolve_inside(folder: Path, path: Path) -> Path:
 
 
 def names(location: str | Path) -> tuple[str, ...]:
-    """Return the sorted names of the databases in a folder or a file."""
+    """Return the sorted names of the databases in a folder or a file, as `find` knows them.
+
+    Raises:
+        TaskError: The file cannot be read.
+    """
     location = Path(location)
     if location.is_dir():
         files = [
             *location.iterdir(),
-            *(f for d in location.iterdir() if d.is_dir() for f in d.iterdir()),
+            *(
+                file
+                for folder in location.iterdir()
+                if folder.is_dir()
+                for file in folder.iterdir()
+                if file.stem == folder.name  # no other file has a name that `find` knows
+            ),
         ]
         stems = {f.stem for f in files if f.suffix.lower() in _SUFFIXES and f.is_file()}
         return tuple(sorted(stems))
-    kind, dump_names, _ = _inspect_file(location, location.stat().st_mtime_ns)
+    kind, dump_names, _ = _read_facts(location)
     return dump_names if kind == "dump" else (location.stem,)
 
 
 def _source_in_file(path: Path, name: str | None) -> DatabaseSource:
     path = path.resolve()
-    kind, dump_names, digest = _inspect_file(path, path.stat().st_mtime_ns)
+    kind, dump_names, digest = _read_facts(path)
     if kind != "dump":
         return DatabaseSource(name or path.stem, path, kind, digest)
     if name is None and len(dump_names) == 1:
@@ -123,6 +133,13 @@ def _source_in_file(path: Path, name: str | None) -> DatabaseSource:
         raise TaskError(f"{path}: no database {name!r}, but {', '.join(map(repr, dump_names))}")
     section = hashlib.blake2b(f"{digest}\0{name}".encode(), digest_size=16).hexdigest()
     return DatabaseSource(name, path, kind, section)
+
+
+def _read_facts(path: Path) -> tuple[Kind, tuple[str, ...], str]:
+    try:
+        return _inspect_file(path, path.stat().st_mtime_ns)
+    except OSError as error:
+        raise TaskError(f"{path}: the database cannot be read: {error.strerror}") from error
 
 
 @lru_cache(maxsize=1024)

@@ -466,11 +466,12 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
         return self._score_end()
 
     def _score_end(self) -> Score:
-        score = (
-            Score(0.0)
-            if self.episode.status == "skipped"
-            else self._judge(self.episode_state.task, self.episode, self.workspace)
-        )
+        if self.episode.status == "skipped":
+            with suppress(SandboxError):  # a lost workspace runs nothing
+                self.workspace.kill()
+            score = Score(0.0)
+        else:
+            score = self._judge(self.episode_state.task, self.episode, self.workspace)
         self.episode.score = score
         self.episode.seconds = self.episode_state.seconds
         return score

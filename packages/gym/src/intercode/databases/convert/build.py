@@ -61,10 +61,14 @@ def as_sqlite(source: DatabaseSource, progress: Progress | None = None) -> Path:
         TaskError: The source cannot be read or parsed, or the cache cannot be written to.
         UsageError: The source is a DuckDB file, and DuckDB is not installed.
     """
-    if source.kind == "sqlite" and not _has_log(source.path):
-        return source.path
+    try:
+        if source.kind == "sqlite" and not _has_log(source.path):
+            return source.path
+        key = _cache_key(source)
+    except OSError as error:
+        raise TaskError(f"{source.path}: the database cannot be read: {error.strerror}") from error
     return get_cached_file(
-        _cache_key(source),
+        key,
         lambda path: _build_database(source, path, progress or (lambda line: None)),
     )
 
