@@ -23,6 +23,7 @@ NOT_STEERED = [
     "xs = [3, 1]\nf(xs)\nxs = [2]\nassert f([2]) == xs[:]",
     "word = 'abc'\nassert f(word) == word.upper()",
     "xs = [3, 1]\nassert f(list(xs)) == sorted(xs)",
+    "xs = [3, 1]\nasync def g(x): return x\nassert g(xs) == sorted(xs)",
     "no Python (",
 ]
 

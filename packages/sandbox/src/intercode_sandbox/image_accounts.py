@@ -99,26 +99,30 @@ def _parse_table(text: str) -> list[list[str]]:
 
 
 def look_up_user(user: str, id_count: int, read_passwd: Callable[[], str]) -> ProgramUser:
-    """Resolve the user of a program, by a name in the sandbox or by ``uid[:gid]``.
+    """Resolve the user of a program: ``NAME`` or ``UID``, with an optional ``:GID``.
 
     Args:
-        user: The name, or the numbers. ``root`` is always 0; a missing gid is equal to the uid.
+        user: The user. ``root`` is always 0. If the gid is missing, a name has the group of its
+            entry, and a number has the group of the same number.
         id_count: The number of user ids that the sandbox has: valid ids are below this number.
         read_passwd: A function that returns the text of the sandbox's ``/etc/passwd``.
 
     Raises:
-        LookupError: The user does not exist, or has an id that the sandbox does not have.
+        LookupError: The user does not exist, the group is not a number, or an id is one that the
+            sandbox does not have.
     """
-    if user in ("root", "0"):
-        return ProgramUser()
     user_text, _, gid_text = user.partition(":")
-    uid, gid = (
-        (user_text, gid_text) if user_text.isdecimal() else _find_ids(user_text, read_passwd())
-    )
+    if user_text in ("root", "0"):
+        uid = gid = "0"
+    elif user_text.isdecimal():
+        uid = gid = user_text
+    else:
+        uid, gid = _find_ids(user_text, read_passwd())
     if not uid.isdecimal():
         raise LookupError(f"the sandbox has no user {user!r}")
+    gid = gid_text or (gid if gid.isdecimal() else uid)
     if not gid.isdecimal():
-        gid = uid
+        raise LookupError(f"the group of user {user!r} must be a number, such as {uid}:100")
     if max(len(uid), len(gid)) > _MAX_ID_DIGITS or int(uid) >= id_count or int(gid) >= id_count:
         limit_text = f"ids 0 to {id_count - 1} are all that it has"
         raise LookupError(f"the sandbox cannot have user {user!r}: {limit_text}")

@@ -242,6 +242,10 @@ def test_as_another_user(sandbox: SandboxBackend) -> None:
     assert done.stdout == b"nobody\n"
     assert sandbox.exec(["id", "-u"], user="1234:56").stdout == b"1234\n"
     assert sandbox.exec(["id", "-G"], user="1234:56").stdout == b"56\n"
+    assert sandbox.exec(["id", "-G"], user="nobody:56").stdout == b"56\n"
+    assert sandbox.exec(["id", "-G"], user="root:56").stdout == b"56\n"
+    with pytest.raises(LookupError, match="group of user '1234:staff' must be a number"):
+        sandbox.exec(["id"], user="1234:staff")
     assert sandbox.exec(["touch", "/root/x"], user="nobody").exit_code == 1
 
 

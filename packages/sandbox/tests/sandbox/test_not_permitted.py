@@ -361,3 +361,17 @@ def test_doctor_says_the_same(user: OrdinaryUser) -> None:
 def test_without_cgroups_it_still_starts(ask: Ask) -> None:
     said = ask("unshare", "-Urm", command='mount -t tmpfs none /sys; "$0" -c "$1"')
     assert said == "started\n", "a missing /sys only costs the memory limit"
+
+
+@pytest.mark.parametrize(
+    ("mount_point", "is_masked"),
+    [("/proc/kcore", True), ("/proc/sys/fs/binfmt_misc", False), ("/proc", False)],
+)
+def test_mounts_that_hide_a_part_of_proc(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mount_point: str, is_masked: bool
+) -> None:
+    (tmp_path / "mountinfo").write_text(f"30 23 0:28 / {mount_point} rw,relatime - tmpfs x rw\n")
+    monkeypatch.setattr(
+        restrictions, "open", lambda _, mode: (tmp_path / "mountinfo").open(mode), raising=False
+    )
+    assert restrictions.is_masked() is is_masked

@@ -111,7 +111,7 @@ def _names(node: ast.AST) -> list[ast.Name]:
 def _find_defined_names(tree: ast.Module) -> set[str]:
     defined_names = set(dir(builtins))
     for node in ast.walk(tree):
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             defined_names.add(node.name)
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
             defined_names |= {

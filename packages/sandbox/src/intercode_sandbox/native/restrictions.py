@@ -28,6 +28,8 @@ _MIN_PROCESSES = 64
 spawner and a busy action needs at most this many."""
 _MIN_BYTES = 512 << 20
 """Limit of memory below which the limit may prevent a sandbox."""
+_EMPTY_FOLDERS = {b"/proc/sys/fs/binfmt_misc", b"/proc/fs/nfsd"}
+"""Folders that the kernel keeps empty for a mount, which therefore hides no file."""
 _POD = (
     "in the pod's spec hostUsers: false, and in the container's securityContext "
     "procMount: Unmasked and seccompProfile: {type: Unconfined}"
@@ -54,7 +56,8 @@ def is_masked() -> bool:
     If these mounts hide any file, the kernel permits no new mount of /proc in a user namespace.
     """
     with suppress(OSError), open("/proc/self/mountinfo", "rb") as file:
-        return any(line.split()[4].startswith(b"/proc/") for line in file)
+        mount_points = {line.split()[4] for line in file}
+        return any(path.startswith(b"/proc/") for path in mount_points - _EMPTY_FOLDERS)
     return False
 
 
