@@ -1,7 +1,8 @@
 """InterCode against the machine's physical limits, in one run: ``make bench``.
 
 Times differ from machine to machine and from day to day; ratios to what the same machine does in
-the same run differ little. Writes ``benchmarks/results/bench.json`` and prints a table.
+the same run differ little. Writes ``benchmarks/results/bench.json`` and prints a table. A run of
+full size also renews the measurements whose rows it has, and the figures of all pages.
 """
 
 from __future__ import annotations
@@ -20,12 +21,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import chart
 import cluster
 import containers
 import episodes
+import figures
 import forking
 import gate
 import intercode
+import measurements
 import outside
 import python
 import reach
@@ -40,9 +44,11 @@ from intercode_sandbox.native import cgroup
 from processes import descendants, pss
 from rows import Row, against, below
 
-RESULTS = Path(__file__).parent / "results"
 RETAINED = cgroup._MAX_IDLE_CGROUPS + 2
 """Cgroups of each hierarchy that a resting spawner retains: idle ones, and for what it prepares."""
+
+SIZES = ("rounds", "episodes", "sandboxes", "sessions", "agents", "seconds")
+"""Options whose defaults make a run of full size."""
 
 
 def run_ms(*argv: str, repeats: int = 7) -> float:
@@ -130,6 +136,13 @@ def throughput(seconds: float, workers: int = 8) -> list[Row]:
     return [Row(f"oracle episodes, {workers} workers", done, "/s", ">= 150 /s", done >= 150, note)]
 
 
+def commit() -> str:
+    """Return the commit of the working copy, with "-dirty" if files differ from it."""
+    command = ["git", "describe", "--always", "--dirty", "--exclude", "*"]
+    folder = Path(__file__).parent
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True).stdout.strip()
+
+
 def main() -> int:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -140,7 +153,9 @@ def main() -> int:
     parser.add_argument("--agents", type=int, default=32, help="of a gateway, at once")
     parser.add_argument("--seconds", type=float, default=20, help="for the throughput")
     parser.add_argument("--upstream", help="a copy of the 2023 release, for its SQL replays")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="the folder to write to")
+    parser.add_argument(
+        "--results", type=Path, default=measurements.RESULTS, help="the folder to write to"
+    )
     parser.add_argument("--only", help="only this part: stepping, sqlite, …")
     args = parser.parse_args()
     parts: dict[str, Callable[[], list[Row]]] = {
@@ -179,10 +194,19 @@ def main() -> int:
         "cpus": os.cpu_count(),
         "load": os.getloadavg(),
         "python": platform.python_version(),
+        "commit": commit(),
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
     report = {"facts": facts, "rows": [asdict(row) for row in rows]}
-    (args.results / "bench.json").write_text(json.dumps(report, indent=2) + "\n")
+    (args.results / measurements.RUN).write_text(json.dumps(report, indent=2) + "\n")
+    if all(getattr(args, size) == parser.get_default(size) for size in SIZES):
+        renewals = measurements.renew(report, args.results)
+        for name in renewals:
+            print(f"renewed: {args.results / name}.json")
+        if args.results == measurements.RESULTS:
+            chart.write(measurements.read())
+            for page in figures.rewrite_pages():
+                print(f"written: {page}")
     return int(any(row.ok is False for row in rows))
 
 

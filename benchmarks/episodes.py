@@ -43,6 +43,8 @@ KINDS: dict[str, tuple[Callable[[Path], Dataset], str, str]] = {
 only reads."""
 MODELS = {"back to back": (0.0, 1.0), "20 ms of thought": (0.02, 0.4)}
 """How long a model thinks before it acts, in seconds, and its share of a round's episodes."""
+RATE = "episodes a second"
+"""Name of the figure without the model's thought."""
 LIMITS: dict[tuple[str, str], float] = {
     ("sql", "reset"): 5,
     ("python", "reset"): 5,
@@ -93,8 +95,11 @@ def play(name: str, env: Any, action: str, submission: str, think: float, count:
             raise SystemExit(f"{name}: {action!r} and {submission!r} had a reward of {reward}")
     taken = roles.taken()
     cpu = {"all": sum(taken.values()), **taken}
-    return {f"{name}: {part}": median(all_of) for part, all_of in times.items()} | {
-        f"{name}: CPU, {role}": 1e3 * seconds / count for role, seconds in cpu.items()
+    medians = {part: median(part_times) for part, part_times in times.items()}
+    return {
+        **{f"{name}: {part}": ms for part, ms in medians.items()},
+        f"{name}: {RATE}": 1e3 / sum(medians.values()),
+        **{f"{name}: CPU, {role}": 1e3 * seconds / count for role, seconds in cpu.items()},
     }
 
 
@@ -151,4 +156,5 @@ def row(name: str, values: list[float], found: Rounds) -> Row:
     for ends, (floor, times, goal) in RATIOS.items():
         if named(ends):
             return against(name, values, floor, found[floor], times, goal)
-    return Row(name, values, "ms", "the machine" if name in floors.PROGRAMS else "")
+    unit = "/s" if name.endswith(RATE) else "ms"
+    return Row(name, values, unit, "the machine" if name in floors.PROGRAMS else "")
