@@ -282,6 +282,10 @@ class Episode:
             return "turn-limit"
         return KINDS_BY_CAUSE.get(str(metadata.get("ended_by")), "not-solved")
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """Print a short text in IPython, whose notebooks also store the text of each output."""
+        printer.text(f"Episode({self.id!r}, status={self.status!r}, reward={self.reward})")
+
     def _repr_html_(self) -> str:
         """Return the view of the episode in a notebook."""
         html: str = NOTEBOOK.get("episode")(self)

@@ -206,6 +206,17 @@ TYPES = {
 }
 
 
+def test_the_texts_beside_the_views_are_short(folders: list[Path]) -> None:
+    """A notebook stores them, too."""
+    from IPython.lib.pretty import pretty
+
+    long_episode = episode(1, success=True, text="x" * MAX_TEXT_LENGTH)
+    run = RunResult([Outcome.from_episode(long_episode)], 2, 1, 1.0, kept=[long_episode])
+    assert repr(run) == "RunResult(1 of 2 episodes, 1 solved)"
+    assert "status='submitted', reward=1.0)" in pretty(episode(1, success=True, text=""))
+    assert all("12 episodes)" in repr(recorded) for recorded in read_runs(folders))
+
+
 def test_results_become_a_data_frame() -> None:
     frame = run_result(12, lambda number: number % 3 == 0).to_pandas()
     assert len(frame) == 13

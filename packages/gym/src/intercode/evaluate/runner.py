@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from intercode.models import Budget
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class RunResult:
     """The results of a run, including those of its earlier sessions."""
 
@@ -111,6 +111,10 @@ class RunResult:
         """
         episodes = self.kept if self.folder is None else last_attempts(self.folder)
         return NOTEBOOK.get("data frame")(episodes)
+
+    def __repr__(self) -> str:
+        successes = sum(outcome.success for outcome in self.outcomes)
+        return f"RunResult({len(self.outcomes)} of {self.planned} episodes, {successes} solved)"
 
     def _repr_html_(self) -> str:
         """Return the view of the results in a notebook."""

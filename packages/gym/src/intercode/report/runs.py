@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _JUDGED = ("success", "clustered", "mean_reward", "reward")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class RecordedRun:
     """A recorded run: its ``run.json``, and the summaries of its episodes."""
 
@@ -120,6 +120,9 @@ class RecordedRun:
         for position, (name, text) in enumerate({"run": self.name, "model": self.model}.items()):
             frame.insert(position, name, text)
         return frame.astype({"run": "string", "model": "string"})
+
+    def __repr__(self) -> str:
+        return f"RecordedRun({str(self.folder)!r}, {format_count(len(self.outcomes), 'episode')})"
 
     def _repr_html_(self) -> str:
         """Return the view of the run in a notebook."""
