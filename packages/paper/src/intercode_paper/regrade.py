@@ -367,16 +367,20 @@ def _compare(
 
 
 def _bash_reason(before: Score, default: Score, solved: bool) -> str:
-    if solved:
-        is_similar = before.parts.get("answer_similarity", 0.33) >= 0.33
+    if not solved:
         return (
-            "changed files count as gold's"
-            if is_similar
-            else "the output equals gold's, but shares too few words by the rules of 2023"
+            "the output is similar to gold's, but not equal"
+            if default.parts.get("output", 1) < 1
+            else "files differ that the rules of 2023 do not compare"
         )
-    if default.parts.get("output", 1) < 1:
-        return "the output is similar to gold's, but not equal"
-    return "files differ that the rules of 2023 do not compare"
+    if before.parts.get("answer_similarity", 0.33) >= 0.33:
+        return "changed files count as gold's"
+    agent_words, gold_words = (
+        str(before.detail.get(name, "")).split() for name in ("agent_obs", "eval_obs")
+    )
+    if agent_words == gold_words:
+        return "only blanks differ, which the rules of 2023 compare"
+    return "gold prints another output in the shell of 2023"
 
 
 def _sql_reason(before: Score, default: Score, solved: bool) -> str:

@@ -27,6 +27,7 @@ from intercode_paper.regrade import GRADINGS, GradeCounts, RegradedRun, RegradeO
 BEGIN, END = "<!-- begin: regraded runs -->", "<!-- end: regraded runs -->"
 """Lines of a page, between which the tables are written."""
 _RECORDED = "recorded"
+_SAME_TASKS = "2023, tasks of reviewed"
 _ENV_NAMES = {"bash": "Bash", "sql": "SQL", "python": "Python", "ctf": "CTF"}
 
 
@@ -172,23 +173,18 @@ def tables(runs: Sequence[RegradedRun]) -> list[ReportTable]:
 
 
 def _success_table(env: str, runs: Sequence[RegradedRun]) -> ReportTable:
-    gradings = [grading for grading in GRADINGS if any(grading in run.counts for run in runs)]
-    rows = tuple(
-        (
-            f"{run.model}, {run.strategy}",
-            *(_cell(_counts(run, grading)) for grading in (_RECORDED, *gradings)),
-            run.source.partition(",")[0],
-        )
-        for run in runs
-    )
+    gradings = [_RECORDED, *(name for name in GRADINGS if any(name in run.counts for run in runs))]
+    names = [*gradings, *[_SAME_TASKS] * ("reviewed" in gradings), "regraded"]
+    rows = []
+    for run in runs:
+        cells = [_cell(_counts(run, grading)) for grading in gradings]
+        if "reviewed" in gradings:
+            cells.append(_same_tasks_cell(run.counts.get("reviewed")))
+        rows.append((f"{run.model}, {run.strategy}", *cells, run.source.partition(",")[0]))
     return ReportTable(
         f"{_ENV_NAMES[env]}: success rate (95 % interval) of episodes",
-        (
-            ("", "text"),
-            *((grading, "text") for grading in (_RECORDED, *gradings)),
-            ("regraded", "text"),
-        ),
-        rows,
+        (("", "text"), *((name, "text") for name in names)),
+        tuple(rows),
     )
 
 
@@ -211,6 +207,13 @@ def _cell(counts: GradeCounts | None) -> str:
     rate = estimate(counts)
     text = format_value((rate.value, rate.low, rate.high), "estimate")
     return f"{text} of {counts.episodes}"
+
+
+def _same_tasks_cell(counts: GradeCounts | None) -> str:
+    """Return the success rate under ``2023`` of the episodes that a grading can grade."""
+    if counts is None or counts.solved_2023 is None:
+        return "-"
+    return format_value(counts.solved_2023 / counts.episodes, "rate")
 
 
 def _order_rows(runs: Sequence[RegradedRun]) -> Iterator[tuple[str, str, str, str]]:
