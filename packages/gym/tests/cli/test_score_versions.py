@@ -75,7 +75,7 @@ def edit(folder: Path, change: Any) -> None:
 
 
 def test_the_record_names_each_rule(here: Path) -> None:
-    assert read_manifest(here / "first")["env"]["rules"] == {"answer": 1, "bash": 1, "command": 1}
+    assert read_manifest(here / "first")["env"]["rules"] == {"answer": 1, "bash": 1, "command": 2}
     assert read_manifest(here / "newer")["env"]["rules"]["bash"] == 2
 
 
@@ -132,7 +132,7 @@ def test_a_record_from_before_versions(here: Path, capsys: Tell) -> None:
 
 def test_the_version_of_a_reward_of_ones_own(here: Path) -> None:
     for name, rules in (
-        ("half", {"answer": 1, "bash": 1, "command": 1, "half": 7}),
+        ("half", {"answer": 1, "bash": 1, "command": 2, "half": 7}),
         ("whole", None),  # the digest of its file identifies it
     ):
         out = f"own-{name}"

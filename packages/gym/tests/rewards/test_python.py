@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import closing, nullcontext
 from typing import Any
@@ -19,6 +18,7 @@ from intercode.rewards import python_run
 from intercode.rewards.python_plan import make_plan
 from intercode.rewards.python_run import GradingSandbox, SubmissionTestRun
 from intercode.task import Dataset, Task
+from waiting import PATIENCE
 
 OK = "ok"
 TRIED: dict[str, tuple[str, str]] = {
@@ -281,10 +281,7 @@ def test_a_message_that_is_not_read(monkeypatch: pytest.MonkeyPatch, unread: str
     """A submission that reads nothing is late; a grader that reads nothing is no submission's."""
 
     def send(process: PythonWorkerProcess, kind: int, *message: Any) -> bool:
-        if kind != {"source": LOAD, "test": TEST}[unread]:
-            return sent(process, kind, *message)
-        time.sleep(message[2] if len(message) > 2 else 0)
-        return False
+        return kind != {"source": LOAD, "test": TEST}[unread] and sent(process, kind, *message)
 
     sent = PythonWorkerProcess.send
     monkeypatch.setattr(PythonWorkerProcess, "send", send)
@@ -292,14 +289,16 @@ def test_a_message_that_is_not_read(monkeypatch: pytest.MonkeyPatch, unread: str
     plan = make_plan(one)
     bench = GradingSandbox(provider().start())
     with closing(provider().start()) as subject, closing(bench):
-        run = SubmissionTestRun(subject, None, ["def f(x): return x"], plan.message(None), 0.5)
+        seconds = {"source": 1e-9, "test": PATIENCE}[unread]
+        sources = ["def f(x): return x"]
+        run = SubmissionTestRun(subject, None, sources, plan.message(None), seconds)
         with closing(run):
             if unread == "test":
                 with pytest.raises(SandboxError, match="did not read its request"):
                     run.run(bench, plan.tests)
             else:
                 (result,) = run.run(bench, plan.tests)
-                assert result.reason == "not done within 0.5 s" and result.late
+                assert result.reason == "not done within 1e-09 s" and result.late
 
 
 def test_setup_code_is_there_for_both_sides(grade: Any) -> None:

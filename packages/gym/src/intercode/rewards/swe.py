@@ -68,7 +68,7 @@ class SweReward:
         cache: The cache of twins and of tests' full names; None: no cache.
     """
 
-    VERSION = 1
+    VERSION = 2
     """The version of the scores: raise the number when any score can differ."""
 
     def __init__(

@@ -103,7 +103,7 @@ class CommandReward:
         network: The command's network access.
     """
 
-    VERSION = 1
+    VERSION = 2
     """The version of the scores: raise the number when any score can differ."""
 
     def __init__(
