@@ -21,7 +21,10 @@ from pathlib import Path
 
 from measurements import RESULTS, ROOT, TIMES, Figure, figures as all_rows, read
 
-PAGES = ("README.md", "CONTRIBUTING.md", "docs/**/*.md", "docs/**/*.html", "packages/*/*.md")
+PAGES = (
+    *("README.md", "CONTRIBUTING.md", "docs/**/*.md", "packages/*/*.md"),
+    *("docs/**/*.html", "scripts/theme/**/*.html"),
+)
 """Globs of the texts whose figures are checked."""
 EXCEPTIONS = ROOT / "benchmarks" / "figures.toml"
 
