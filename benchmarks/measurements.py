@@ -23,8 +23,8 @@ TIMES = "\N{MULTIPLICATION SIGN}"
 """The unit of a ratio."""
 RUN = "bench.json"
 """The last run of ``make bench``, with all of its rows; git ignores it."""
-REGRADED = "recorded-2023.json"
-"""The counts of ``intercode replay --regrade``, for docs/results.md."""
+RESCORED = "recorded-2023.json"
+"""The counts of ``intercode replay --rescore``, for docs/results.md."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def read(folder: Path = RESULTS) -> dict[str, Measurement]:
     """Read the measurements of a folder: name → measurement."""
     measurements = {}
     for path in sorted(folder.glob("*.json")):
-        if path.name not in (RUN, REGRADED):
+        if path.name not in (RUN, RESCORED):
             fields = json.loads(path.read_text())
             rows = {name: Figure(**row) for name, row in fields.pop("rows").items()}
             measurements[path.stem] = Measurement(rows=rows, **fields)

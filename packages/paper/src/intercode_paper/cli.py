@@ -1,6 +1,6 @@
 """Repeat a recorded run of the 2023 paper under its protocol, and compare it turn by turn.
 
-With --regrade, grade all recorded runs of a release by three rules: 2023's, the default, and the
+With --rescore, grade all recorded runs of a release by three rules: 2023's, the default, and the
 default on reviewed data.
 
 Examples:
@@ -10,7 +10,7 @@ Examples:
   intercode replay --env python --upstream ../release --results results.json --workers 2
   intercode replay --env ctf --upstream ../release --results results.json
   intercode replay ... --workers 4 --json > report.json
-  intercode replay --upstream ../release --regrade --rows rows.json
+  intercode replay --upstream ../release --rescore --rows rows.json
 
 exit code: 0 if the replay ran to its end, whatever it found.
 """
@@ -28,13 +28,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--env",
         choices=("bash", "sql", "python", "ctf"),
-        help="default: bash; with --regrade: all",
+        help="default: bash; with --rescore: all",
     )
     parser.add_argument(
         "--results",
         type=Path,
         metavar="FILE",
-        help="the recorded file of 2023; with --regrade a folder (default: the release)",
+        help="the recorded file of 2023; with --rescore a folder (default: the release)",
     )
     parser.add_argument("--data", type=Path, metavar="FILE", help="the tasks of the recorded run")
     parser.add_argument(
@@ -68,35 +68,35 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="parallel episodes (SQL has a single connection and keeps the order)",
     )
     parser.add_argument(
-        "--regrade", action="store_true", help="grade all runs of --upstream by three rules"
+        "--rescore", action="store_true", help="grade all runs of --upstream by three rules"
     )
     parser.add_argument(
         "--rows",
         type=Path,
         metavar="FILE",
-        help="with --regrade: the JSON file of the counts; rows of other runs stay",
+        help="with --rescore: the JSON file of the counts; rows of other runs stay",
     )
     parser.add_argument(
         "--page",
         type=Path,
         metavar="FILE",
-        help="with --regrade: a Markdown page whose tables are rewritten",
+        help="with --rescore: a Markdown page whose tables are rewritten",
     )
     parser.add_argument("--quiet", action="store_true", help="no progress, only the result")
     parser.add_argument("--json", action="store_true", help="print the report as one JSON object")
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Replay or regrade recorded runs, print the report, and return the exit code.
+    """Replay or rescore recorded runs, print the report, and return the exit code.
 
     Raises:
         InterCodeError: The command failed; `intercode_paper.replay.execute` and
-            `intercode_paper.regrade_report.execute` list the classes.
+            `intercode_paper.rescored_runs_report.execute` list the classes.
     """
-    if args.regrade:
-        from intercode_paper import regrade_report
+    if args.rescore:
+        from intercode_paper import rescored_runs_report
 
-        return regrade_report.execute(args)
+        return rescored_runs_report.execute(args)
     from intercode_paper import replay
 
     return replay.execute(args)

@@ -79,7 +79,7 @@ def _check(args: argparse.Namespace) -> None:
     if args.results is None:
         raise UsageError("name the recorded file: --results FILE")
     if args.rows or args.page:
-        raise UsageError("--rows and --page are for --regrade")
+        raise UsageError("--rows and --page are for --rescore")
     if (args.data is None) == (args.upstream is None):
         raise UsageError("name the tasks of the run: --data FILE, or --upstream DIR")
     if args.env == "bash" and (args.upstream is None) != (args.suite is None):

@@ -1,4 +1,4 @@
-"""New grades for the recorded runs of 2023, under three gradings: see `regrade`.
+"""New grades for the recorded runs of 2023, under three gradings: see `rescore`.
 
 The gradings are rules on a final state. ``2023`` is the released reward; ``default`` is InterCode's
 reward on the data of 2023. ``reviewed`` is InterCode's reward on the reviewed data.
@@ -75,7 +75,7 @@ class GradeCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class RegradedRun:
+class RescoredRun:
     """One experiment of 2023, as recorded and under each grading."""
 
     env: str
@@ -89,12 +89,12 @@ class RegradedRun:
     changes: Sequence[GradeChange] = ()
     """The changes by reason; empty if they were not counted."""
     source: str = ""
-    """The date of the regrading, and the version of InterCode."""
+    """The date of the rescoring, and the version of InterCode."""
 
 
 @dataclass(frozen=True, slots=True)
-class RegradeOptions:
-    """The options of a regrading."""
+class RescoreOptions:
+    """The options of a rescoring."""
 
     release: Path
     """A checkout of the release, with data and recorded results."""
@@ -127,19 +127,19 @@ class _EpisodeGrades:
             before = success
 
 
-def regrade(
-    options: RegradeOptions,
+def rescore(
+    options: RescoreOptions,
     results: Path | None = None,
     envs: Sequence[str] = (),
     skip: Callable[[SkippedResultsFile], None] = lambda file: None,
     report_line: Callable[[str], None] = lambda line: None,
-) -> list[RegradedRun]:
-    """Regrade all recorded runs of a release.
+) -> list[RescoredRun]:
+    """Rescore all recorded runs of a release.
 
     Args:
         options: The options.
         results: The folder of the recorded runs; None: the release.
-        envs: The names of the environments to regrade; empty: all.
+        envs: The names of the environments to rescore; empty: all.
         skip: A function to call with each omitted file.
         report_line: A function to call with a line about each finished experiment.
 
@@ -148,7 +148,7 @@ def regrade(
         TaskError: The release lacks the tasks of a run, or they are malformed.
         SandboxError, ImageError, DatabaseError: The infrastructure failed.
     """
-    regraded_runs = []
+    rescored_runs = []
     for recorded_experiment in list_experiments(results or options.release, skip):
         env = recorded_experiment.experiment.env
         if envs and env not in envs:
@@ -163,25 +163,25 @@ def regrade(
             for file in recorded_experiment.files
             for episode_grades in _GRADERS[env](options, recorded_experiment, _cut(file, options))
         ]
-        regraded_runs.append(_summarize(recorded_experiment, grades))
+        rescored_runs.append(_summarize(recorded_experiment, grades))
         experiment = recorded_experiment.experiment
         report_line(
             f"{env}: {experiment.model}, {experiment.strategy}: {len(grades)} episodes in "
             f"{time.monotonic() - start_time:.0f} s"
         )
-    if not regraded_runs:
+    if not rescored_runs:
         raise RecordError(f"{results or options.release} has no recorded run of {', '.join(envs)}")
-    return regraded_runs
+    return rescored_runs
 
 
-def _cut(file: ResultsFile, options: RegradeOptions) -> ResultsFile:
+def _cut(file: ResultsFile, options: RescoreOptions) -> ResultsFile:
     """Return a file with at most as many episodes as the options allow."""
     return replace(file, run=replace(file.run, episodes=file.run.episodes[: options.limit]))
 
 
 def _summarize(
     recorded_experiment: RecordedExperiment, grades: Sequence[_EpisodeGrades]
-) -> RegradedRun:
+) -> RescoredRun:
     counts = {}
     for grading in GRADINGS:
         graded = [entry for entry in grades if entry.success.get(grading) is not None]
@@ -191,7 +191,7 @@ def _summarize(
             counts[grading] = GradeCounts(solved, len(graded), solved_2023)
     changes = Counter(change for entry in grades for change in entry.changes())
     experiment = recorded_experiment.experiment
-    return RegradedRun(
+    return RescoredRun(
         env=experiment.env,
         model=experiment.model,
         strategy=experiment.strategy,
@@ -241,7 +241,7 @@ def _score_or_none(score: Callable[[], Score]) -> Score | None:
 
 
 def _grade_bash(
-    options: RegradeOptions, recorded_experiment: RecordedExperiment, file: ResultsFile
+    options: RescoreOptions, recorded_experiment: RecordedExperiment, file: ResultsFile
 ) -> list[_EpisodeGrades]:
     suite = f"nl2bash_{file.system}"
     tasks = nl2bash.load(options.release, suite)
@@ -290,13 +290,13 @@ def _grade_bash(
 
     share_count = max(1, min(options.workers, len(pairs)))
     size = -(-len(pairs) // share_count)
-    with ThreadPoolExecutor(share_count, "regrade") as pool:
+    with ThreadPoolExecutor(share_count, "rescore") as pool:
         shares = [pairs[start : start + size] for start in range(0, len(pairs), size)]
         return [entry for entries in pool.map(grade, shares) for entry in entries]
 
 
 def _grade_sql(
-    options: RegradeOptions, recorded_experiment: RecordedExperiment, file: ResultsFile
+    options: RescoreOptions, recorded_experiment: RecordedExperiment, file: ResultsFile
 ) -> list[_EpisodeGrades]:
     folder = options.release / "data" / "sql" / "spider"
     tasks = spider.load(folder)
@@ -408,7 +408,7 @@ def _review_reason(task: Task, reviewed_task: Task, score: Score) -> str:
 
 
 def _grade_python(
-    options: RegradeOptions, recorded_experiment: RecordedExperiment, file: ResultsFile
+    options: RescoreOptions, recorded_experiment: RecordedExperiment, file: ResultsFile
 ) -> list[_EpisodeGrades]:
     tasks = datasets.load("mbpp", root=options.release)
     reviewed_tasks = datasets.load("mbpp", root=options.release, reviewed=True)
@@ -438,7 +438,7 @@ def _grade_python(
 
 
 def _grade_ctf(
-    options: RegradeOptions, recorded_experiment: RecordedExperiment, file: ResultsFile
+    options: RescoreOptions, recorded_experiment: RecordedExperiment, file: ResultsFile
 ) -> list[_EpisodeGrades]:
     tasks = datasets.load("ic-ctf", root=options.release)
     recorded_run, _ = update_queries(tasks, file.run)
@@ -473,5 +473,5 @@ def _report_grades(
 
 
 _GRADERS: Mapping[
-    str, Callable[[RegradeOptions, RecordedExperiment, ResultsFile], list[_EpisodeGrades]]
+    str, Callable[[RescoreOptions, RecordedExperiment, ResultsFile], list[_EpisodeGrades]]
 ] = {"bash": _grade_bash, "sql": _grade_sql, "python": _grade_python, "ctf": _grade_ctf}

@@ -1,4 +1,4 @@
-"""Regraded runs: of a release made here, and of the recorded one; the page of results."""
+"""Rescored runs: of a release made here, and of the recorded one; the page of results."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 
 from intercode.cli.main import main
 from intercode.errors import RecordError, UsageError
-from intercode_paper.regrade import GradeCounts, RegradedRun
-from intercode_paper.regrade_report import (
+from intercode_paper.rescored_runs import GradeCounts, RescoredRun
+from intercode_paper.rescored_runs_report import (
     BEGIN,
     END,
     merge,
@@ -80,8 +80,8 @@ def release(tmp_path: Path) -> Path:
     return root
 
 
-def regraded(release: Path, *options: str) -> int:
-    return main(["replay", "--upstream", str(release), "--regrade", "--quiet", *options])
+def rescored(release: Path, *options: str) -> int:
+    return main(["replay", "--upstream", str(release), "--rescore", "--quiet", *options])
 
 
 def test_each_run_is_graded_three_times(
@@ -90,7 +90,7 @@ def test_each_run_is_graded_three_times(
     rows, page = tmp_path / "rows.json", tmp_path / "page.md"
     page.write_text(f"# Before\n\n{BEGIN}\nold\n{END}\n\nAfter.\n")
     options = ["--engine", "sqlite", "--rows", str(rows), "--page", str(page)]
-    assert regraded(release, *options) == 0
+    assert rescored(release, *options) == 0
     shown = capsys.readouterr()
     assert "no grading exists for 'odd'" in shown.err
     runs = {(run.model, run.strategy): run for run in read_rows(rows)}
@@ -123,7 +123,7 @@ def test_rows_of_other_runs_stay(
     folder = release / "data/results/sql"
     options = ["--engine", "sqlite", "--rows", str(rows), "--limit", "1", "--json"]
     for model in ("strong", "weak"):
-        assert regraded(release, *options, "--results", str(folder / model)) == 0
+        assert rescored(release, *options, "--results", str(folder / model)) == 0
     printed = [json.loads(text) for text in capsys.readouterr().out.split("\n{") if text[:1] == "{"]
     assert len(printed[0]["runs"]) == 2
     assert [(run.model, run.episodes) for run in read_rows(rows)] == [
@@ -131,9 +131,9 @@ def test_rows_of_other_runs_stay(
     ]  # fmt: skip
 
 
-def run(model: str, recorded: int, default: int, episodes: int = 100) -> RegradedRun:
+def run(model: str, recorded: int, default: int, episodes: int = 100) -> RescoredRun:
     counts = {"default": GradeCounts(default, episodes)}
-    return RegradedRun("bash", model, "try again", episodes, recorded, counts)
+    return RescoredRun("bash", model, "try again", episodes, recorded, counts)
 
 
 def test_the_order_of_models() -> None:
@@ -155,18 +155,18 @@ def test_a_new_run_replaces_the_earlier_one() -> None:
 def test_what_is_malformed_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "file"
     file.write_text("{}")
-    with pytest.raises(RecordError, match="not a file of regraded runs"):
+    with pytest.raises(RecordError, match="not a file of rescored runs"):
         read_rows(file)
     with pytest.raises(RecordError, match="cannot read"):
         read_rows(tmp_path / "none")
     with pytest.raises(UsageError, match="no place for tables"):
         write_page(file, [])
-    assert main(["replay", "--regrade"]) == 2
+    assert main(["replay", "--rescore"]) == 2
     assert "--upstream DIR" in capsys.readouterr().err
-    assert regraded(tmp_path, "--suite", "x") == 2
-    assert "--regrade excludes" in capsys.readouterr().err
+    assert rescored(tmp_path, "--suite", "x") == 2
+    assert "--rescore excludes" in capsys.readouterr().err
     assert main(["replay", "--upstream", "x", "--results", "y", "--rows", "z"]) == 2
-    assert "for --regrade" in capsys.readouterr().err
+    assert "for --rescore" in capsys.readouterr().err
     assert main(["replay", "--upstream", "x"]) == 2
     assert "--results FILE" in capsys.readouterr().err
 
@@ -174,7 +174,7 @@ def test_what_is_malformed_is_refused(tmp_path: Path, capsys: pytest.CaptureFixt
 @pytest.mark.skipif(not UPSTREAM.is_dir(), reason=f"no recorded runs in {UPSTREAM}")
 def test_the_recorded_python_run(tmp_path: Path) -> None:
     rows = tmp_path / "rows.json"
-    assert regraded(UPSTREAM, "--env", "python", "--workers", "2", "--rows", str(rows)) == 0
+    assert rescored(UPSTREAM, "--env", "python", "--workers", "2", "--rows", str(rows)) == 0
     (made,) = read_rows(rows)
     assert (made.recorded, made.episodes) == (69, 117)
     assert made.counts["2023"].solved == 69 and made.counts["default"].solved == 63
@@ -189,7 +189,7 @@ def test_recorded_bash_episodes(tmp_path: Path) -> None:
     write(tmp_path / "gpt-3.5" / file.name, json.loads(file.read_text()))
     rows = tmp_path / "rows.json"
     options = ["--env", "bash", "--limit", "2", "--rows", str(rows), "--results", str(tmp_path)]
-    assert regraded(UPSTREAM, *options) == 0
+    assert rescored(UPSTREAM, *options) == 0
     (made,) = read_rows(rows)
     assert (made.model, made.strategy, made.episodes) == ("gpt-3.5", "ReAct", 2)
     assert set(made.counts) == {"2023", "default", "reviewed"}
@@ -199,5 +199,5 @@ def test_the_page_has_the_tables_of_its_rows() -> None:
     text = PAGE.read_text(encoding="utf-8")
     generated = text[text.index(BEGIN) : text.index(END) + len(END)]
     assert generated == page_text(read_rows(ROWS)), (
-        "write the page again: intercode replay --regrade --rows … --page docs/results.md"
+        "write the page again: intercode replay --rescore --rows … --page docs/results.md"
     )

@@ -1,6 +1,6 @@
-"""The command ``intercode replay --regrade``: rows of regraded runs, as tables, JSON and a page.
+"""The command ``intercode replay --rescore``: rows of rescored runs, as tables, JSON and a page.
 
-A file of rows keeps the rows of runs that a regrading does not include. A page has its tables
+A file of rows keeps the rows of runs that a rescoring does not include. A page has its tables
 between `BEGIN` and `END`.
 """
 
@@ -22,9 +22,15 @@ from intercode.evaluate.statistics import IntervalEstimate, wilson
 from intercode.report.tables import ReportTable, format_value
 from intercode.report.text import to_markdown
 from intercode_paper.paper_tables import SkippedResultsFile
-from intercode_paper.regrade import GRADINGS, GradeCounts, RegradedRun, RegradeOptions, regrade
+from intercode_paper.rescored_runs import (
+    GRADINGS,
+    GradeCounts,
+    RescoredRun,
+    RescoreOptions,
+    rescore,
+)
 
-BEGIN, END = "<!-- begin: regraded runs -->", "<!-- end: regraded runs -->"
+BEGIN, END = "<!-- begin: rescored runs -->", "<!-- end: rescored runs -->"
 """Lines of a page, between which the tables are written."""
 _RECORDED = "recorded"
 _SAME_TASKS = "2023, tasks of reviewed"
@@ -36,17 +42,17 @@ class RowsFile:
     """The content of a file of rows."""
 
     what: str
-    runs: list[RegradedRun]
+    runs: list[RescoredRun]
 
 
 _WHAT = (
     "Recorded runs of the 2023 release, as recorded and under each grading: counts of episodes "
-    "with a reward of 1. Written by: intercode replay --regrade --rows FILE"
+    "with a reward of 1. Written by: intercode replay --rescore --rows FILE"
 )
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Regrade all recorded runs, write rows and page, print the tables, and return the exit code.
+    """Rescore all recorded runs, write rows and page, print the tables, and return the exit code.
 
     Raises:
         UsageError: The options are inconsistent, or the page lacks the lines of its tables.
@@ -55,10 +61,10 @@ def execute(args: argparse.Namespace) -> int:
         SandboxError, ImageError, DatabaseError: The infrastructure failed.
     """
     if args.upstream is None:
-        raise UsageError("--regrade needs the data of the runs: --upstream DIR")
+        raise UsageError("--rescore needs the data of the runs: --upstream DIR")
     if args.data or args.suite or args.image or args.databases or args.tasks:
-        raise UsageError("--regrade excludes --data, --suite, --image, --databases and --task")
-    # Malformed files are found before the regrading, which takes long.
+        raise UsageError("--rescore excludes --data, --suite, --image, --databases and --task")
+    # Malformed files are found before the rescoring, which takes long.
     earlier_runs = read_rows(args.rows) if args.rows and args.rows.exists() else []
     if args.page is not None:
         _split_page(args.page)
@@ -66,8 +72,8 @@ def execute(args: argparse.Namespace) -> int:
     def warn(file: SkippedResultsFile) -> None:
         print_message(f"intercode: left out {file.path}: {file.reason}")
 
-    options = RegradeOptions(args.upstream.resolve(), args.engine, args.workers, args.limit)
-    runs = regrade(
+    options = RescoreOptions(args.upstream.resolve(), args.engine, args.workers, args.limit)
+    runs = rescore(
         options,
         args.results,
         [args.env] if args.env else [],
@@ -87,7 +93,7 @@ def execute(args: argparse.Namespace) -> int:
     return 0
 
 
-def read_rows(path: Path) -> list[RegradedRun]:
+def read_rows(path: Path) -> list[RescoredRun]:
     """Read a file of rows.
 
     Raises:
@@ -98,17 +104,17 @@ def read_rows(path: Path) -> list[RegradedRun]:
     except OSError as error:
         raise RecordError(f"cannot read {path}: {error.strerror or error}") from error
     except msgspec.MsgspecError as error:
-        raise RecordError(f"{path}: not a file of regraded runs: {error}") from error
+        raise RecordError(f"{path}: not a file of rescored runs: {error}") from error
 
 
-def merge(earlier_runs: Sequence[RegradedRun], runs: Sequence[RegradedRun]) -> list[RegradedRun]:
+def merge(earlier_runs: Sequence[RescoredRun], runs: Sequence[RescoredRun]) -> list[RescoredRun]:
     """Return all runs in the order of the tables; a new run replaces the earlier run."""
     by_name = {(run.env, run.strategy, run.model): run for run in (*earlier_runs, *runs)}
     envs = list(_ENV_NAMES)
     return sorted(by_name.values(), key=lambda run: (envs.index(run.env), run.strategy, run.model))
 
 
-def write_page(page: Path, runs: Sequence[RegradedRun]) -> None:
+def write_page(page: Path, runs: Sequence[RescoredRun]) -> None:
     """Write the tables of runs between the lines `BEGIN` and `END` of a page.
 
     Raises:
@@ -118,7 +124,7 @@ def write_page(page: Path, runs: Sequence[RegradedRun]) -> None:
     page.write_text(head + page_text(runs) + tail, encoding="utf-8")
 
 
-def page_text(runs: Sequence[RegradedRun]) -> str:
+def page_text(runs: Sequence[RescoredRun]) -> str:
     """Return the generated part of a page, with the lines `BEGIN` and `END`."""
     return "\n".join([BEGIN, "", *map(to_markdown, tables(runs)), END])
 
@@ -139,7 +145,7 @@ def _split_page(page: Path) -> tuple[str, str]:
 # Tables
 
 
-def tables(runs: Sequence[RegradedRun]) -> list[ReportTable]:
+def tables(runs: Sequence[RescoredRun]) -> list[ReportTable]:
     """Return the tables: success for each environment, order of models, changes by reason."""
     envs = [env for env in _ENV_NAMES if any(run.env == env for run in runs)]
     result_tables = [_success_table(env, [run for run in runs if run.env == env]) for env in envs]
@@ -172,9 +178,9 @@ def tables(runs: Sequence[RegradedRun]) -> list[ReportTable]:
     return result_tables
 
 
-def _success_table(env: str, runs: Sequence[RegradedRun]) -> ReportTable:
+def _success_table(env: str, runs: Sequence[RescoredRun]) -> ReportTable:
     gradings = [_RECORDED, *(name for name in GRADINGS if any(name in run.counts for run in runs))]
-    names = [*gradings, *[_SAME_TASKS] * ("reviewed" in gradings), "regraded"]
+    names = [*gradings, *[_SAME_TASKS] * ("reviewed" in gradings), "rescored"]
     rows = []
     for run in runs:
         cells = [_cell(_counts(run, grading)) for grading in gradings]
@@ -188,7 +194,7 @@ def _success_table(env: str, runs: Sequence[RegradedRun]) -> ReportTable:
     )
 
 
-def _counts(run: RegradedRun, grading: str) -> GradeCounts | None:
+def _counts(run: RescoredRun, grading: str) -> GradeCounts | None:
     return (
         GradeCounts(run.recorded, run.episodes) if grading == _RECORDED else run.counts.get(grading)
     )
@@ -216,7 +222,7 @@ def _same_tasks_cell(counts: GradeCounts | None) -> str:
     return format_value(counts.solved_2023 / counts.episodes, "rate")
 
 
-def _order_rows(runs: Sequence[RegradedRun]) -> Iterator[tuple[str, str, str, str]]:
+def _order_rows(runs: Sequence[RescoredRun]) -> Iterator[tuple[str, str, str, str]]:
     """Yield a row for each environment, strategy and grading with at least two models."""
     for env, strategy in dict.fromkeys((run.env, run.strategy) for run in runs):
         group = [run for run in runs if (run.env, run.strategy) == (env, strategy)]
@@ -246,7 +252,7 @@ def _count_exchanged(earlier_order: Sequence[str], order: Sequence[str]) -> str:
     return f"{count} of {len(pairs)}" if pairs else "-"
 
 
-def _change_rows(runs: Sequence[RegradedRun]) -> Iterator[tuple[str, str, str, str, int]]:
+def _change_rows(runs: Sequence[RescoredRun]) -> Iterator[tuple[str, str, str, str, int]]:
     counts: Counter[tuple[str, str, str, str]] = Counter()
     for run in runs:
         for change in run.changes:
@@ -264,7 +270,7 @@ def _change_rows(runs: Sequence[RegradedRun]) -> Iterator[tuple[str, str, str, s
         yield _ENV_NAMES[env], grading, kind, reason, count
 
 
-def _counted_runs(env: str, runs: Sequence[RegradedRun]) -> str:
+def _counted_runs(env: str, runs: Sequence[RescoredRun]) -> str:
     counted_runs = [run for run in runs if run.env == env and run.changes]
     names = ", ".join(f"{run.model} {run.strategy}" for run in counted_runs) or "none"
     return f"{names} ({sum(run.episodes for run in counted_runs)} episodes)"
