@@ -567,6 +567,11 @@ DEFENCES = [
         "if changes[path].links != 1]", "if changes[path].links > 1]",
     ),
     _one(
+        "names_of_several_lines", "cheating", "intercode/rewards/file_links.py",
+        "position = match.end() + len(path) + 1",
+        'position = output.find("\\n", match.end()) + 1',
+    ),
+    _one(
         "files_of_counted_names", "cheating", STATIC + "walk.c",
         "S_IFREG ? status->stx_nlink : 0", "S_IFREG ? 1 : 0",
     ),

@@ -12,6 +12,8 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
@@ -80,6 +82,19 @@ def test_its_size_follows_from_the_machine_and_the_calls(path: Path) -> None:
     assert params["n_ctx"] == 3 * 4096  # the model's own context is smaller than our usual one
     assert params["hostnames"] == ["127.0.0.1"]
     assert params["model"] == str(path)
+
+
+@pytest.mark.parametrize(
+    ("model_context", "memory", "expected"),
+    [(12_000, 40_000, server.CONTEXT), (3000, 2500, server.LEAST_CONTEXT)],
+)
+def test_its_context_is_not_halved_below_the_least(
+    monkeypatch: pytest.MonkeyPatch, model_context: int, memory: int, expected: int
+) -> None:
+    monkeypatch.setattr(server, "available_memory", lambda: server.BUFFERS + memory)
+    header = SimpleNamespace(context=model_context, cache_bytes=lambda tokens: tokens)
+    weights: Any = SimpleNamespace(size=0, header=header)
+    assert server.plan_server("m", weights, 1).context == expected
 
 
 def test_its_process_gets_no_key(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ from intercode import records
 from intercode.cli.main import main
 from intercode.cli.terminal import safe
 from intercode.episode import Episode, Score, Turn
+from intercode.errors import RecordWriteError
 from intercode.evaluate.manifest import describe
-from intercode.report.export import to_chat
+from intercode.report.export import to_chat, write_parquet
 
 ODD = 'odd \udcff "quoted", line\nand = more \u202e'
 
@@ -228,3 +230,11 @@ def test_dialogues_of_the_oracle_are_told_as_a_model_would_have_had_them(style: 
         told = to_chat(env.episode, style, {"max_turns": 4})["messages"]
         assert "You have 4 turns" in told[0]["content"]
     env.close()
+
+
+def test_a_temporary_folder_that_has_gone_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    with pytest.raises(RecordWriteError, match=r"cannot write .*table: .*No such file"):
+        write_parquet(tmp_path / "table", {"a": "BIGINT"}, [{"a": 1}])

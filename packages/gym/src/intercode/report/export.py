@@ -299,19 +299,22 @@ def write_parquet(
     types = ", ".join(f"{name}: '{kind}'" for name, kind in columns.items())
     # The temporary file is not in the folder of `path`: DuckDB interprets a * or [ in a source's
     # path as a pattern.
-    with tempfile.NamedTemporaryFile("w", encoding="ascii", suffix=".jsonl") as lines:
-        lines.writelines(f"{json.dumps(row)}\n" for row in rows)
-        lines.flush()
-        try:
-            with atomic_file(path) as temporary_path, duckdb.connect() as connection:
-                source, target = (
-                    quote_identifier(lines.name, "'"),
-                    quote_identifier(str(temporary_path), "'"),
-                )
-                connection.execute(
-                    f"COPY (SELECT * FROM read_json({source}, columns = {{{types}}}, "
-                    "format = 'newline_delimited', maximum_object_size = 1073741824)) "
-                    f"TO {target} (FORMAT parquet)"
-                )
-        except (duckdb.Error, OSError) as error:
-            raise RecordWriteError(f"cannot write {path}: {error}") from error
+    try:
+        with (
+            tempfile.NamedTemporaryFile("w", encoding="ascii", suffix=".jsonl") as lines,
+            atomic_file(path) as temporary_path,
+            duckdb.connect() as connection,
+        ):
+            lines.writelines(f"{json.dumps(row)}\n" for row in rows)
+            lines.flush()
+            source, target = (
+                quote_identifier(lines.name, "'"),
+                quote_identifier(str(temporary_path), "'"),
+            )
+            connection.execute(
+                f"COPY (SELECT * FROM read_json({source}, columns = {{{types}}}, "
+                "format = 'newline_delimited', maximum_object_size = 1073741824)) "
+                f"TO {target} (FORMAT parquet)"
+            )
+    except (duckdb.Error, OSError) as error:
+        raise RecordWriteError(f"cannot write {path}: {error}") from error

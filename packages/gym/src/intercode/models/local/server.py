@@ -115,12 +115,12 @@ def plan_server(name: str, weights: ModelWeightsFile, calls: int) -> ModelServer
     context = min(MOST_CONTEXT, weights.header.context or CONTEXT)
     slot_count = max(1, min(calls, MOST_SLOTS))
     while context > CONTEXT and weights.header.cache_bytes(slot_count * context) > memory // 4:
-        context //= 2
+        context = max(context // 2, CONTEXT)
     while slot_count > 1 and weights.header.cache_bytes(slot_count * context) > memory // 2:
         # Half of the free memory remains for sandboxes and other processes.
         slot_count -= 1
     while context > LEAST_CONTEXT and weights.header.cache_bytes(slot_count * context) > memory:
-        context //= 2
+        context = max(context // 2, LEAST_CONTEXT)
     if (required_memory := weights.header.cache_bytes(slot_count * context)) > memory:
         required_memory += weights.size + BUFFERS
         raise UsageError(
