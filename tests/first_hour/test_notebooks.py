@@ -10,8 +10,6 @@ from typing import Any
 
 import nbformat
 import pytest
-from jupyter_client.kernelspec import KernelSpecManager
-from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_notebook
@@ -45,21 +43,20 @@ def kernel(place: Path, wheels: dict[str, Path]) -> Path:
 
 
 @pytest.fixture
-def execute(kernel: Path, tmp_path: Path) -> Execute:
+def execute(kernel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Execute:
     """Runs a notebook from its beginning, by a kernel of that environment, in a new folder."""
-    folder = tmp_path / "kernels/python3"
+    folder = tmp_path / "jupyter/kernels/installed"
     folder.mkdir(parents=True)
     program = [str(kernel / "bin/python"), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
     spec = {"argv": program, "display_name": "Python 3", "language": "python"}
     (folder / "kernel.json").write_text(json.dumps(spec))
-    specs = KernelSpecManager(kernel_dirs=[str(folder.parent)])
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "jupyter"))
+    work = tmp_path / "work"
+    work.mkdir()
 
     def run(notebook: NotebookNode) -> NotebookNode:
-        client = NotebookClient(
-            notebook,
-            km=AsyncKernelManager(kernel_name="python3", kernel_spec_manager=specs),
-            resources={"metadata": {"path": str(tmp_path)}},
-        )
+        resources = {"metadata": {"path": str(work)}}
+        client = NotebookClient(notebook, kernel_name="installed", resources=resources)
         return client.execute(env=variables(kernel, tmp_path))
 
     return run
