@@ -23,7 +23,7 @@ import intercode
 from intercode import datasets
 from intercode.datasets import nl2bash, spider
 from intercode.episode import Episode, Score
-from intercode.errors import RecordError, RewardError
+from intercode.errors import RecordError, RewardError, TaskError
 from intercode.evaluate.run_setup import find_provider
 from intercode.rewards.answer_types import last_output
 from intercode.task import CANNOT, Dataset, Task
@@ -89,7 +89,7 @@ class RescoredRun:
     changes: Sequence[GradeChange] = ()
     """The changes by reason; empty if they were not counted."""
     source: str = ""
-    """The date of the rescoring, and the version of InterCode."""
+    """The date of the rescoring, the version of InterCode, and the engine of SQL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +140,12 @@ def rescore(
         options: The options.
         results: The folder of the recorded runs; None: the release.
         envs: The names of the environments to rescore; empty: all.
-        skip: A function to call with each omitted file.
+        skip: A function to call with each omitted file. Its episodes cannot be read, or belong to
+            tasks that the release lacks.
         report_line: A function to call with a line about each finished experiment.
 
     Raises:
-        RecordError: No file can be read as a recorded run; or the runs belong to other tasks.
-        TaskError: The release lacks the tasks of a run, or they are malformed.
+        RecordError: No file can be read as a recorded run, or no run can be scored.
         SandboxError, ImageError, DatabaseError: The infrastructure failed.
     """
     rescored_runs = []
@@ -158,19 +158,33 @@ def rescore(
                 skip(SkippedResultsFile(file.run.path, f"no grading exists for {env!r}"))
             continue
         start_time = time.monotonic()
-        grades = [
-            episode_grades
-            for file in recorded_experiment.files
-            for episode_grades in _GRADERS[env](options, recorded_experiment, _cut(file, options))
-        ]
-        rescored_runs.append(_summarize(recorded_experiment, grades))
+        try:
+            grades = [
+                episode_grades
+                for file in recorded_experiment.files
+                for episode_grades in _GRADERS[env](
+                    options, recorded_experiment, _cut(file, options)
+                )
+            ]
+        except (RecordError, TaskError) as error:
+            # Other experiments do not depend on these files. The first turns are part of other runs.
+            for file in () if recorded_experiment.is_first_turn else recorded_experiment.files:
+                skip(SkippedResultsFile(file.run.path, str(error)))
+            continue
+        source = f"{time.strftime('%Y-%m-%d')}, InterCode {intercode.__version__}"
+        if env == "sql":
+            source += f", {options.engine or default_engine()}".partition("://")[0]
+        rescored_runs.append(_summarize(recorded_experiment, grades, source))
         experiment = recorded_experiment.experiment
         report_line(
             f"{env}: {experiment.model}, {experiment.strategy}: {len(grades)} episodes in "
             f"{time.monotonic() - start_time:.0f} s"
         )
     if not rescored_runs:
-        raise RecordError(f"{results or options.release} has no recorded run of {', '.join(envs)}")
+        raise RecordError(
+            f"{results or options.release} has no run of {', '.join(envs or _GRADERS)} that can be "
+            "scored"
+        )
     return rescored_runs
 
 
@@ -180,7 +194,7 @@ def _cut(file: ResultsFile, options: RescoreOptions) -> ResultsFile:
 
 
 def _summarize(
-    recorded_experiment: RecordedExperiment, grades: Sequence[_EpisodeGrades]
+    recorded_experiment: RecordedExperiment, grades: Sequence[_EpisodeGrades], source: str
 ) -> RescoredRun:
     counts = {}
     for grading in GRADINGS:
@@ -204,7 +218,7 @@ def _summarize(
                 changes.items(), key=lambda item: (GRADINGS.index(item[0][0]), *item[0][1:])
             )
         ],
-        source=f"{time.strftime('%Y-%m-%d')}, InterCode {intercode.__version__}",
+        source=source,
     )
 
 

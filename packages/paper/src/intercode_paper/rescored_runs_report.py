@@ -56,8 +56,7 @@ def execute(args: argparse.Namespace) -> int:
 
     Raises:
         UsageError: The options are inconsistent, or the page lacks the lines of its tables.
-        RecordError: No run can be read, the runs belong to other tasks, or `--rows` is malformed.
-        TaskError: The release lacks the tasks of a run, or they are malformed.
+        RecordError: No run can be read or scored, or `--rows` is malformed.
         SandboxError, ImageError, DatabaseError: The infrastructure failed.
     """
     if args.upstream is None:

@@ -76,6 +76,8 @@ def release(tmp_path: Path) -> Path:
         write(path, {str(entry["task_id"]): entry for entry in episodes})
         one = results / f"sql/{model}/ic_sql_multiturn_{model}_1_turns.json"
         write(one, {"1": episodes[1]})
+    # The release has no data of these, and the other runs are scored nevertheless.
+    write(results / "bash/weak/ic_bash_multiturn_weak_10_turns_fs_1.json", {"0": weak[0]})
     write(results / "odd/m/ic_odd_multiturn_m_3_turns.json", {"0": weak[0]})
     return root
 
@@ -92,10 +94,11 @@ def test_each_run_is_graded_three_times(
     options = ["--engine", "sqlite", "--rows", str(rows), "--page", str(page)]
     assert rescored(release, *options) == 0
     shown = capsys.readouterr()
-    assert "no grading exists for 'odd'" in shown.err
+    assert "no grading exists for 'odd'" in shown.err and "weak_10_turns_fs_1.json: " in shown.err
     runs = {(run.model, run.strategy): run for run in read_rows(rows)}
     strong, weak = (runs[model, "try again"] for model in ("strong", "weak"))
     assert (strong.episodes, strong.recorded) == (3, 2)
+    assert strong.source.endswith(", sqlite")
     assert strong.counts["2023"] == GradeCounts(2, 3, 2)
     # The order of the names is free, and the number is right on the original data only.
     assert strong.counts["default"] == GradeCounts(2, 3, 2)
@@ -152,7 +155,9 @@ def test_a_new_run_replaces_the_earlier_one() -> None:
     ]
 
 
-def test_what_is_malformed_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_malformed_is_refused(
+    release: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "file"
     file.write_text("{}")
     with pytest.raises(RecordError, match="not a file of rescored runs"):
@@ -165,6 +170,9 @@ def test_what_is_malformed_is_refused(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "--upstream DIR" in capsys.readouterr().err
     assert rescored(tmp_path, "--suite", "x") == 2
     assert "--rescore excludes" in capsys.readouterr().err
+    assert rescored(release, "--env", "bash") == 2
+    shown = capsys.readouterr().err
+    assert "no run of bash that can be scored" in shown and shown.count("left out") == 1
     assert main(["replay", "--upstream", "x", "--results", "y", "--rows", "z"]) == 2
     assert "for --rescore" in capsys.readouterr().err
     assert main(["replay", "--upstream", "x"]) == 2
