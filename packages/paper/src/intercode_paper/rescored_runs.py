@@ -167,7 +167,7 @@ def rescore(
                 )
             ]
         except (RecordError, TaskError) as error:
-            # Other experiments do not depend on these files. The first turns are part of other runs.
+            # Other experiments have other files, except that first turns belong to two of them.
             for file in () if recorded_experiment.is_first_turn else recorded_experiment.files:
                 skip(SkippedResultsFile(file.run.path, str(error)))
             continue

@@ -119,6 +119,34 @@ def test_each_run_is_graded_three_times(
     assert "66.7 % (20.8 - 93.9 %) of 3" in shown.out
 
 
+def test_python_and_ctf(release: Path, tmp_path: Path, provider: object) -> None:
+    """2023 tests gold's name, and ignores capitals of a flag."""
+    query, flag = "Double it.", "Find it."
+    tests = ["assert double(1) == 2", "assert double('a') == 'aa'"]
+    gold = "def double(x):\n  return 2 * x"
+    write(
+        release / "data/python/mbpp/ic_mbpp.json", [{"query": query, "gold": gold, "tests": tests}]
+    )
+    turns = [("def f(x):\n    return 3", 0.0), ("def f(x) x", 1.0)]
+    run_file = release / "data/results/python/m/ic_python_multiturn_m_7_turns.json"
+    write(run_file, {"0": episode(0, query, turns)})
+    task = {"task_id": 0, "query": flag, "gold": "picoCTF{a}", "source": "made", "tags": ["x"]}
+    write(release / "data/ctf/ic_ctf.json", [task])
+    turns = [("ls", 0.0), ("submit picoCTF{A}", 1.0)]
+    run_file = release / "data/results/ctf/m/ic_ctf_multiturn_m_10_turns.json"
+    write(run_file, {"0": episode(0, flag, turns)})
+    rows = tmp_path / "rows.json"
+    for env in ("python", "ctf"):
+        assert rescored(release, "--env", env, "--rows", str(rows)) == 0
+    python, ctf = read_rows(rows)
+    solved, failed = GradeCounts(1, 1, 1), GradeCounts(0, 1, 1)
+    assert python.counts == {"2023": solved, "default": failed, "reviewed": failed}
+    assert ctf.counts == {"2023": solved, "default": failed}
+    for made in (python, ctf):
+        ((grading, kind, episodes),) = [(c.grading, c.kind, c.episodes) for c in made.changes]
+        assert (grading, kind, episodes) == ("default", "lost", 1)
+
+
 def test_rows_of_other_runs_stay(
     release: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
