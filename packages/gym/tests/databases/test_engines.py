@@ -207,6 +207,9 @@ def test_a_value_too_large_is_not_kept(engine: DatabaseEngine, start: Open) -> N
     assert found == "x" * 20_000
     outcome = session.execute(f"{long_value(engine, 60_000)}; {long_value(engine, 60_000)}")
     assert sum(len(result.rows) for result in outcome.results) <= 2
+    outcome = session.execute("; ".join([long_value(engine, 30_000)] * 5))
+    assert [result.total for result in outcome.results] == [1] * 5
+    assert sum(len(result.rows) for result in outcome.results) == 2  # of all results together
 
 
 # -- state ---------------------------------------------------------------------------------------

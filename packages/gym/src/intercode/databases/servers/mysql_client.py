@@ -184,8 +184,10 @@ class MySQLConnection(DatabaseConnection):
         try:
             self._driver_connection._execute_command(_QUERY, text)
             reply = MySQLQueryResponse(self._driver_connection._rfile)
+            row_buffer: ResultRowBuffer | None = None
             while reply.has_more:
-                results.append(reply.result(ResultRowBuffer(max_rows, limits)))
+                row_buffer = ResultRowBuffer(max_rows, limits, row_buffer)
+                results.append(reply.result(row_buffer))
         except MySQLServerError as error:
             if error.code in _LOSS_CODES:
                 raise DatabaseConnectionLoss(error.message) from None

@@ -156,7 +156,8 @@ class PostgreSQLConnection(DatabaseConnection):
         """
         results: list[StatementResult] = []
         failure: StatementFailure | None = None
-        pending_rows: Any = None
+        pending_rows: _PostgreSQLRowCollector | None = None
+        row_buffer: ResultRowBuffer | None = None
         self._has_only_reads = True
         try:
             self._send(text)
@@ -170,7 +171,9 @@ class PostgreSQLConnection(DatabaseConnection):
                 elif status in _COPIES:
                     self._copy(status)
                 elif status in _ROWS:
-                    pending_rows = pending_rows or _PostgreSQLRowCollector(result, max_rows, limits)
+                    if pending_rows is None:
+                        row_buffer = ResultRowBuffer(max_rows, limits, row_buffer)
+                        pending_rows = _PostgreSQLRowCollector(result, row_buffer)
                     pending_rows.add(Transformer(self._driver_connection), result)
                     if status == pq.ExecStatus.TUPLES_OK:
                         results.append(pending_rows.result())
@@ -212,13 +215,12 @@ class PostgreSQLConnection(DatabaseConnection):
 class _PostgreSQLRowCollector:
     """A collector of the rows of one result, which arrive in chunks."""
 
-    def __init__(self, result: Any, max_rows: int | None, limits: Limits | None) -> None:
+    def __init__(self, result: Any, row_buffer: ResultRowBuffer) -> None:
         self._columns = tuple(
             (result.fname(i) or b"").decode("utf-8", "surrogateescape")
             for i in range(result.nfields)
         )
-        is_unlimited = max_rows is None or limits is None
-        self._row_buffer = ResultRowBuffer(None if is_unlimited else max_rows, limits)
+        self._row_buffer = row_buffer
 
     def add(self, transformer: Any, result: Any) -> None:
         """Add a chunk of rows."""

@@ -31,7 +31,7 @@ _GRACE_SECONDS = 0.5
 """Seconds by which InterCode's time limit exceeds the time limit of the server."""
 _CLOSE_SECONDS, _AGAIN_SECONDS = 2.0, 0.1
 _RESULT_BYTES, _STATE_BYTES = 16, 64
-"""The most bytes of rows that are kept, of each result and of a whole state.
+"""The most bytes of rows that are kept, of an action's results together and of a whole state.
 
 The values are multiples of the output limit.
 """
@@ -589,33 +589,45 @@ class ResultRowBuffer:
 
     Args:
         max_rows: The most rows to keep; None: all.
-        limits: The limits, whose output limit bounds the bytes of kept rows; None: no bound.
+        limits: The limits, whose output limit bounds the bytes of an action's kept rows; None: no
+            bound.
+        previous: The buffer of the action's previous result, which has used a part of these bytes.
     """
 
-    def __init__(self, max_rows: int | None, limits: Limits | None) -> None:
+    def __init__(
+        self,
+        max_rows: int | None,
+        limits: Limits | None,
+        previous: ResultRowBuffer | None = None,
+    ) -> None:
         self.rows: list[Row] = []
         self.total = 0
+        self.remaining_bytes = sys.maxsize if limits is None else limits.output * _RESULT_BYTES
+        if previous is not None:
+            self.remaining_bytes = previous.remaining_bytes
         self._max_rows = sys.maxsize if max_rows is None else max_rows
-        self._bytes = sys.maxsize if limits is None else limits.output * _RESULT_BYTES
+        self._has_refused = False
 
     def extend(self, rows: list[Row]) -> None:
         """Count rows, and keep them if they are within the limits."""
         self.total += len(rows)
         if self.is_full or not rows:
             return
-        self._bytes -= estimate_size(rows)
-        if self._bytes >= 0:
+        size = estimate_size(rows)
+        if size <= self.remaining_bytes:
+            self.remaining_bytes -= size
             self.rows += rows[: self._max_rows - len(self.rows)]
         elif len(rows) > 1:  # add the rows one by one, to find the first row beyond the limit
             self.total -= len(rows)
-            self._bytes += estimate_size(rows)
             for row in rows:
                 self.extend([row])
+        else:
+            self._has_refused = True
 
     @property
     def is_full(self) -> bool:
         """Whether further rows are only counted."""
-        return len(self.rows) >= self._max_rows or self._bytes < 0
+        return len(self.rows) >= self._max_rows or self._has_refused
 
 
 def estimate_size(rows: Sequence[Row]) -> int:
