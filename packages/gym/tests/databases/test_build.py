@@ -17,7 +17,7 @@ import pytest
 
 from intercode.databases import find
 from intercode.databases.convert import build
-from intercode.databases.convert.build import as_sqlite, get_cached_file
+from intercode.databases.convert.build import as_duckdb, as_sqlite, get_cached_file
 from intercode.databases.convert.dump import parse, read, section, strip_comments
 from intercode.databases.source import names
 from intercode.errors import TaskError
@@ -348,3 +348,18 @@ def test_names_are_those_that_can_be_found(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     assert names(tmp_path) == ("a", "b")
     assert all(find(tmp_path, name).name == name for name in names(tmp_path))
+
+
+def test_a_view_that_reads_a_later_one(tmp_path: Path) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    script = (
+        'CREATE TABLE t (x INTEGER); CREATE VIEW a AS SELECT x FROM "b c"; '
+        'CREATE VIEW "b c" AS SELECT x FROM d; CREATE VIEW d AS SELECT x FROM t; '
+        "INSERT INTO t VALUES (1)"
+    )
+    (tmp_path / "v.sql").write_text(script)
+    lines: list[str] = []
+    built = as_duckdb(find(tmp_path / "v.sql"), lines.append)
+    with duckdb.connect(str(built), read_only=True) as connection:
+        assert connection.execute("SELECT x FROM a").fetchall() == [(1,)]
+    assert not any("left out" in line for line in lines)

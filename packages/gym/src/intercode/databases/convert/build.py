@@ -33,7 +33,7 @@ VERSION = 2
 
 Increase the number with every change of their content.
 """
-DUCKDB_VERSION = 1
+DUCKDB_VERSION = 2
 """The version of the DuckDB files. Increase the number with every change of their content."""
 
 SCRIPT_SECONDS = 600.0
