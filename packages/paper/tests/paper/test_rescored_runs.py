@@ -1,4 +1,4 @@
-"""Rescored runs: of a release made here, and of the recorded one; the page of results."""
+"""Rescored runs of a release that is made here, and the page of results."""
 
 from __future__ import annotations
 
@@ -22,11 +22,8 @@ from intercode_paper.rescored_runs_report import (
 )
 from sources import ROOT
 
-from .upstream import UPSTREAM
-
 ROWS = ROOT / "benchmarks/results/recorded-2023.json"
 PAGE = ROOT / "docs/results.md"
-PYTHON_RUN = "python/gpt-3.5/ic_python_multiturn_gpt-3.5_7_turns.json"
 SCHEMA = """\
 CREATE DATABASE IF NOT EXISTS `zoo`;
 USE `zoo`;
@@ -205,30 +202,6 @@ def test_what_is_malformed_is_refused(
     assert "for --rescore" in capsys.readouterr().err
     assert main(["replay", "--upstream", "x"]) == 2
     assert "--results FILE" in capsys.readouterr().err
-
-
-@pytest.mark.skipif(not UPSTREAM.is_dir(), reason=f"no recorded runs in {UPSTREAM}")
-def test_the_recorded_python_run(tmp_path: Path) -> None:
-    rows = tmp_path / "rows.json"
-    assert rescored(UPSTREAM, "--env", "python", "--workers", "2", "--rows", str(rows)) == 0
-    (made,) = read_rows(rows)
-    assert (made.recorded, made.episodes) == (69, 117)
-    assert made.counts["2023"].solved == 69 and made.counts["default"].solved == 63
-    (kept,) = [run for run in read_rows(ROWS) if run.env == "python"]
-    assert (made.counts, made.changes) == (kept.counts, kept.changes)
-
-
-@pytest.mark.skipif(not UPSTREAM.is_dir(), reason=f"no recorded runs in {UPSTREAM}")
-def test_recorded_bash_episodes(tmp_path: Path) -> None:
-    """A run's file is copied, so that the folder has a single file."""
-    file = UPSTREAM / "data/results/bash/gpt-3.5/ic_bash_react_10_turns_fs_3.json"
-    write(tmp_path / "gpt-3.5" / file.name, json.loads(file.read_text()))
-    rows = tmp_path / "rows.json"
-    options = ["--env", "bash", "--limit", "2", "--rows", str(rows), "--results", str(tmp_path)]
-    assert rescored(UPSTREAM, *options) == 0
-    (made,) = read_rows(rows)
-    assert (made.model, made.strategy, made.episodes) == ("gpt-3.5", "ReAct", 2)
-    assert set(made.counts) == {"2023", "default", "reviewed"}
 
 
 def test_the_page_has_the_tables_of_its_rows() -> None:
