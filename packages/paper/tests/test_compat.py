@@ -6,12 +6,13 @@ import json
 import os
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Dict, List  # noqa: UP035 - as scripts of 2023 wrote it
 
 import pytest
 from docker.models.containers import Container as DockerContainer
 
-from intercode.errors import EnvironmentStateError, ImageError, TaskError, UsageError
+from intercode.errors import ActionError, EnvironmentStateError, ImageError, TaskError, UsageError
 from intercode.legacy_names import NAMES
 from intercode_paper.compat import (
     ACTION_EXEC,
@@ -34,6 +35,8 @@ from intercode_paper.compat import (
     sql_test_data,
     timeout,
 )
+from intercode_paper.compat.sql import MySQLConnectorCursor
+from intercode_paper.sql_databases import error_observation
 from paper.upstream import UPSTREAM, needs_upstream
 from waiting import PATIENCE
 
@@ -397,3 +400,13 @@ def test_the_data_of_2023():
     env.reset(0)
     assert env.step(f"submit {env.gold}")[1] == 1.0
     env.close()
+
+
+def test_a_statement_that_fails_leaves_no_rows_of_the_last() -> None:
+    answers: list[Any] = [[(1,)], error_observation("nope")]
+    cursor = MySQLConnectorCursor(SimpleNamespace(answer=lambda _: answers.pop(0)))  # type: ignore[arg-type]
+    cursor.execute("SELECT 1")
+    assert cursor.fetchall() == [(1,)]
+    with pytest.raises(ActionError, match="nope"):
+        cursor.execute("SELECT nope")
+    assert cursor.fetchall() == [] and not cursor.with_rows

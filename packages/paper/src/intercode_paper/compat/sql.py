@@ -152,6 +152,7 @@ class MySQLConnectorCursor:
             ActionError: The statement failed.
             DatabaseError: The server failed.
         """
+        self._rows = None
         answer = self._connection.answer(sql)
         if isinstance(answer, str):
             raise ActionError(answer.removeprefix(ERROR))
