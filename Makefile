@@ -24,7 +24,7 @@ BUILD += $(wildcard $(NATIVE)/*.[ch])
 # Half of a virtual environment is none.
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo set-up test test-all test-integrations test-agents test-versions test-cgroup2 test-aarch64 train-demo train-model soak chaos lint docs bench graders dist clean
+.PHONY: help demo set-up test test-all test-integrations test-agents test-versions test-cgroup2 test-aarch64 train-demo train-model soak chaos lint docs bench graders dist clean test-site
 
 help:  ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 19
@@ -149,6 +149,10 @@ $(VENV)/.docs: $(BIN)/python $(BUILD)
 docs: $(VENV)/.docs  ## Build the site from docs/ and the source; its links are checked
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "to open in a browser: site/index.html"
+
+# Its search and its copy buttons are tried in Chromium, if there is one.
+test-site: docs $(VENV)/.test  ## Build the site and check it: look-ups, copies, Markdown, no foreign host
+	@$(BIN)/python -m pytest -q $(PYTEST_FLAGS) tests/docs/site_checks.py
 
 bench: $(VENV)/.test  ## Measure against the machine's physical limits; writes benchmarks/results/
 	@$(BIN)/python benchmarks/bench.py
