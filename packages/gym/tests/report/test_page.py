@@ -22,7 +22,7 @@ from intercode.cli.terminal import table
 from intercode.episode import Episode, Score, Turn
 from intercode.evaluate.manifest import session
 from intercode.report.viewer_episodes import MAX_TEXT_LENGTH
-from intercode.report.viewer_page import CHUNK, MODULES, app
+from intercode.report.viewer_page import CHUNK, MODULES, STYLES, app
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\x1b[2J\u202e\udcff|&quot;"
 COUNT = 2 * CHUNK + 30
@@ -161,9 +161,8 @@ def test_the_app_makes_elements_of_text_alone() -> None:
     assert "https://" not in script.replace("http://www.w3.org/2000/svg", "")
     assert len(script) + len(style) < 200_000
     folder = resources.files("intercode.report") / "app"
-    assert {f"{name}.js" for name in MODULES} | {"app.css", "index.html"} == {
-        file.name for file in folder.iterdir()
-    }
+    sources = {f"{name}.js" for name in MODULES} | {f"{name}.css" for name in STYLES}
+    assert sources | {"index.html"} == {file.name for file in folder.iterdir()}
 
 
 def unpacked(page: str, name: str) -> Any:
@@ -211,6 +210,13 @@ def test_the_page_has_verdicts_tables_and_curves(page: str) -> None:
         "76 tasks better",
     ]
     assert verdict["links"][1][1] == "compare?first=one&second=two&only=second"
+    # What the page draws of it: the pair, the points with their interval, the p value.
+    assert verdict["pair"] == ["one", "two"] and 0 < verdict["p_value"] < 0.05
+    value, low, high = verdict["difference"]
+    assert value == pytest.approx(0.165, abs=0.001) and low < value < high
+    [first, second] = report["runs"]
+    assert (first["successes"], second["successes"]) == (77, 115)
+    assert first["scored"] == second["scored"] == 230 and first["tasks"] == 250
     assert report["facts"]["model"] == "m/one, m/two" and "made" in report["facts"]
     sections = [section["heading"] for section in report["sections"]]
     assert sections == ["Side by side", "Compared"] and len(report["details"]) == 2

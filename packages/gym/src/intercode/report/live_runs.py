@@ -26,9 +26,11 @@ from intercode.records import (
     record_line,
 )
 from intercode.redaction import SecretRedactor
+from intercode.report.recorded_tasks import RecordedTask, RecordedTasks
 from intercode.report.runs import RecordedRun, distinguish_runs, make_run
 from intercode.report.viewer_episodes import EpisodeRow, iterate_texts, make_body, make_row
 from intercode.report.viewer_overview import overview
+from intercode.report.viewer_page import CompressedEpisodes, page
 
 _BATCH = 500
 """The maximum number of episodes that `ViewerRuns.refresh` reads before it releases the lock."""
@@ -65,17 +67,21 @@ class ViewerRuns:
     Args:
         paths: Folders of runs, and folders that contain folders of runs.
         hide_gold: Whether to omit all texts that may quote gold.
+        trust: Whether to read the data files that the runs name as their tasks.
 
     Raises:
         RecordError: A path is not a folder, or is a run's folder whose manifest cannot be read.
     """
 
-    def __init__(self, paths: Sequence[Path], *, hide_gold: bool = False) -> None:
+    def __init__(
+        self, paths: Sequence[Path], *, hide_gold: bool = False, trust: bool = False
+    ) -> None:
         self.rows: list[EpisodeRow] = []
         self.generation = 0
         self._paths, self._hide_gold = paths, hide_gold
+        self._tasks = RecordedTasks(trust=trust)
         self._redactor = SecretRedactor()
-        self._lock = threading.Lock()
+        self._lock, self._task_lock = threading.Lock(), threading.Lock()
         self._folders: list[_LiveRunFolder] = []
         self._offsets: list[int] = []
         self._damage_by_path: dict[Path, str] = {}
@@ -103,7 +109,34 @@ class ViewerRuns:
     def body(self, row_number: int) -> Any:
         """Return the body of the episode in a row, read from the run's file."""
         row, offset = self.rows[row_number], self._offsets[row_number]
-        return self._body(row, self._line(row, offset))
+        episode = self._redactor.episode(Episode.from_json(self._line(row, offset)))
+        folder = self._folders[row.run]
+        task = None
+        if not self._hide_gold:
+            with self._task_lock:
+                task = self._tasks.find(folder.path, folder.manifest, episode.task_id)
+        return self._body(row, episode, task)
+
+    def saved_page(self) -> str:
+        """Return a page that needs no server, with all episodes that were read so far."""
+        with self._lock:
+            rows, offsets, folders = [*self.rows], [*self._offsets], [*self._folders]
+
+        def find_task(run_number: int, task_id: str) -> RecordedTask:
+            folder = folders[run_number]
+            with self._task_lock:
+                return self._tasks.find(folder.path, folder.manifest, task_id)
+
+        gold_runs = [n for n, folder in enumerate(folders) if folder.manifest.get("needs_gold")]
+        episodes = CompressedEpisodes(
+            hide_gold=self._hide_gold, shown_gold=gold_runs, find_task=find_task
+        )
+        report = json.loads(self.overview()[1])
+        for row, offset in zip(rows, offsets, strict=True):
+            if row.run < len(report["runs"]):  # the report may be older than a new run
+                line = self._line(row, offset)
+                episodes.add(row.run, self._redactor.episode(Episode.from_json(line)))
+        return page(report["title"], report, episodes.page_data())
 
     def search(self, words: str, start: int = 0) -> Iterator[tuple[int, bool]]:
         """Search the texts of all episodes, ignoring case.
@@ -180,14 +213,13 @@ class ViewerRuns:
             file.seek(offset)
             return record_line(file)
 
-    def _body(self, row: EpisodeRow, line: bytes) -> Any:
-        episode = self._redactor.episode(Episode.from_json(line))
+    def _body(self, row: EpisodeRow, episode: Episode, task: RecordedTask | None = None) -> Any:
         shown_gold = bool(self._folders[row.run].manifest.get("needs_gold"))
-        return make_body(episode, hide_gold=self._hide_gold, shown_gold=shown_gold)
+        return make_body(episode, task, hide_gold=self._hide_gold, shown_gold=shown_gold)
 
     def _has_words(self, row: EpisodeRow, line: bytes, words: str) -> bool:
         try:
-            body = self._body(row, line)
+            body = self._body(row, self._redactor.episode(Episode.from_json(line)))
         except RecordError:  # the file was replaced, so no line begins at the offset
             return False
         lower_words = words.lower()

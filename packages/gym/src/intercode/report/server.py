@@ -10,6 +10,7 @@ from __future__ import annotations
 import hmac
 import json
 import secrets
+import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -61,7 +62,7 @@ class RunViewerServer:
         self.admission = admission or ConnectionQueue()
         self.token = secrets.token_urlsafe(24)
         self.guard = RequestGuard()
-        self.page = page("runs", None, {}).encode()
+        self.page = page("runs", None, {}, socket.gethostname()).encode()
         self.close_event = threading.Event()
         self.pages = threading.BoundedSemaphore(_MAX_PAGES)
         self._server = _ViewerHttpServer((LOOPBACK, port), _ViewerRequestHandler)
@@ -173,6 +174,8 @@ class _ViewerRequestHandler(BaseHTTPRequestHandler):
             )
             if segments == ["episode"]:
                 body = viewer.library.body(row_number)
+            elif segments == ["saved"]:
+                body = viewer.library.saved_page()
         except (ValueError, IndexError, OSError, RecordError):
             self._answer(HTTPStatus.BAD_REQUEST, b"there is no such episode", "text/plain")
             return
@@ -181,6 +184,8 @@ class _ViewerRequestHandler(BaseHTTPRequestHandler):
                 self._answer(HTTPStatus.OK, viewer.page, "text/html")
             case ["episode"]:
                 self._answer(HTTPStatus.OK, _json(body), "application/json")
+            case ["saved"]:
+                self._answer(HTTPStatus.OK, str(body).encode(), "text/html")
             case ["search"]:
                 self._search(query.get("words", ""), start)
             case ["events"]:

@@ -543,8 +543,8 @@ def pair_tables(
         ("baseline", "rate", lambda item: item[1].first),
         ("this run", "rate", lambda item: item[1].second),
         ("difference", "points", lambda item: item[1].difference.value),
-        ("95 % interval", "range", lambda item: _known_interval(item[1].difference)),
-        ("clustered interval", "range", lambda item: _known_interval(item[1].drawn)),
+        ("95 % interval", "range", lambda item: known_interval(item[1].difference)),
+        ("clustered interval", "range", lambda item: known_interval(item[1].drawn)),
         ("detectable difference", "size", lambda item: item[1].detectable),
         ("tasks needed", "count", lambda item: item[1].needed),
         ("only baseline", "count", lambda item: item[1].test and item[1].test.only_first),
@@ -604,7 +604,7 @@ def _consumption_tables(
             if (consumption := getattr(comparison, name)) is None:
                 continue
             value_kind, change_kind = kind
-            ends = _known_interval(consumption.difference)
+            ends = known_interval(consumption.difference)
             links.append(pair_link)
             rows.append(
                 (
@@ -631,7 +631,7 @@ def _consumption_tables(
     return [ReportTable(title, columns, tuple(rows), note, tuple(links))] if rows else []
 
 
-def _known_interval(estimate: IntervalEstimate | None) -> tuple[float, float] | None:
+def known_interval(estimate: IntervalEstimate | None) -> tuple[float, float] | None:
     """Return the ends of an interval; None if the interval is not known.
 
     A single task gives an infinite interval, and equal values give one of width 0: neither says

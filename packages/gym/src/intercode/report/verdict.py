@@ -7,7 +7,6 @@ HTML page.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +16,16 @@ from intercode.evaluate.comparison import holm
 from intercode.evaluate.manifest_diff import ManifestDifference, differences, find_version_drift
 from intercode.evaluate.statistics import IntervalEstimate
 from intercode.evaluate.summary import summarize
+from intercode.registry import NOTEBOOK
 from intercode.report.runs import PairedRunComparison, RecordedRun, baselines, compare, rate_name
-from intercode.report.tables import Link, ReportTable, format_value, interval, pair_tables
+from intercode.report.tables import (
+    Link,
+    ReportTable,
+    format_value,
+    interval,
+    known_interval,
+    pair_tables,
+)
 from intercode.spec import recorded_options
 from intercode_sandbox.units import format_count, format_names
 
@@ -38,6 +45,13 @@ class RunVerdict:
     significantly better or worse than the first. ``open``: no difference is detected."""
     links: tuple[tuple[str, Link], ...] = ()
     """Texts for links in the viewer, each with a selection of episodes or tasks."""
+    pair: tuple[str, str] | None = None
+    """The names of the baseline and of the run that is compared with it; None: a single run."""
+    difference: tuple[float, ...] = ()
+    """The success rate of the run minus that of its baseline, then both ends of the interval, if
+    they are known."""
+    p_value: float | None = None
+    """The p value of McNemar's test, corrected for several comparisons; None: no test."""
 
 
 class BaselineComparison:
@@ -85,6 +99,11 @@ class BaselineComparison:
             for rescored_run, origin_run in run_pairs
         )
 
+    def _repr_html_(self) -> str:
+        """Return the view of the comparison in a notebook."""
+        html: str = NOTEBOOK.get("baseline")(self)
+        return html
+
     def tables(self) -> list[ReportTable]:
         """Return the tables that compare the runs task by task."""
         return pair_tables(self.first, self.pairs)
@@ -129,9 +148,14 @@ def verdicts(
 
 
 def title(runs: Sequence[RecordedRun]) -> str:
-    """Return the title of a report: the environments, and the agents with their models."""
+    """Return the title of a report: the environments, and the agents.
+
+    The models of the agents are added if they differ.
+    """
     env_labels = list(dict.fromkeys(run.env_label for run in runs))
-    agents = list(dict.fromkeys(run.label for run in runs))
+    models = {run.model for run in runs if run.model}
+    suffix = f" ({models.pop()})" if len(models) == 1 and len(runs) > 1 else ""
+    agents = list(dict.fromkeys(run.label.replace(suffix, "") for run in runs))
     return f"{', '.join(env_labels)}: {format_names(agents, _MAX_AGENTS)}" if runs else "no runs"
 
 
@@ -328,13 +352,17 @@ def _pair_verdict(
         for side, better_task_ids, better_run in comparison_sides
         if better_task_ids
     ]
-    return RunVerdict(headline, "; ".join(clauses), kind, tuple(links))
+    return RunVerdict(
+        headline,
+        "; ".join(clauses),
+        kind,
+        tuple(links),
+        (baseline.name, run.name),
+        (gain, *(known_interval(comparison.difference) or ())),
+        p_value,
+    )
 
 
 def _ends(estimate: IntervalEstimate) -> str:
-    is_known = 0 < estimate.high - estimate.low < math.inf
-    return (
-        f" (95 % interval {format_value((estimate.low, estimate.high), 'range')})"
-        if is_known
-        else ""
-    )
+    ends = known_interval(estimate)
+    return f" (95 % interval {format_value(ends, 'range')})" if ends else ""

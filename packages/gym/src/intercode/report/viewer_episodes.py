@@ -14,6 +14,8 @@ from intercode.dialogues import agent_talk, find_branch
 from intercode.episode import Episode
 from intercode.evaluate.summary import UNKNOWN
 from intercode.records import Outcome
+from intercode.report.answer_pairs import answer_pairs
+from intercode.report.recorded_tasks import RecordedTask
 from intercode.report.reward_reasons import explain_reward
 
 MAX_TEXT_LENGTH = 20_000
@@ -24,6 +26,9 @@ _TAGS = 20
 _SEPARATE_FIELDS = ("model", "search", "tags", "earlier", "judge")
 """Fields of an episode's metadata that the body does not show under ``metadata``. The body shows
 them separately, or they may quote gold."""
+
+_KNOWN_FIELDS = ("task_id", "query", "tags")
+"""Fields of a task that the episode's record has, too."""
 
 
 class EpisodeRow(NamedTuple):
@@ -51,7 +56,7 @@ class EpisodeRow(NamedTuple):
     tags: Sequence[str]
     place: str
     kinds: Sequence[str]
-    """Problems of the episode, such as the type of its error, ``timeout``, or a reached limit."""
+    """Problems of the episode: the type of its error, ``timeout``, a limit, or a failure mode."""
     started: float
     parent: str | None
     """The id of the episode from which this episode was forked; None: not forked."""
@@ -99,11 +104,18 @@ def columns(rows: Sequence[EpisodeRow]) -> dict[str, list[Any]]:
     return {name: [getattr(row, name) for row in rows] for name in EpisodeRow._fields}
 
 
-def make_body(episode: Episode, *, hide_gold: bool = False, shown_gold: bool = False) -> Any:
+def make_body(
+    episode: Episode,
+    task: RecordedTask | None = None,
+    *,
+    hide_gold: bool = False,
+    shown_gold: bool = False,
+) -> Any:
     """Return an episode's content as plain data, in which long texts are cut.
 
     Args:
         episode: The episode.
+        task: The episode's task, or the reason why it is missing; None: the page has no tasks.
         hide_gold: Whether to omit all texts that may quote gold.
         shown_gold: Whether the episode's agent received gold, so its actions may quote gold.
     """
@@ -112,7 +124,11 @@ def make_body(episode: Episode, *, hide_gold: bool = False, shown_gold: bool = F
     if episode.score is not None:
         body["score"] = {"value": episode.score.value, "parts": dict(episode.score.parts)}
     if not hide_gold:
-        body["why"] = explain_reward(episode)
+        body["why"] = explain_reward(episode, has_pairs=True)
+        body["pairs"] = [
+            pair._asdict() for pair in answer_pairs(episode, None if task is None else task.task)
+        ]
+        body["task"] = None if task is None else _task_facts(task)
         body["detail"] = {} if episode.score is None else episode.score.detail
         body["judge"] = episode.metadata.get("judge")
     if hide_gold and shown_gold:
@@ -136,6 +152,16 @@ def make_body(episode: Episode, *, hide_gold: bool = False, shown_gold: bool = F
     body["search"] = _search(episode)
     body["earlier"] = episode.metadata.get("earlier")
     return _cut(body)
+
+
+def _task_facts(task: RecordedTask) -> dict[str, Any]:
+    """Return the fields of a task that an episode lacks, and the reason for a missing task."""
+    fields = {} if task.task is None else task.task.to_dict()
+    return {
+        "reason": task.reason,
+        "command": task.command,
+        "fields": {name: value for name, value in fields.items() if name not in _KNOWN_FIELDS},
+    }
 
 
 def iterate_texts(value: Any) -> Iterator[str]:
@@ -167,6 +193,7 @@ def _kinds(episode: Episode, outcome: Outcome) -> Iterator[str]:
         yield "no action"
     if outcome.submissions > 1:
         yield "submitted several times"
+    yield from outcome.modes
 
 
 def _search(episode: Episode) -> Any:

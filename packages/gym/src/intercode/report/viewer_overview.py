@@ -1,6 +1,6 @@
 """The overview of the viewer (the web page that shows runs), as plain data.
 
-The overview is the first screen, with verdicts, curves and tables.
+The overview is the first screen: results, curves, verdicts, reasons of failures, and tables.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from urllib.parse import urlencode
 
 from intercode import __version__
 from intercode.evaluate.summary import by_turn, summarize
+from intercode.outcomes import OUTCOMES
 from intercode.report.runs import RecordedRun
 from intercode.report.tables import (
     Link,
@@ -87,13 +88,15 @@ def overview(
         "curves": list(_curves(runs)),
         "pairs": list(_pairs(runs, comparisons)),
         "runs": [run_facts(run) for run in runs],
+        "outcomes": OUTCOMES,
     }
 
 
 def run_facts(run: RecordedRun) -> dict[str, Any]:
-    """Return the facts of a run by which the viewer's lists show, sort and filter runs."""
+    """Return the facts of a run that the first screen shows, and by which lists sort and filter."""
     stats, coverage = summarize(run.outcomes), run.coverage
     tokens = (stats.tokens_in, stats.tokens_out)
+    sessions = run.manifest.get("sessions") or [{}]
     return {
         "name": run.name,
         "label": run.label,
@@ -103,9 +106,15 @@ def run_facts(run: RecordedRun) -> dict[str, Any]:
         "env": run.env,
         "folder": str(run.folder),
         "judge": run.judge,
+        "gold": run.shown_gold,
+        "started": str(sessions[0].get("started") or ""),
+        "finished": str(sessions[-1].get("finished") or ""),
+        "tasks": coverage.planned // coverage.epochs,
         "planned": coverage.planned,
         "done": coverage.planned - coverage.missing,
         "errors": stats.errors,
+        "scored": stats.episodes,
+        "successes": stats.successes,
         "rate": stats.success_rate,
         "low": stats.success_low,
         "high": stats.success_high,

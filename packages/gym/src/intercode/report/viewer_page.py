@@ -14,7 +14,7 @@ import gzip
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from html import escape
 from importlib import resources
@@ -26,6 +26,7 @@ from intercode import __version__
 from intercode.episode import Episode
 from intercode.errors import RecordWriteError
 from intercode.records import Key, Outcome, episode_key
+from intercode.report.recorded_tasks import RecordedTask
 from intercode.report.runs import RecordedRun
 from intercode.report.text import escape_unprintable
 from intercode.report.verdict import BaselineComparison
@@ -33,11 +34,24 @@ from intercode.report.viewer_episodes import EpisodeRow, columns, make_body, mak
 from intercode.report.viewer_overview import overview
 from intercode_sandbox.host_files import write_atomically
 
+STYLES = ("app", "overview", "episode")
+"""The names of the app's style sheets, in the order in which `app` joins them."""
 CHUNK = 100
 """The number of episodes that are compressed together, as a chunk."""
 MODULES = (
-    *("dom", "address", "text", "source", "grid", "overview"),
-    *("lists", "changes", "episode", "compare", "save", "main"),
+    *("dom", "address", "terminal", "text", "source", "grid", "charts", "overview"),
+    *(
+        "lists",
+        "changes",
+        "diff",
+        "reasons",
+        "turns",
+        "episode",
+        "compare",
+        "save",
+        "share",
+        "main",
+    ),
 )
 """The names of the app's JavaScript modules, in the order in which `app` joins them. While a module
 is loaded, it may use only earlier modules; its functions may also call later modules."""
@@ -52,10 +66,19 @@ class CompressedEpisodes:
     Args:
         hide_gold: Whether to omit all texts that may quote gold.
         shown_gold: The numbers of the runs whose agents received gold.
+        find_task: Returns the task of an episode by the number of its run and its id; None: the
+            page has no tasks.
     """
 
-    def __init__(self, *, hide_gold: bool = False, shown_gold: Iterable[int] = ()) -> None:
+    def __init__(
+        self,
+        *,
+        hide_gold: bool = False,
+        shown_gold: Iterable[int] = (),
+        find_task: Callable[[int, str], RecordedTask] | None = None,
+    ) -> None:
         self._hide_gold, self._shown_gold = hide_gold, {*shown_gold}
+        self._find_task = None if hide_gold else find_task
         self._chunks: list[str] = []
         self._open_episodes: list[Any] = []
         self._rows: dict[tuple[int, Key], tuple[int, EpisodeRow]] = {}
@@ -72,8 +95,9 @@ class CompressedEpisodes:
         row_number = len(self._chunks) * CHUNK + len(self._open_episodes)
         self._rows[key] = (row_number, make_row(run, episode, Outcome.from_episode(episode)))
         shown_gold = run in self._shown_gold
+        task = None if self._find_task is None else self._find_task(run, episode.task_id)
         self._open_episodes.append(
-            make_body(episode, hide_gold=self._hide_gold, shown_gold=shown_gold)
+            make_body(episode, task, hide_gold=self._hide_gold, shown_gold=shown_gold)
         )
         if len(self._open_episodes) == CHUNK:
             self._close()
@@ -117,13 +141,14 @@ def write_page(
         raise RecordWriteError(f"cannot write {path}: {error.strerror}") from error
 
 
-def page(title: str, data: Any, page_data: Mapping[str, str]) -> str:
+def page(title: str, data: Any, page_data: Mapping[str, str], machine: str = "") -> str:
     """Return a page as HTML.
 
     Args:
         title: The page's title.
         data: The report, from `overview`; None: a server provides it.
         page_data: Further data: id of an HTML element → Base64 text of the element.
+        machine: The name of the machine whose server provides the page; empty: a file.
     """
     script, style = app()
     elements = [
@@ -132,6 +157,7 @@ def page(title: str, data: Any, page_data: Mapping[str, str]) -> str:
     return Template(_file("index.html")).substitute(
         version=__version__,
         policy=policy(is_live=data is None),
+        machine=escape(escape_unprintable(machine)),
         title=escape(escape_unprintable(title)),
         style=style,
         # In JSON, the characters <, > and & occur only in strings, where escapes are valid.
@@ -159,12 +185,13 @@ _SELF = "'self'"
 
 @cache
 def app() -> tuple[str, str]:
-    """Return the script of the app, joined from all modules, and the style sheet of the app."""
+    """Return the script of the app, joined from all modules, and its style, from all sheets."""
     lines = [line for name in MODULES for line in _file(f"{name}.js").splitlines()]
     script_lines = [
         line.removeprefix("export ") for line in lines if not line.startswith("import ")
     ]
-    return "\n".join(['"use strict";', *script_lines, ""]), _file("app.css")
+    style = "".join(_file(f"{name}.css") for name in STYLES)
+    return "\n".join(['"use strict";', *script_lines, ""]), style
 
 
 def _file(name: str) -> str:

@@ -12,7 +12,8 @@ export class Grid {
     this.head = el("tr", { "aria-rowindex": 1 });
     this.body = el("tbody");
     this.table = el("table", { class: "grid", "aria-label": label }, el("thead", {}, this.head), this.body);
-    this.root = el("div", { class: "scroller", tabindex: "0", role: "region", "aria-label": label }, this.table);
+    this.empty = el("div", { class: "nothing", hidden: true });
+    this.root = el("div", { class: "scroller", tabindex: "0", role: "region", "aria-label": label }, this.table, this.empty);
     this.onSort = onSort;
     this.root.addEventListener("scroll", () => this.draw());
     this.root.addEventListener("keydown", (event) => this.key(event));
@@ -33,6 +34,8 @@ export class Grid {
       return el("th", { scope: "col", class: column.kind, "aria-sort": sorted }, column.sort === false ? column.title || column.name : button);
     }));
     this.table.setAttribute("aria-rowcount", rows.length + 1);
+    this.table.hidden = !rows.length;
+    this.empty.hidden = rows.length > 0;
     this.drawn = "";
     this.draw();
   }

@@ -1,8 +1,8 @@
 // The lists of runs, tasks and episodes. The address has all filters, the order and the search.
-import { el, fill, plural, count, percent, dollars, score, seconds } from "./dom.js";
+import { el, fill, button, plural, count, percent, dollars, score, seconds } from "./dom.js";
 import { address, change, episodeAddress, place } from "./address.js";
 import { Grid, known, sorted } from "./grid.js";
-import { interval } from "./overview.js";
+import { date, interval } from "./overview.js";
 
 export const badge = (state) => el("span", { class: `state ${state}` }, state);
 const number = (value) => (value === null || value === undefined ? "" : count(value));
@@ -63,7 +63,14 @@ class List {
     const rows = sorted(this.having(found, words), this.columns, order);
     this.grid.show(rows, order, this.columns.filter((column) => all.some((row) => known(column.get(row)))));
     fill(this.told, `${count(rows.length)} of ${plural(all.length, this.title.toLowerCase().slice(0, -1))}${this.busy || ""}`);
+    if (!rows.length) fill(this.grid.empty, all.length ? this.unmatched([...chosen.map(([name]) => name), "q"]) : `No ${this.title.toLowerCase().slice(0, -1)} is recorded yet.`);
     return { rows, words };
+  }
+
+  // What a list shows if no row matches.
+  unmatched(names) {
+    const text = this.busy ? "No match so far; the search goes on." : `None of these ${this.title.toLowerCase()} matches the search and the filters.`;
+    return [el("p", {}, text), button("show all", () => change(Object.fromEntries(names.map((name) => [name, ""]))))];
   }
 
   having(rows, words) {
@@ -190,7 +197,7 @@ export class RunList extends List {
     text("model", (run) => run.model, "wide-only"),
     text("environment", (run) => run.where),
     measure("success", (run) => run.rate, percent),
-    { name: "interval", title: "95 % interval", kind: "wide-only", get: (run) => run.low, show: (run) => (run.low === null ? "" : [`${percent(run.low)} – ${percent(run.high)}`, interval([run.rate, run.low, run.high])]) },
+    { name: "interval", title: "95 % interval", kind: "wide-only", get: (run) => run.low, show: (run) => (run.low === null ? "" : [interval([run.rate, run.low, run.high]), ` ${percent(run.low)} – ${percent(run.high)}`]) },
     { name: "episodes", kind: "number", first: "-", get: (run) => run.done, show: (run) => (run.done < run.planned ? `${count(run.done)} of ${count(run.planned)}` : count(run.done)) },
     measure("errors", (run) => run.errors),
     measure("reward", (run) => run.reward, or(score)),
@@ -198,6 +205,7 @@ export class RunList extends List {
     measure("tokens", (run) => run.tokens),
     measure("cost", (run) => run.cost, dollars),
     measure("seconds", (run) => run.seconds, or(seconds), { title: "time" }),
+    { name: "started", kind: "number wide-only", first: "-", get: (run) => run.started, show: (run) => date(run.started) },
     text("folder", (run) => run.folder, "wide-only"),
   ];
   filters = {

@@ -1,18 +1,20 @@
 // The app: it shows the view that the address names, handles keys, and updates during runs.
 import { byId, el, fill, visible, button } from "./dom.js";
-import { address, place } from "./address.js";
+import { address, episodeAddress, place } from "./address.js";
 import { FileSource, LiveSource } from "./source.js";
 import { overview, progress } from "./overview.js";
 import { EpisodeList, RunList, TaskList } from "./lists.js";
 import { EpisodePage } from "./episode.js";
 import { ComparePage, TaskPage } from "./compare.js";
+import { shareDialog, themeButton } from "./share.js";
 
-const VIEWS = { report: "Report", runs: "Runs", tasks: "Tasks", episodes: "Episodes", compare: "Compare" };
+const VIEWS = { report: "Results", runs: "Runs", tasks: "Tasks", episodes: "Episodes", compare: "Compare" };
 const OFTEN = 1000; // the minimum number of milliseconds between two updates of the view
 const KEYS = [
   ["/", "search"],
   ["j, k or arrows", "the next and the previous row, or episode"],
   ["Enter", "opens a row's episode"],
+  ["n, p, e", "an episode's next, previous, and next failed turn"],
   ["Esc", "leaves the search box, or the episode"],
   ["1 to 5", "the views"],
   ["?", "these keys"],
@@ -56,7 +58,9 @@ class App {
     document.addEventListener("keydown", (event) => this.key(event));
     window.addEventListener("beforeprint", () => this.print(true));
     window.addEventListener("afterprint", () => this.print(false));
-    byId("main").previousElementSibling.before(this.help());
+    const share = shareDialog();
+    byId("main").previousElementSibling.before(this.help(), share.dialog);
+    fill(byId("tools"), button("share", share.open), themeButton(), button("? keys", () => byId("keys").showModal(), { class: "keys" }));
     // The app would interpret the link's #main as an address of a view.
     document.querySelector(".skip").addEventListener("click", (event) => {
       event.preventDefault();
@@ -65,6 +69,9 @@ class App {
   }
 
   show() {
+    const { report, rows, runs } = this.source;
+    // A saved episode is the first view of its page.
+    if (!location.hash && report && report.single) location.replace(episodeAddress(runs[0], rows[0]));
     const { view } = place();
     if (view === "episodes") this.shown.address = location.hash;
     const open = Object.hasOwn(this.views, view) ? view : "report";
@@ -74,7 +81,7 @@ class App {
       fill(byId("main"), this.views[open].open());
       window.scrollTo(0, 0);
       const links = Object.entries(VIEWS).map(([name, title]) => el("a", { href: address(name), "aria-current": name === open ? "page" : null }, title));
-      fill(byId("views"), links, button("keys", () => byId("keys").showModal(), { class: "keys" }));
+      fill(byId("views"), links);
       this.views[open].look = this.views[open].drawn = undefined;
     }
     document.title = visible([place().asked.get("id"), this.source.report && this.source.report.title].filter(Boolean).join(" · ") || "runs");
@@ -101,7 +108,7 @@ class App {
   }
 
   key(event) {
-    if (event.ctrlKey || event.metaKey || event.altKey || byId("keys").open) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
     const search = byId("words");
     if (event.target.matches("input[type=search]")) {
       if (event.key === "Escape") event.target.blur();
@@ -120,8 +127,7 @@ class App {
     else if (/^[1-5]$/.test(event.key)) location.hash = address(Object.keys(VIEWS)[Number(event.key) - 1]);
     else if (event.key === "Escape" && ["episode", "task"].includes(this.open)) location.hash = this.open === "task" ? "#tasks" : this.shown.address || "#episodes";
     else if (this.open === "episode") {
-      const next = { j: 1, ArrowRight: 1, k: -1, ArrowLeft: -1 }[event.key];
-      if (next && episode.beside(next)) location.hash = episode.beside(next);
+      episode.key(event.key);
     } else if (["j", "k"].includes(event.key) && this.views[this.open].grid && !this.views[this.open].grid.root.contains(event.target)) {
       this.views[this.open].grid.focus(0);
     }

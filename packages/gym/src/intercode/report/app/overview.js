@@ -1,25 +1,56 @@
-// The first screen: facts about the runs, verdicts, frequent problems, curves, then tables.
-import { el, svg, folded, plural, percent, count } from "./dom.js";
+// The first screen: results and charts, what is decided, why episodes were not solved, all tables.
+import { el, svg, folded, plural, percent, count, seconds } from "./dom.js";
 import { address } from "./address.js";
+import { known } from "./grid.js";
+import { agentsOf, environments, estimate, figures, gap, legend, shortLabel } from "./charts.js";
 
-const CURVES = 8; // the number of the style sheet's classes for curves: c0 … c7
-const MARKS = { better: "a difference", worse: "a difference", open: "not decided", rate: "one run" };
+const FREQUENT = 12; // the maximum number of observations that are listed
 
 export function overview(source) {
-  const report = source.report;
+  const { report } = source;
   if (!report) return [el("h1", {}, "Runs"), el("p", { class: "note" }, "The runs are being read …")];
-  const facts = Object.entries(report.facts).map(([name, text]) => el("div", {}, el("dt", {}, name), el("dd", {}, text)));
+  if (!report.runs.length) return [el("h1", {}, "Runs"), report.warnings.map(warning), nothing("No run yet", "A run appears here when it starts, for instance:", "intercode run bash --agent oracle")];
+  const agents = agentsOf(report);
+  const [charts, pairs, failures] = [charted(report, agents), decided(report, agents), unsolved(source, agents)];
   return [
     el("h1", {}, report.title),
-    el("dl", { class: "facts" }, facts),
+    subtitle(report),
     report.warnings.map(warning),
-    report.verdicts.length ? el("section", { class: "verdicts", "aria-label": "verdicts" }, report.verdicts.map(verdict)) : null,
-    wrong(source),
-    report.curves.length ? [el("h2", { id: "turns" }, "Success against turns"), el("div", { class: "figures" }, report.curves.map(figure))] : null,
-    report.curves.length ? el("p", { class: "note" }, "Share of the scored episodes that are solved within this number of turns. Bands, drawn where they can be distinguished, are 95 % intervals.") : null,
-    report.sections.map((one) => [el("h2", {}, one.heading), one.tables.map(table)]),
-    report.details.length ? [el("h2", {}, "Each run"), report.details.map((one) => folded(one.heading, one.tables.map(table)))] : null,
+    results(report, agents),
+    pairs || !charts || !failures ? [charts, pairs, failures] : el("div", { class: "halves" }, charts, failures),
+    numbers(report),
   ];
+}
+
+// A part of a page without content: what is missing, and how to get it.
+export function nothing(title, text, command) {
+  return el("div", { class: "nothing" }, el("h2", {}, title), el("p", {}, text), command ? el("pre", {}, command) : null);
+}
+
+export const money = (cost) => (known(cost) ? `$${cost.toFixed(cost >= 10 ? 2 : 4)}` : "–");
+
+// Returns a date such as "30 Nov 2026, 12:33" for a time such as "2026-11-30T12:33:10Z".
+export function date(time, { hours = true } = {}) {
+  const read = new Date(time);
+  if (!time || Number.isNaN(read.getTime())) return "";
+  const day = read.toLocaleDateString("en-GB", { day: "numeric", month: "short", year: "numeric", timeZone: "UTC" });
+  return hours ? `${day}, ${read.toISOString().slice(11, 16)}` : day;
+}
+
+function subtitle(report) {
+  const { runs, facts } = report;
+  const [starts, ends] = [runs.map((run) => run.started).filter(Boolean).sort(), runs.map((run) => run.finished).filter(Boolean).sort()];
+  const [start, end] = [date(starts[0]), date(ends[ends.length - 1])];
+  const costs = runs.map((run) => run.cost).filter(known);
+  const sum = (values) => values.reduce((total, value) => total + value, 0);
+  const texts = [
+    `${plural(runs.length, "run")}, ${plural(sum(runs.map((run) => run.done)), "episode")}`,
+    start && `${start}${end && end !== start ? ` to ${end.startsWith(start.slice(0, -5)) ? end.slice(-5) : end}` : ""} UTC`,
+    facts.model,
+    costs.length ? money(sum(costs)) : "",
+    facts.version,
+  ];
+  return el("ul", { class: "subtitle" }, texts.filter(Boolean).map((text) => el("li", {}, text)));
 }
 
 function warning(text) {
@@ -27,25 +58,174 @@ function warning(text) {
   return el("div", { class: "warning" }, rest.length ? folded(first, el("pre", { tabindex: "0" }, rest.join("\n"))) : first);
 }
 
-export function verdict(one) {
-  const links = one.links.map(([text, to]) => el("a", { href: "#" + to }, text));
-  return el(
-    "div",
-    { class: `verdict ${one.kind}` },
-    el("p", {}, el("span", { class: "badge" }, MARKS[one.kind]), " ", el("strong", {}, one.headline)),
-    el("p", { class: "note" }, one.detail),
-    links.length ? el("p", { class: "links" }, links) : null,
-  );
+// A wide part of a card, which scrolls by itself.
+const scrolling = (label, ...children) => el("div", { class: "scrolling", tabindex: "0", role: "group", "aria-label": label }, ...children);
+export const swatch = () => svg("svg", { class: "swatch", width: 12, height: 12, "aria-hidden": "true" }, svg("circle", { class: "dot", cx: 6, cy: 6, r: 5 }));
+
+// Returns what a run's agent has besides its name: its model, skills, judge, or folder.
+export function configuration(run) {
+  const extra = shortLabel(run).replace(run.agent, "").replace(`(${run.model})`, "").trim();
+  return [run.model, extra, run.gold ? "was shown gold" : ""].filter(Boolean).join(", ");
 }
 
-// Returns the twelve most frequent problems, each with a link to its episodes.
-function wrong(source) {
-  const counts = new Map();
-  for (const row of source.rows) for (const kind of row.kinds) counts.set(kind, (counts.get(kind) || 0) + 1);
-  const kinds = [...counts].sort((a, b) => b[1] - a[1]).slice(0, 12);
-  if (!kinds.length) return null;
-  const links = kinds.map(([kind, number]) => el("a", { href: address("episodes", { kind }), class: "chip" }, `${kind} ${count(number)}`));
-  return el("section", { "aria-label": "what went wrong" }, el("h2", {}, "What went wrong"), el("p", { class: "links" }, links));
+function results(report, agents) {
+  const places = environments(report);
+  const tasks = (where) => Math.max(...report.runs.filter((run) => run.where === where).map((run) => run.tasks));
+  const sums = [
+    ["turns", (runs) => mean(runs, "turns", (turns) => turns.toFixed(1))],
+    ["cost", (runs) => (runs.some((run) => known(run.cost)) ? money(runs.reduce((sum, run) => sum + (run.cost || 0), 0)) : "–")],
+    ["time", (runs) => mean(runs, "seconds", seconds)],
+  ].filter(([name]) => name !== "cost" || report.runs.some((run) => known(run.cost)));
+  const rows = [...agents].sort((a, b) => a.runs[0].gold - b.runs[0].gold).map(({ name, colour, runs }) =>
+    el("tr", { class: colour },
+      el("th", { scope: "row" }, swatch(), el("span", {}, el("strong", {}, name), el("small", {}, configuration(runs[0])))),
+      places.map((where) => el("td", { class: "result", "data-label": where }, result(runs.find((run) => run.where === where)))),
+      sums.map(([title, show]) => el("td", { class: "sum", "data-label": title }, show(runs)))));
+  const head = places.map((where) => el("th", { scope: "col" }, where, " ", el("small", {}, plural(tasks(where), "task"))));
+  return el("section", { class: "card", "aria-label": "results" },
+    scrolling("success by agent and environment",
+      el("table", { class: "results" },
+        el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "Agent"), head, sums.map(([title]) => el("th", { scope: "col", class: "sum" }, title)))),
+        el("tbody", {}, rows))),
+    el("p", { class: "meta" }, `Dot: share of episodes solved. Bar: 95 % interval. Turns and time are means${sums.length > 2 ? ", cost is a sum" : ""}. A result leads to its episodes.`));
+}
+
+function result(run) {
+  if (!run) return el("span", { class: "meta" }, "not run");
+  const [waits, link] = [run.planned - run.done, (more) => address("episodes", { run: run.name, ...more })];
+  const notes = [
+    run.errors ? el("a", { class: "bad", href: link({ state: "error" }) }, plural(run.errors, "error")) : null,
+    waits > 0 ? `${count(waits)} missing` : null,
+  ].filter(Boolean);
+  if (!known(run.rate)) return [el("a", { href: link() }, "no score yet"), el("small", {}, notes.flatMap((note) => [" ", note]))];
+  return [
+    el("a", { href: link(), title: known(run.low) ? `95 % interval ${percent(run.low)} to ${percent(run.high)}` : null },
+      el("strong", {}, percent(run.rate)), " ", el("small", {}, `${count(run.successes)} of ${count(run.scored)}`)),
+    known(run.low) ? estimate([run.rate, run.low, run.high]) : null,
+    notes.length ? el("small", {}, notes.flatMap((note) => [note, " "])) : null,
+  ];
+}
+
+function mean(runs, name, show) {
+  const scored = runs.filter((run) => known(run[name]) && run.scored);
+  const episodes = scored.reduce((sum, run) => sum + run.scored, 0);
+  return episodes ? show(scored.reduce((sum, run) => sum + run[name] * run.scored, 0) / episodes) : "–";
+}
+
+function charted(report, agents) {
+  const drawn = figures(report, agents);
+  if (!drawn.length) return null;
+  return el("section", { class: "card", "aria-labelledby": "charts" },
+    el("h2", { id: "charts" }, "Success against turns and cost"),
+    agents.length > 1 ? legend(agents) : null,
+    el("div", { class: "figures" }, drawn),
+    el("p", { class: "meta" }, "Curves: share of the scored episodes that are solved within a number of turns. Bands and vertical lines: 95 % intervals."));
+}
+
+// A line for each pair of agents, with a result for each environment.
+function decided(report, agents) {
+  const lines = pairLines(report, agents);
+  if (!lines.length) return null;
+  const places = environments(report).filter((where) => lines.some((line) => line.cells.has(where)));
+  const rows = lines.map((line) =>
+    el("tr", { class: line.state },
+      el("th", { scope: "row" }, el("span", { class: "decision", "aria-hidden": "true" }), el("span", {}, sentence(line, places))),
+      places.map((where) => el("td", { class: "result", "data-label": where }, difference(line.cells.get(where), line)))));
+  return el("section", { class: "card", "aria-labelledby": "decided" },
+    el("h2", { id: "decided" }, "What is decided"),
+    scrolling("differences",
+      el("table", { class: "results" },
+        el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "Agents"), places.map((where) => el("th", { scope: "col" }, where)))),
+        el("tbody", {}, rows))),
+    el("p", { class: "meta" }, "Points: difference of the success rates on the same tasks. Full dot: significant (McNemar's test, or the interval; level 0.05, corrected for several comparisons). A difference leads to its tasks. ", el("a", { href: "#compare" }, "All pairs")));
+}
+
+// Groups the comparisons by their agents. The better agent comes first, and decided pairs come first.
+function pairLines(report, agents) {
+  const run = new Map(report.runs.map((one) => [one.name, one]));
+  const agent = new Map(agents.map((one) => [one.label, one]));
+  const lines = new Map();
+  for (const verdict of report.verdicts.filter((one) => one.pair)) {
+    const [first, second] = verdict.pair.map((name) => run.get(name));
+    const key = `${first.label}\n${second.label}`;
+    if (!lines.has(key)) lines.set(key, { first: agent.get(first.label), second: agent.get(second.label), gold: first.gold || second.gold, cells: new Map() });
+    lines.get(key).cells.set(second.where, verdict);
+  }
+  for (const line of lines.values()) {
+    const kinds = [...line.cells.values()].map((verdict) => verdict.kind);
+    line.sign = kinds.includes("worse") && !kinds.includes("better") ? -1 : 1;
+    if (line.sign < 0) [line.first, line.second] = [line.second, line.first];
+    line.state = kinds.every((kind) => kind === "open") ? "open" : "decided";
+  }
+  return [...lines.values()].sort((a, b) => a.gold - b.gold || (a.state === "open") - (b.state === "open"));
+}
+
+function sentence({ first, second, cells, sign }, places) {
+  const having = (kind) => places.filter((where) => cells.has(where) && cells.get(where).kind === kind);
+  const [wins, losses, open] = [having(sign > 0 ? "better" : "worse"), having(sign > 0 ? "worse" : "better"), having("open")];
+  const list = (some) => [some.slice(0, -1).join(", "), some[some.length - 1]].filter(Boolean).join(" and ");
+  const inside = (some) => (places.length === 1 ? "" : places.length > 2 && some.length === places.length ? ` in all ${places.length} environments` : ` in ${list(some)}`);
+  const [one, other] = [second, first].map(({ name }) => el("strong", {}, name));
+  if (!wins.length && !losses.length) return [one, " and ", other, `: no difference is shown${inside(open)}`];
+  const parts = [[wins, " is better than "], [losses, " is worse than "]].filter(([some]) => some.length);
+  const clauses = parts.map(([some, text], number) => [number ? "," : one, text, number ? "it" : other, inside(some)]);
+  return [clauses, open.length ? `; no difference is shown${inside(open)}` : ""];
+}
+
+function difference(verdict, { sign }) {
+  if (!verdict) return el("span", { class: "meta" }, "not compared");
+  const [value, low, high] = verdict.difference.map((points) => sign * points);
+  const shown = [value, ...(low === undefined ? [] : [Math.min(low, high), Math.max(low, high)])];
+  const [first, second] = verdict.pair;
+  return [
+    el("a", { class: verdict.kind, href: address("compare", { first, second }), title: verdict.detail },
+      el("strong", {}, points(value)), " ", el("small", {}, known(verdict.p_value) ? chance(verdict.p_value) : "")),
+    el("span", { class: verdict.kind }, gap(shown)),
+  ];
+}
+
+export const points = (value) => `${value > 0.0005 ? "+" : value < -0.0005 ? "−" : ""}${Math.abs(100 * value).toFixed(1)}`;
+const chance = (p) => (p < 0.001 ? "p < 0.001" : `p = ${p.toFixed(3)}`);
+
+// Counts the episodes that were not solved by outcome and agent, and the frequent observations.
+function unsolved(source, agents) {
+  const { report, rows, runs } = source;
+  const [outcomes, kinds] = [new Map(), new Map()];
+  const agent = runs.map(({ name }) => agents.findIndex((one) => one.runs.some((run) => run.name === name)));
+  for (const row of rows) {
+    for (const kind of row.kinds) kinds.set(kind, (kinds.get(kind) || 0) + 1);
+    if (row.success) continue;
+    if (!outcomes.has(row.state)) outcomes.set(row.state, agents.map(() => 0));
+    if (agent[row.run] >= 0) outcomes.get(row.state)[agent[row.run]] += 1;
+  }
+  const total = (counts) => counts.reduce((sum, number) => sum + number, 0);
+  const order = [...outcomes].sort((a, b) => total(b[1]) - total(a[1]));
+  if (!order.length) return null;
+  const [most, all] = [total(order[0][1]), total(order.map(([, counts]) => total(counts)))];
+  const bar = (counts) => {
+    const parts = [...counts.entries()].filter(([, number]) => number).map(([index, number]) => {
+      const part = el("span", { class: agents[index].colour, title: `${agents[index].name}: ${count(number)}` });
+      part.style.width = `${(100 * number) / most}%`;
+      return part;
+    });
+    return el("span", { class: "stack", "aria-hidden": "true" }, parts);
+  };
+  const items = order.map(([state, counts]) =>
+    el("li", {},
+      el("a", { href: address("episodes", { state }) }, state), bar(counts), el("b", {}, count(total(counts))),
+      el("small", {}, (report.outcomes || {})[state] || "the record of the episode stops before its end")));
+  const chips = [...kinds].sort((a, b) => b[1] - a[1]).slice(0, FREQUENT).map(([kind, number]) => el("a", { href: address("episodes", { kind }), class: "chip" }, `${kind} ${count(number)}`));
+  return el("section", { class: "card", "aria-labelledby": "unsolved" },
+    el("h2", { id: "unsolved" }, `Why ${plural(all, "episode")} ${all === 1 ? "was" : "were"} not solved`),
+    el("ul", { class: "reasons-list" }, items),
+    chips.length ? el("p", { class: "links" }, el("span", { class: "meta" }, "What happened in episodes:"), chips) : null);
+}
+
+function numbers({ sections, details }) {
+  if (!sections.length) return null;
+  const fold = (one) => folded(one.heading, one.tables.map(table));
+  return el("section", { class: "card numbers", "aria-labelledby": "numbers" },
+    el("h2", { id: "numbers" }, "All numbers"), sections.map(fold), details.length ? folded("Each run", details.map(fold)) : null);
 }
 
 export function table(one) {
@@ -69,44 +249,6 @@ export function interval([rate, low, high]) {
     svg("line", { class: "axis", x1: 0, x2: 100, y1: 6, y2: 6 }),
     svg("line", { class: "span", x1: 100 * low, x2: 100 * high, y1: 6, y2: 6 }),
     svg("rect", { class: "at", x: 100 * rate - 1.5, y: 1, width: 3, height: 10 }));
-}
-
-const [WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM] = [720, 340, 62, 704, 12, 296];
-
-function figure({ where, series }) {
-  const turns = Math.max(...series.map((one) => one.points.length));
-  const at = (turn, rate) => [LEFT + (RIGHT - LEFT) * (turns > 1 ? turn / (turns - 1) : 0.5), TOP + (BOTTOM - TOP) * (1 - rate)];
-  const line = (points) => points.map((point) => point.map((x) => x.toFixed(1)).join(",")).join(" ");
-  // A curve with fewer turns than others keeps its last rate.
-  const known = series.map(({ points }) => Array.from({ length: turns }, (_, turn) => points[Math.min(turn, points.length - 1)]));
-  const columns = Math.max(...series.map((one) => one.name.length)) <= 52 ? 2 : 1;
-  const lines = Math.ceil(series.length / columns);
-  const every = Math.max(1, Math.ceil(turns / 15));
-  const parts = [0, 20, 40, 60, 80, 100].map((level) => [
-    svg("line", { class: "axis", x1: LEFT, x2: RIGHT, y1: at(0, level / 100)[1], y2: at(0, level / 100)[1] }),
-    svg("text", { x: LEFT - 8, y: at(0, level / 100)[1] + 4, "text-anchor": "end" }, `${level} %`),
-  ]);
-  for (let turn = 0; turn < turns; turn += every) parts.push(svg("text", { x: at(turn, 0)[0], y: BOTTOM + 18, "text-anchor": "middle" }, turn + 1));
-  parts.push(svg("text", { x: (LEFT + RIGHT) / 2, y: BOTTOM + 36, "text-anchor": "middle" }, "turns"));
-  const group = (number, ...children) => svg("g", { class: `c${series[number].colour % CURVES}` }, ...children);
-  if (series.length <= 4)
-    // Bands are drawn before the curves, so no band hides a curve.
-    known.forEach((points, number) => {
-      const edge = [...points.map((p, turn) => at(turn, p[2])), ...points.map((p, turn) => at(turn, p[1])).reverse()];
-      parts.push(group(number, svg("polygon", { class: "band", points: line(edge) })));
-    });
-  known.forEach((points, number) => {
-    const dots = points.map((p, turn) => at(turn, p[0]));
-    const [x, y] = [LEFT + (Math.floor(number / lines) * (WIDTH - LEFT)) / 2, HEIGHT + 20 * (number % lines) + 8];
-    parts.push(
-      group(number,
-        svg("polyline", { class: "curve", points: line(dots) }),
-        dots.map(([cx, cy]) => svg("circle", { class: "dot", r: 3, cx: cx.toFixed(1), cy: cy.toFixed(1) })),
-        svg("line", { class: "curve", x1: x, x2: x + 28, y1: y - 4, y2: y - 4 }),
-        svg("text", { x: x + 36, y }, series[number].name)));
-  });
-  const drawn = svg("svg", { class: "curves", viewBox: `0 0 ${WIDTH} ${HEIGHT + 20 * lines}`, role: "img", "aria-label": `${where}: success within a number of turns` }, parts);
-  return el("figure", {}, el("figcaption", {}, where), drawn);
 }
 
 // Returns the progress of unfinished runs, or the number of episodes if all runs are finished.

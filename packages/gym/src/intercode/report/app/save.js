@@ -25,11 +25,12 @@ export async function save(source, row) {
   for (const old of page.querySelectorAll('script[type="text/plain"], script[type="application/json"]')) old.remove();
   const policy = page.querySelector('meta[http-equiv="Content-Security-Policy"]');
   policy.content = policy.content.replace(/connect-src [^;]*; /, "");
+  page.querySelector('meta[name="machine"]').content = "";
   page.querySelector("title").textContent = visible(`${row.task} · ${run.label}`);
   const { at, state, ...columns } = { ...row, run: 0 };
   for (const name of Object.keys(columns)) columns[name] = [columns[name]];
   const report = source.report ? { facts: source.report.facts, runs: source.report.runs.filter((one) => one.name === run.name) } : { facts: {}, runs: [run] };
-  const data = { title: `${row.task}: ${run.label}`, warnings: [], verdicts: [], sections: [], details: [], curves: [], pairs: [], ...report };
+  const data = { title: `${row.task}: ${run.label}`, warnings: [], verdicts: [], sections: [], details: [], curves: [], pairs: [], single: true, ...report };
   const json = JSON.stringify(data).replace(/[<>&]/g, (char) => "\\u" + char.charCodeAt(0).toString(16).padStart(4, "0"));
   const app = page.querySelector('script[type="module"]');
   app.before(script("application/json", "report", json), await packedAs("index", { at: [0], chunk: 1, columns }), await packedAs("chunk-0", [body]));
