@@ -28,6 +28,7 @@ from intercode.evaluate.statistics import IntervalEstimate
 from intercode.evaluate.summary import by_turn
 from intercode.evaluate.task_selection import select_tasks
 from intercode.models import api_keys
+from intercode.report.recorded_tasks import task_finder
 from intercode.report.runs import RecordedRun, read_runs
 from intercode.report.tables import by_agent, matrix
 from intercode.report.viewer_page import CompressedEpisodes, write_page
@@ -286,7 +287,7 @@ def _agent_plan(plan: RunPlan, factory: str | AgentFactory, label: str) -> RunPl
 
 def _write_page(page: Path, folders: Sequence[Path]) -> list[RecordedRun]:
     """Read the recorded runs, write the HTML page of their report, and return the runs."""
-    episodes = CompressedEpisodes()
+    episodes = CompressedEpisodes(find_task=task_finder(folders))
     runs = read_runs(folders, episodes.add)
     write_page(page, runs, episodes)
     return runs

@@ -14,6 +14,7 @@ from intercode.cli import run_output
 from intercode.cli.run_output import ProgressPrinter
 from intercode.cli.terminal import print_json, safe
 from intercode.evaluate.runner import run
+from intercode.report.recorded_tasks import task_finder
 from intercode.report.runs import read_runs
 from intercode.report.tables import matrix
 from intercode.report.viewer_page import CompressedEpisodes, write_page
@@ -70,7 +71,8 @@ def demonstrate(
         if result.interrupted:
             print(f"stopped; what was finished is in {safe(str(output_folder))}", file=sys.stderr)
             return INTERRUPT_EXIT_CODE
-    episodes, page = CompressedEpisodes(), output_folder / "report.html"
+    page = output_folder / "report.html"
+    episodes = CompressedEpisodes(find_task=task_finder(folders))
     runs = read_runs(folders, episodes.add)
     write_page(page, runs, episodes)
     outcomes = [outcome for recorded_run in runs for outcome in recorded_run.outcomes]

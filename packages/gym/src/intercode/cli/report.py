@@ -25,6 +25,7 @@ from intercode.evaluate.summary import (
 )
 from intercode.records import read_manifest, run_folders
 from intercode.registry import TABLES
+from intercode.report.recorded_tasks import task_finder
 from intercode.report.runs import RecordedRun, as_data, read_runs
 from intercode.report.tables import run_tables, side_by_side_tables
 from intercode.report.text import escape_markdown, to_csv, to_list, to_markdown
@@ -61,8 +62,13 @@ def execute(args: argparse.Namespace) -> int:
     args.run = run_folders(args.run)
     if args.hide_gold and not args.html:
         raise UsageError("--hide-gold needs --html FILE: no other output shows gold")
+    if args.trust and not args.html:
+        raise UsageError("--trust needs --html FILE: no other output shows tasks")
     shown_gold = [n for n, run in enumerate(args.run) if read_manifest(run).get("needs_gold")]
-    episodes = CompressedEpisodes(hide_gold=args.hide_gold, shown_gold=shown_gold)
+    find_task = task_finder(args.run, trust=args.trust)
+    episodes = CompressedEpisodes(
+        hide_gold=args.hide_gold, shown_gold=shown_gold, find_task=find_task
+    )
     runs = read_runs(args.run, episodes.add if args.html else lambda run, episode: None)
     comparisons = compare_with_baselines(runs)
     if args.html:

@@ -37,6 +37,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--hide-gold", action="store_true", help="omit everything that may quote gold"
     )
+    parser.add_argument(
+        "--trust",
+        action="store_true",
+        help="read the data files that the runs name, so the page shows their tasks (no code of a "
+        "run is executed)",
+    )
     parser.add_argument("--json", action="store_true", help="print the address as a line of JSON")
 
 
@@ -52,7 +58,7 @@ def execute(args: argparse.Namespace) -> int:
     folders = args.run or [Path("runs")]
     if not args.run and not folders[0].is_dir():
         raise UsageError("the working directory has no folder runs/: name the folders of runs")
-    library = ViewerRuns(folders, hide_gold=args.hide_gold)
+    library = ViewerRuns(folders, hide_gold=args.hide_gold, trust=args.trust)
     try:
         viewer = RunViewerServer(library, args.port)
     except OSError as error:

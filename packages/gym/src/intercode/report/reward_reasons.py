@@ -20,7 +20,7 @@ class RewardReason(NamedTuple):
     text: str = ""
 
 
-_MAX_QUOTED_ENTRIES = 20
+MAX_QUOTED_ENTRIES = 20
 """The maximum number of a list's entries that a reward records. A recorded list of this length may
 therefore be incomplete."""
 _LISTS = {
@@ -52,10 +52,15 @@ _PARTS = {
 """Name of a score's part → sentence about it, for rewards that record no detail."""
 
 
-def explain_reward(episode: Episode) -> list[RewardReason]:
+def explain_reward(episode: Episode, *, has_pairs: bool = False) -> list[RewardReason]:
     """Return the reasons for an episode's reward below 1.0.
 
     The list is empty if the episode has no reward, or if the reward is 1.0.
+
+    Args:
+        episode: The episode.
+        has_pairs: Whether the reader also has `intercode.report.answer_pairs.answer_pairs`. Then
+            the reasons omit the outputs and rows in these pairs.
     """
     score = episode.score
     if score is None or episode.success:
@@ -71,15 +76,13 @@ def explain_reward(episode: Episode) -> list[RewardReason]:
         *_flag(detail, score, episode),
         *_verification(detail, score),
     ]
-    reasons += [
-        *_outputs(detail, score),
-        *_rows(detail),
-        *_judge(detail),
-        *_remaining_reasons(detail),
-    ]
-    if not reasons:
+    paired_reasons = [*_outputs(detail, score), *_rows(detail)]
+    reasons += [] if has_pairs else paired_reasons
+    reasons += [*_judge(detail), *_remaining_reasons(detail)]
+    if not reasons and not (has_pairs and paired_reasons):
         reasons = [RewardReason(text) for name, text in _PARTS.items() if name in score.parts]
-    return reasons or [RewardReason("the reward gives no reason")]
+        reasons = reasons or [RewardReason("the reward gives no reason")]
+    return reasons
 
 
 def _tests(detail: dict[str, Any], score: Score) -> Iterator[RewardReason]:
@@ -156,7 +159,7 @@ def _rows(detail: dict[str, Any]) -> Iterator[RewardReason]:
         Counter(gold_texts) - Counter(answer_texts),
         Counter(answer_texts) - Counter(gold_texts),
     )
-    is_complete = max(len(gold_texts), len(answer_texts)) < _MAX_QUOTED_ENTRIES
+    is_complete = max(len(gold_texts), len(answer_texts)) < MAX_QUOTED_ENTRIES
     if answer_rows is not None and is_complete and (missing_rows or extra_rows):
         yield from _quote_entries("rows of gold that the answer lacks", [*missing_rows.elements()])
         yield from _quote_entries("rows of the answer that gold lacks", [*extra_rows.elements()])
@@ -199,7 +202,7 @@ def _remaining_reasons(detail: Mapping[str, Any]) -> Iterator[RewardReason]:
 
 def _quote_entries(sentence: str, entries: Sequence[str]) -> Iterator[RewardReason]:
     if entries:
-        suffix = " or more" if len(entries) == _MAX_QUOTED_ENTRIES else ""
+        suffix = " or more" if len(entries) == MAX_QUOTED_ENTRIES else ""
         yield RewardReason(f"{sentence} ({len(entries)}{suffix}):", "\n".join(entries))
 
 

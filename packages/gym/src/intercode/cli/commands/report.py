@@ -27,6 +27,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--hide-gold", action="store_true", help="omit everything that may quote gold from the page"
     )
+    parser.add_argument(
+        "--trust",
+        action="store_true",
+        help="read the data files that the runs name, so the page shows their tasks (no code of a "
+        "run is executed)",
+    )
     format_group = parser.add_mutually_exclusive_group()
     format_group.add_argument("--json", action="store_true", help="print one JSON object")
     format_group.add_argument("--markdown", action="store_true", help="print tables in Markdown")

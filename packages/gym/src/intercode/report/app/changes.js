@@ -19,6 +19,7 @@ export function histories(turns) {
 }
 
 export function changed(files, cut) {
+  if (!files.length && !cut) return null;
   const made = files.map((file) => {
     const name = `${SIGNS[file.kind]} ${file.path}${file.type === "dir" ? "/" : ""}`;
     if (file.text === null || file.text === "") return el("p", { class: "path" }, name);

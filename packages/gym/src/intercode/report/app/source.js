@@ -87,12 +87,13 @@ export class FileSource extends Source {
     return (await this.chunk(Math.floor(row.at / this.size)))[row.at % this.size];
   }
 
-  // The rows are searched in the order of their chunks, so each chunk is unpacked once.
+  // The rows are searched in the order of their chunks, so each chunk is unpacked once. As by the
+  // server, the task is not searched.
   async *search(words, from) {
     const wanted = words.toLowerCase();
     for (const row of [...this.rows].sort((a, b) => a.at - b.at)) {
       if (row.at < from) continue;
-      yield [row.at, row.task.toLowerCase().includes(wanted) || holds(await this.body(row), wanted)];
+      yield [row.at, row.task.toLowerCase().includes(wanted) || holds({ ...(await this.body(row)), task: null, pairs: null }, wanted)];
     }
   }
 }

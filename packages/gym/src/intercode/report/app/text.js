@@ -1,39 +1,7 @@
-// Formatting of texts: terminal colours, Markdown, and code in colours. The result consists of
-// elements with text. No part of a text is parsed as HTML, and no link leaves the page.
+// Formatting of texts: Markdown, and code in colours. The result consists of elements with text. No
+// part of a text is parsed as HTML, and no link leaves the page.
 import { el, visible, button } from "./dom.js";
-
-const COLOURS = ["black", "red", "green", "yellow", "blue", "magenta", "cyan", "white"];
-const SGR = /\u001b\[([0-9;:]*)m/;
-
-// Backgrounds, "concealed" and free colours are ignored: they could hide a text from its reader.
-function terminal(text) {
-  const parts = text.split(SGR);
-  if (parts.length === 1) return [text];
-  let [colour, styles] = ["", new Set()];
-  const made = [];
-  parts.forEach((part, number) => {
-    if (number % 2 === 0) {
-      const kind = [colour, ...styles].filter(Boolean).join(" ");
-      if (part) made.push(kind ? el("span", { class: kind }, part) : part);
-      return;
-    }
-    const codes = part.split(/[;:]/).map(Number);
-    for (let at = 0; at < codes.length; at++) {
-      const code = codes[at];
-      if (code === 0) [colour, styles] = ["", new Set()];
-      else if (code === 38 || code === 48) at += codes[at + 1] === 5 ? 2 : 4;
-      else if (code >= 30 && code <= 37) colour = "ansi-" + COLOURS[code - 30];
-      else if (code >= 90 && code <= 97) colour = "ansi-" + COLOURS[code - 90];
-      else if (code === 39) colour = "";
-      else if (code === 22) styles.delete("bold");
-      else if (code === 24) styles.delete("underlined");
-      else if (code === 1) styles.add("bold");
-      else if (code === 3) styles.add("italic");
-      else if (code === 4) styles.add("underlined");
-    }
-  });
-  return made;
-}
+import { hiddenNote, terminal } from "./terminal.js";
 
 const STRINGS = `"(?:[^"\\\\\\n]|\\\\.)*"|'(?:[^'\\\\\\n]|\\\\.)*'`;
 const NUMBERS = "\\b\\d[\\d._]*\\b";
@@ -66,9 +34,11 @@ function tokensOf(language) {
 }
 
 const TOKENS = ["comment", "string", "number", "keyword"];
+const SIGNED = { "+": "added", "-": "removed", "@": "code-number" };
 const LONG = 30000; // characters above which a text is shown without colours and Markdown
 
-function code(text, language) {
+export function code(text, language) {
+  if (language === "diff") return text.split("\n").map((line, number) => [number ? "\n" : "", el("span", { class: SIGNED[line[0]] }, line)]);
   if (!Object.hasOwn(LANGUAGES, language) || text.length > LONG) return [text];
   const made = [];
   let from = 0;
@@ -137,11 +107,12 @@ function fillPlain(made, text) {
   return made;
 }
 
-// Returns a text in a box, with a button that copies the original text.
+// Returns a text in a box, with a button that copies the original text. With `ansi`, the text is
+// shown as a terminal shows it.
 export function block(text, { language = "", kind = "", ansi = false, label = "" } = {}) {
-  const inner = ansi ? terminal(text) : code(text, language);
-  const pre = el("pre", { class: kind, tabindex: "0", role: "group", "aria-label": label || "text" }, inner);
-  return el("div", { class: "block" }, pre, copier(text, label));
+  const { nodes, hidden } = ansi ? terminal(text) : { nodes: code(text, language), hidden: 0 };
+  const pre = el("pre", { class: kind, tabindex: "0", role: "group", "aria-label": label || "text" }, nodes);
+  return el("div", { class: "block" }, pre, copier(text, label), hidden ? hiddenNote(hidden) : null);
 }
 
 export function copier(text, label = "") {
