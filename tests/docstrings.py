@@ -29,7 +29,7 @@ LIMITS = {
     "integrations": {"opening": 0.0, "subject": 0.0, "length": 0.1, "phrase": 0.0},
     "paper": {"opening": 0.0, "subject": 0.0, "length": 0.0, "phrase": 0.0},
     "sandbox": {"opening": 0.0, "subject": 0.0, "length": 0.0, "phrase": 0.0},
-    "docs": {"phrase": 4.5},
+    "docs": {"phrase": 0.9},
 }
 """Package → rule → findings that 100 sentences may have. A limit only falls; the aim is 0."""
 SLACK = 0.2

@@ -20,6 +20,7 @@ CHECKED = (
     "docs",
     "examples",
     "README.md",
+    "AGENTS.md",
     "CODE_OF_CONDUCT.md",
     "CONTRIBUTING.md",
     "SECURITY.md",

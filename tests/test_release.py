@@ -61,7 +61,7 @@ def test_an_index_gets_a_readme_whose_links_are_absolute_and_the_license(folder:
     assert links and all(link.startswith(f"{HOME}") for link in links)
     assert len(text.splitlines()) < 60  # one screen
     for link in links:
-        path = re.fullmatch(rf"{HOME}(?:#readme|/(?:blob|tree)/main/(.+))?", link)
+        path = re.fullmatch(rf"{HOME}(?:#readme|/(?:blob|tree)/main/([^#]+)(?:#.+)?)?", link)
         assert path and (ROOT / (path[1] or "README.md")).exists(), link
     assert (folder / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
 

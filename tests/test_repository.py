@@ -134,9 +134,10 @@ def test_the_forms_and_the_template_name_what_is_there() -> None:
 
 def test_contributing_is_short_and_leads_to_each_page_of_development() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
-    assert len(text.split()) <= 1000
-    pages = {f"docs/development/{path.name}" for path in ROOT.glob("docs/development/*.md")}
-    assert pages and pages <= {*re.findall(r"\]\(([^)#]+)", text)}
+    assert len(text.split()) <= 1000 and "(docs/README.md#development)" in text
+    index = (ROOT / "docs/README.md").read_text("utf-8").partition("\n## Development\n")[2]
+    pages = {f"development/{path.name}" for path in ROOT.glob("docs/development/*.md")}
+    assert pages and pages <= {*re.findall(r"\]\(([^)#]+)", index)}
 
 
 def test_the_newest_section_of_the_changelog_has_at_most_60_lines() -> None:

@@ -27,11 +27,10 @@ from typing import Any, NamedTuple, NoReturn
 
 CHANNEL = "INTERCODE_TEST_WARM"
 """The variable that has the number of the descriptor on which commands are asked for."""
-BIN = Path(sys.executable).parent
-CLIENT = f"""#!{sys.executable} -IS
+CLIENT = f"""#!{{python}} -IS
 import _signal, _socket, marshal, os, struct, sys
 words, name = sys.argv[1:], os.path.basename(sys.argv[0])
-real = "{BIN}/" + name
+real = os.path.dirname("{{python}}") + "/" + name
 within = "{CHANNEL}" not in os.environ  # started by a command that is warm itself
 if within or name == "python" and (not words or words[0] != "-m" and words[0].startswith("-")):
     os.execv(real, [real, *words])
@@ -52,18 +51,25 @@ LARGEST = 1 << 20
 
 
 class Warm:
-    """A server, and the folder of its clients; both end with the context."""
+    """A server, and the folder of its clients; both end with the context.
+
+    Args:
+        python: The interpreter of the environment whose commands are started.
+    """
+
+    def __init__(self, python: Path = Path(sys.executable)) -> None:
+        self.python = python
 
     def __enter__(self) -> Warm:
         self._folder = tempfile.TemporaryDirectory(prefix="intercode-warm-")
         self.folder = Path(self._folder.name)
         for name in ("intercode", "python"):
-            (self.folder / name).write_text(CLIENT)
+            (self.folder / name).write_text(CLIENT.format(python=self.python))
             (self.folder / name).chmod(0o755)
         self._channel, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with other:
             self._server = subprocess.Popen(
-                [sys.executable, __file__, str(other.fileno())],
+                [str(self.python), __file__, str(other.fileno())],
                 pass_fds=[other.fileno()],
                 # Threads of a library would not survive a fork.
                 env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
@@ -83,12 +89,13 @@ class Warm:
         A variable that Python reads when it starts makes it start.
         """
         given = {**os.environ, **(env or {})}
+        bin_folder = self.python.parent
         number = self._channel.fileno()
         if argv[0] == "python":
             early = any(name.startswith(("PYTHON", "LC_", "LANG")) for name in env or {})
-            argv = [str((BIN if early else self.folder) / "python"), *argv[1:]]
+            argv = [str((bin_folder if early else self.folder) / "python"), *argv[1:]]
         else:
-            given["PATH"] = f"{self.folder}:{BIN}:{given['PATH']}"
+            given["PATH"] = f"{self.folder}:{bin_folder}:{given['PATH']}"
         return subprocess.run(
             argv, pass_fds=[number], env={**given, CHANNEL: str(number)}, text=True, **options
         )
