@@ -90,7 +90,7 @@ def test_what_is_appended_is_read_as_it_comes(tmp_path: Path) -> None:
     assert [(run["done"], run["errors"]) for run in report["runs"]] == [(2, 0), (1, 0)]
     assert len(report["pairs"]) == 1 and "unfinished" in report["warnings"][0]
     body = library.body(1)
-    assert GOLD in json.dumps(body["why"]) and body["turns"][0]["action"] == "echo 2"
+    assert GOLD in json.dumps(body["pairs"]) and body["turns"][0]["action"] == "echo 2"
     assert list(library.search("ECHO 2")) == [(0, False), (1, True), (2, False), (3, False)]
     assert not any(found for _, found in library.search("observation")), "the name of a field"
     assert [at for at, found in library.search("t1", 2) if found] == [2, 3]
