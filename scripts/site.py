@@ -144,6 +144,9 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
     html = html.replace(
         'language-python highlight"', 'language-python highlight" data-search-exclude'
     )
+    name = page.file.src_uri
+    if name.startswith("api/"):
+        html = site_api.rename_signatures(html, name.removeprefix("api/").removesuffix(".md"))
     return html.replace("::</p>", ":</p>")  # of docstrings, in front of an example
 
 

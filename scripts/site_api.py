@@ -99,6 +99,16 @@ def page(module: str) -> str:
     return "\n".join(parts)
 
 
+def rename_signatures(html: str, module: str) -> str:
+    """Put the public name into a signature whose function has another name, as `make` has."""
+    for name, source in public_names(module).items():
+        function = source.rpartition(".")[2]
+        if name != function:
+            pattern = rf'(<h3 id="{re.escape(source)}".*?<span class="nf">){function}<'
+            html = re.sub(pattern, rf"\g<1>{name}<", html, count=1, flags=re.DOTALL)
+    return html
+
+
 def markdown(module: str) -> str:
     """Return a module's page as Markdown that needs no tool: signatures and docstrings."""
     names = public_names(module)

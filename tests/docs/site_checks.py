@@ -163,6 +163,9 @@ def test_an_api_page_begins_with_import_summary_and_names() -> None:
     rows = re.findall(r"<td><a [^>]*><code>(\w+)</code></a></td>", article)
     assert rows[:3] == ["make", "make_vec", "InterCodeEnv"]
     assert "::</p>" not in article and "Forkable[" not in article
+    pattern = r'doc-signature highlight"><pre><span></span><code><span class="nf">(\w+)<'
+    signatures = re.findall(pattern, article)
+    assert signatures[:2] == ["make", "make_vec"] and "load_dataset" in signatures
     titles = re.findall(r'<h2 id="[^"]*">([^<]*)<', article)
     assert titles == ["Environments", "Tasks", "Episodes", "Sandboxes and tools", "Errors"]
 
