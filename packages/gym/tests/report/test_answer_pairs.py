@@ -57,6 +57,11 @@ def test_rows_are_lines_in_which_only_differences_differ() -> None:
     assert rows.answer is not None
     assert rows.answer.splitlines() == ["same  │ 1", "north │ 2", "extra │ 3"]
     assert rows.gold.splitlines() == ["same  │ 1", "north │ 20", 'NULL  │ "1"']
+    # A text and a number never look alike; a date is not in quotes.
+    [rows] = pairs(
+        "sql", detail={"answer_rows": [], "gold_rows": [["2024-01-31", "", "1e5", True]]}
+    )
+    assert (rows.answer, rows.gold) == ("", '2024-01-31 │ "" │ "1e5" │ true')
     # Only the order differs: it is what a reader must see.
     detail = {"answer_rows": [[1], [2]], "gold_rows": [[2], [1]]}
     [rows] = pairs("sql", detail=detail)

@@ -18,7 +18,7 @@ from intercode.task import Task
 
 _BORDER = " │ "
 """The border between two columns of a row. The page's script also knows this text."""
-_NUMBER = re.compile(r"\s*[-+.\d]*\s*|NULL")
+_AMBIGUOUS = re.compile(r"\s*|\s*[-+]?[\d.]+([eE][-+]?\d+)?\s*|NULL|true|false")
 _PATCH = re.compile(r"^diff --git .*", re.MULTILINE | re.DOTALL)
 _NO_PATCH = (
     "No action applied or printed a patch. With --keep-diffs, a run records the files that each "
@@ -160,6 +160,6 @@ def _cell(value: Any) -> str:
     """Return a cell as a text of one line, in which a text and a number never look alike."""
     if value is None:
         return "NULL"
-    if isinstance(value, str) and not _NUMBER.fullmatch(value) and "\n" not in value:
+    if isinstance(value, str) and not _AMBIGUOUS.fullmatch(value) and "\n" not in value:
         return value
     return json.dumps(value, ensure_ascii=False, default=str)

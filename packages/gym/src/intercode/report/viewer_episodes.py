@@ -128,6 +128,7 @@ def make_body(
         body["pairs"] = [
             pair._asdict() for pair in answer_pairs(episode, None if task is None else task.task)
         ]
+        body["shown_gold"] = shown_gold
         body["task"] = None if task is None else _task_facts(task)
         body["detail"] = {} if episode.score is None else episode.score.detail
         body["judge"] = episode.metadata.get("judge")

@@ -106,7 +106,7 @@ export function taskPanel(run, row, body) {
     el("p", { class: "facts-line" }, `${run.env === "sql" ? "database" : "image"} ${row.place || "(the environment's default)"}`),
     paths.map(([path, text]) => folded(`file ${path}`, block(text, { label: path }))),
     Object.keys(settings).length ? folded("settings", readable(settings, "settings")) : null,
-    el("h3", {}, "Not shown to the agent"),
+    el("h3", {}, body.shown_gold ? "Not shown to other agents (this one had gold)" : "Not shown to the agent"),
     hidden.length ? hidden.map(secret) : el("p", { class: "note" }, body.task && !reason && !body.hidden ? "The task has no gold, setup or tests." : missing),
     command && !hidden.length ? block(command, { language: "bash", label: "command" }) : null,
   );
