@@ -142,7 +142,7 @@ def names() -> dict[str, Any]:
 
 def public_names() -> dict[str, list[str]]:
     """The ``__all__`` of each module that the Python API's page lists, by module."""
-    listed = runpy.run_path(str(ROOT / "scripts/site.py"))["modules"]()
+    listed = runpy.run_path(str(ROOT / "scripts/site_api.py"))["modules"]()
     modules = map(importlib.import_module, listed)
     return {m.__name__: sorted(m.__all__) for m in modules if hasattr(m, "__all__")}
 

@@ -134,6 +134,12 @@ def files_of_counted_names() -> bool:
     return files_of_two_names()
 
 
+def names_of_several_lines() -> bool:
+    check = "echo x > list; cmp list out; r=$?; rm list; exit $r"
+    others = "for i in $(seq 20); do touch $i$'\\n'; ln $i$'\\n' l$i; done"
+    return _steered(check, f"{others}; ln list out", "touch list")
+
+
 def _steered_elsewhere(verification: str, action: str, setup: str = "") -> bool:
     """The same in sandboxes of another provider."""
     provider = ForeignProvider()

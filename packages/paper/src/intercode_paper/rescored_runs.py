@@ -67,10 +67,10 @@ class GradeChange:
 class GradeCounts:
     """The episodes under one grading."""
 
-    solved: int
+    success_count: int
     episodes: int
     """Number of episodes that the grading can grade."""
-    solved_2023: int | None = None
+    success_count_2023: int | None = None
     """Number of those episodes that are solved under ``2023``; None: not counted."""
 
 
@@ -116,15 +116,15 @@ class _EpisodeGrades:
 
     def changes(self) -> Iterator[tuple[str, str, str]]:
         """Yield grading, kind and reason of each change."""
-        before: bool | None = self.recorded
+        earlier_success: bool | None = self.recorded
         for grading, success in self.success.items():
             if success is None:
-                if before:
+                if earlier_success:
                     yield grading, "excluded", "the task cannot be graded"
                 continue
-            if before is not None and success != before:
+            if earlier_success is not None and success != earlier_success:
                 yield grading, "gained" if success else "lost", self.reasons.get(grading, "")
-            before = success
+            earlier_success = success
 
 
 def rescore(
@@ -198,11 +198,13 @@ def _summarize(
 ) -> RescoredRun:
     counts = {}
     for grading in GRADINGS:
-        graded = [entry for entry in grades if entry.success.get(grading) is not None]
-        if graded:
-            solved = sum(entry.success[grading] is True for entry in graded)
-            solved_2023 = sum(entry.success["2023"] is True for entry in graded)
-            counts[grading] = GradeCounts(solved, len(graded), solved_2023)
+        entries = [entry for entry in grades if entry.success.get(grading) is not None]
+        if entries:
+            counts[grading] = GradeCounts(
+                success_count=sum(entry.success[grading] is True for entry in entries),
+                episodes=len(entries),
+                success_count_2023=sum(entry.success["2023"] is True for entry in entries),
+            )
     changes = Counter(change for entry in grades for change in entry.changes())
     experiment = recorded_experiment.experiment
     return RescoredRun(
@@ -347,9 +349,8 @@ def _make(name: str, tasks: Dataset, **options: Any) -> Any:
     return intercode.make(name, data=tasks, max_turns=_UNLIMITED_TURNS, **options)
 
 
-Reason = Callable[[Score, Score, bool], str]
-"""Returns the reason of a change: the score before, the score after, and whether the episode is
-solved after."""
+Reason = Callable[[Score, Score], str]
+"""Returns the reason of a change, by the score of 2023 and the default score."""
 
 
 def _compare(
@@ -368,11 +369,11 @@ def _compare(
         if recorded and not recorded_experiment.is_first_turn and last_reward != 1
         else "other shell, machine, or version of the reward"
     }
-    before, default, reviewed = (scores[grading] for grading in GRADINGS)
-    if before is not None and default is not None:
-        reasons["default"] = default_reason(before, default, default.value == 1)
-    if reviewed is not None:
-        reasons["reviewed"] = _review_reason(task, reviewed_task, reviewed)
+    score_2023, default_score, review_score = (scores[grading] for grading in GRADINGS)
+    if score_2023 is not None and default_score is not None:
+        reasons["default"] = default_reason(score_2023, default_score)
+    if review_score is not None:
+        reasons["reviewed"] = _review_reason(task, reviewed_task, review_score)
     return _EpisodeGrades(
         recorded,
         {grading: None if score is None else score.value == 1 for grading, score in scores.items()},
@@ -380,31 +381,31 @@ def _compare(
     )
 
 
-def _bash_reason(before: Score, default: Score, solved: bool) -> str:
-    if not solved:
+def _bash_reason(score_2023: Score, default_score: Score) -> str:
+    if default_score.value != 1:
         return (
             "the output is similar to gold's, but not equal"
-            if default.parts.get("output", 1) < 1
+            if default_score.parts.get("output", 1) < 1
             else "files differ that the rules of 2023 do not compare"
         )
-    if before.parts.get("answer_similarity", 0.33) >= 0.33:
+    if score_2023.parts.get("answer_similarity", 0.33) >= 0.33:
         return "changed files count as gold's"
     agent_words, gold_words = (
-        str(before.detail.get(name, "")).split() for name in ("agent_obs", "eval_obs")
+        str(score_2023.detail.get(name, "")).split() for name in ("agent_obs", "eval_obs")
     )
     if agent_words == gold_words:
         return "only blanks differ, which the rules of 2023 compare"
     return "gold prints another output in the shell of 2023"
 
 
-def _sql_reason(before: Score, default: Score, solved: bool) -> str:
-    if solved:
+def _sql_reason(score_2023: Score, default_score: Score) -> str:
+    if default_score.value == 1:
         return (
             "rows in another order, which the query leaves open"
-            if before.parts.get("overlap") == 1
+            if score_2023.parts.get("overlap") == 1
             else "equal values or columns in another form or order"
         )
-    reason = str(default.detail.get("reason", ""))
+    reason = str(default_score.detail.get("reason", ""))
     if reason.startswith("on a mutated copy"):
         return "right on the original data only"
     return "other columns than gold's" if "column" in reason else "other rows than gold's"
@@ -441,8 +442,8 @@ def _grade_python(
     entries = _report_grades(
         report,
         recorded_run.episodes,
-        lost="the submitted name is gold's, not the agent's",
-        gained="the tests call another function than gold's first",
+        loss_reason="the submitted name is gold's, not the agent's",
+        gain_reason="the tests call another function than gold's first",
     )
     for entry, (episode, _) in zip(entries, pairs, strict=True):
         reward = rewards.get(episode.task_id)
@@ -460,13 +461,16 @@ def _grade_ctf(
     return _report_grades(
         report,
         recorded_run.episodes,
-        lost="the flag has other capitals or comes after the third wrong one",
-        gained="the flag has blanks",
+        loss_reason="the flag has other capitals or comes after the third wrong one",
+        gain_reason="the flag has blanks",
     )
 
 
 def _report_grades(
-    report: RegradedReplayReport, episodes: Sequence[RecordedEpisode], lost: str, gained: str
+    report: RegradedReplayReport,
+    episodes: Sequence[RecordedEpisode],
+    loss_reason: str,
+    gain_reason: str,
 ) -> list[_EpisodeGrades]:
     """Return the results of the episodes of a replay, with the reasons of both kinds of change."""
     changed_ids = {*report.success_lost, *report.success_gained}
@@ -480,7 +484,7 @@ def _report_grades(
         }
         reasons = {
             "2023": "other shell, machine, or version of the reward",
-            "default": lost if replayed else gained,
+            "default": loss_reason if replayed else gain_reason,
         }
         entries.append(_EpisodeGrades(episode.success, success, reasons))
     return entries

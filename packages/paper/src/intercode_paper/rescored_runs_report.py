@@ -45,7 +45,7 @@ class RowsFile:
     runs: list[RescoredRun]
 
 
-_WHAT = (
+_CONTENT = (
     "Recorded runs of the 2023 release, as recorded and under each grading: counts of episodes "
     "with a reward of 1. Written by: intercode replay --rescore --rows FILE"
 )
@@ -81,12 +81,12 @@ def execute(args: argparse.Namespace) -> int:
     )
     runs = merge(earlier_runs, runs)
     if args.rows is not None:
-        document = msgspec.json.format(msgspec.json.encode(RowsFile(_WHAT, runs)), indent=1)
+        document = msgspec.json.format(msgspec.json.encode(RowsFile(_CONTENT, runs)), indent=1)
         args.rows.write_bytes(document + b"\n")
     if args.page is not None:
         write_page(args.page, runs)
     if args.json:
-        print_json(asdict(RowsFile(_WHAT, runs)))
+        print_json(asdict(RowsFile(_CONTENT, runs)))
     else:
         print("\n".join(table_text(table) for table in tables(runs)), end="")
     return 0
@@ -108,9 +108,11 @@ def read_rows(path: Path) -> list[RescoredRun]:
 
 def merge(earlier_runs: Sequence[RescoredRun], runs: Sequence[RescoredRun]) -> list[RescoredRun]:
     """Return all runs in the order of the tables; a new run replaces the earlier run."""
-    by_name = {(run.env, run.strategy, run.model): run for run in (*earlier_runs, *runs)}
+    run_table = {(run.env, run.strategy, run.model): run for run in (*earlier_runs, *runs)}
     envs = list(_ENV_NAMES)
-    return sorted(by_name.values(), key=lambda run: (envs.index(run.env), run.strategy, run.model))
+    return sorted(
+        run_table.values(), key=lambda run: (envs.index(run.env), run.strategy, run.model)
+    )
 
 
 def write_page(page: Path, runs: Sequence[RescoredRun]) -> None:
@@ -134,8 +136,8 @@ def _split_page(page: Path) -> tuple[str, str]:
         text = page.read_text(encoding="utf-8")
     except OSError as error:
         raise UsageError(f"cannot read {page}: {error.strerror or error}") from error
-    head, begin, rest = text.partition(BEGIN)
-    _, end, tail = rest.partition(END)
+    head, begin, body = text.partition(BEGIN)
+    _, end, tail = body.partition(END)
     if not begin or not end:
         raise UsageError(f"{page} has no place for tables: add the lines {BEGIN} and {END}")
     return head, tail
@@ -202,7 +204,7 @@ def _counts(run: RescoredRun, grading: str) -> GradeCounts | None:
 def estimate(counts: GradeCounts) -> IntervalEstimate:
     """Return the success rate of counts, with Wilson's interval."""
     return IntervalEstimate(
-        counts.solved / counts.episodes, *wilson(counts.solved, counts.episodes)
+        counts.success_count / counts.episodes, *wilson(counts.success_count, counts.episodes)
     )
 
 
@@ -216,9 +218,9 @@ def _cell(counts: GradeCounts | None) -> str:
 
 def _same_tasks_cell(counts: GradeCounts | None) -> str:
     """Return the success rate under ``2023`` of the episodes that a grading can grade."""
-    if counts is None or counts.solved_2023 is None:
+    if counts is None or counts.success_count_2023 is None:
         return "-"
-    return format_value(counts.solved_2023 / counts.episodes, "rate")
+    return format_value(counts.success_count_2023 / counts.episodes, "rate")
 
 
 def _order_rows(runs: Sequence[RescoredRun]) -> Iterator[tuple[str, str, str, str]]:
@@ -239,15 +241,15 @@ def _order_rows(runs: Sequence[RescoredRun]) -> Iterator[tuple[str, str, str, st
             for better, worse in pairwise(order):
                 is_clear = estimates[better].low > estimates[worse].high
                 text += f"{' >' if is_clear else ','} {worse}"
-            exchanged = _count_exchanged(earlier_order, order)
-            yield f"{_ENV_NAMES[env]}, {strategy}", grading, text, exchanged
+            count = _count_exchanged(earlier_order, order)
+            yield f"{_ENV_NAMES[env]}, {strategy}", grading, text, count
             earlier_order = order
 
 
 def _count_exchanged(earlier_order: Sequence[str], order: Sequence[str]) -> str:
     """Return the number of pairs of models in another order, of all pairs in both orders."""
     pairs = list(combinations([model for model in earlier_order if model in order], 2))
-    count = sum(order.index(first) > order.index(second) for first, second in pairs)
+    count = sum(order.index(leader) > order.index(follower) for leader, follower in pairs)
     return f"{count} of {len(pairs)}" if pairs else "-"
 
 

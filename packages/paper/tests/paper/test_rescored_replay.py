@@ -17,7 +17,7 @@ def test_the_recorded_python_run(tmp_path: Path) -> None:
     assert rescored(UPSTREAM, "--env", "python", "--workers", "2", "--rows", str(rows)) == 0
     (made,) = read_rows(rows)
     assert (made.recorded, made.episodes) == (69, 117)
-    assert made.counts["2023"].solved == 69 and made.counts["default"].solved == 63
+    assert made.counts["2023"].success_count == 69 and made.counts["default"].success_count == 63
     (kept,) = [run for run in read_rows(ROWS) if run.env == "python"]
     assert (made.counts, made.changes) == (kept.counts, kept.changes)
 
