@@ -93,6 +93,19 @@ BAD = [
 ]
 
 
+def test_the_progress_counts_no_trick_that_ran_gold_alone(cli: Run, tmp_path: Path) -> None:
+    sound = {
+        "task_id": "clean",
+        "query": "Write yes to /root/out.",
+        "gold": "echo yes > /root/out",
+        "verification": "grep -qx yes /root/out",
+    }
+    done = cli("datasets", "validate", write(tmp_path / "sound.json", [sound]), "--env", "bash")
+    assert "1 of 1 task is valid" in done.stdout
+    assert "solved by a wrong answer 0" in done.stderr
+    assert "solved by a wrong answer 1" not in done.stderr
+
+
 def test_validate_finds_what_is_wrong(cli: Run, tmp_path: Path) -> None:
     data = write(tmp_path / "bad.json", [*TASKS[:2], *BAD])
     listed = ["--write-exclude", "broken.json"]
