@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -35,11 +35,19 @@ TERMINAL = {
     "modes": ("\x1b[?25l\x1b(B\x1b[?2004hshown\x1b[?25h", "shown", 0),
     "far away": ("\x1b[999999999B\x1b[999999999Cx", " " * 1000 + "x", 0),
     "half a sequence": ("end\x1b[3", "end\\x1b[3", 0),
+    "the beginning of a line cleared": ("abcd\x1b[2D\x1b[1K", "   d", 3),
+    "a colour": ("\x1b[1;38;2;255;255;255mwhite", "white", 0),
+    "a text in a sequence": ("a\x1b[!!!!!!!!!!!x", "a", 14),
 }
 """What a program prints → what a terminal shows, and the number of characters that it hides."""
 TRACEBACK = (
     'Traceback (most recent call last):\n  File "a.py", line 3, in act\n    go()\nOops: <b>\n'
 )
+ENDLESS = ("x" * 100 + "\x1b[1K" * 2000, "\n" * 1000 + "\x1b[2J" * 1000, "\n\x1b[999Cx" * 1000)
+"""Texts that make a terminal erase or add far more cells than they have characters."""
+RAW = "This is the raw text: its control sequences change too much for a terminal's view."
+CHAIN, MANY = 6_000, 3_000
+"""Numbers of a search's states: each below the one before, and all below the first."""
 TASK = {
     "task_id": "diff",
     "query": "Count.",
@@ -78,9 +86,29 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     failed.metadata = {"model": {"messages": messages, "calls": calls}}
     crashed = Episode("crash", "q", "bash", status="error", error="AgentError: Oops")
     crashed.metadata = {"traceback": TRACEBACK, "error_type": "AgentError"}
-    append(run, shown, failed, crashed)
+    append(run, shown, failed, crashed, *hostile())
     assert main(["report", str(run), "--html", str(path), "--trust", "--json"]) == 0
     return path
+
+
+def hostile() -> Iterator[Episode]:
+    """Records that a terminal, a tree or a date cannot show in full."""
+    numbers = "".join(f"{number}\n" for number in range(2101))
+    details = {
+        "endless": {"output": "same", "gold_output": "same"},
+        "chain": {"output": numbers, "gold_output": f"{numbers}last\n".removeprefix("0\n")},
+        "wide": {},
+    }
+    parents = {"endless": [], "chain": range(CHAIN), "wide": [0] * MANY}
+    for task, detail in details.items():
+        made = Episode(task, "q", "bash", status="submitted")
+        made.score = Score(0.0, {"output": 0.0}, detail)
+        made.started = 1e300
+        made.turns = [Turn("cat", text) for text in ENDLESS if task == "endless"]
+        nodes = [{"parent": None}, *({"parent": at, "action": "act"} for at in parents[task])]
+        if parents[task]:
+            made.metadata = {"search": {"agent": "tree", "chosen": 1, "nodes": nodes}}
+        yield made
 
 
 def opened(read: Callable[..., Reader], task: str, **options: object) -> Reader:
@@ -167,6 +195,47 @@ def test_a_traceback_is_a_text_of_lines_in_sight(read: Callable[..., Reader]) ->
     assert trace.inner_text() == TRACEBACK.rstrip("\n")
     assert trace.is_visible() and trace.locator(".bad").inner_text() == "Oops: <b>"
     reader.sees("The agent took no action.")
+
+
+def test_a_time_without_a_date_leaves_the_list_and_the_episode_readable(
+    read: Callable[..., Reader],
+) -> None:
+    reader = opened(read, "endless")
+    assert "UTC" not in reader.tab.locator("p.note").first.inner_text()
+    reader.go("#episodes")
+    reader.heading("Episodes")
+    reader.tab.get_by_role("link", name="endless").wait_for()
+
+
+def test_a_text_that_costs_a_terminal_too_much_is_shown_raw(read: Callable[..., Reader]) -> None:
+    reader = opened(read, "endless")
+    assert reader.tab.locator(".turn .hidden-note").all_inner_texts() == [RAW] * len(ENDLESS)
+    shown = reader.tab.locator(".observation").evaluate_all(
+        "(all) => all.map((p) => p.textContent)"
+    )
+    assert shown == [text.replace("\x1b", "\\x1b") for text in ENDLESS]
+
+
+def test_equal_texts_in_the_record_of_an_unsolved_task_are_not_called_equal(
+    read: Callable[..., Reader],
+) -> None:
+    reader = opened(read, "endless")
+    reader.sees("output: no difference in what the record has")
+    assert not reader.tab.get_by_text("output: equal").count()
+
+
+def test_texts_too_long_for_an_alignment_are_said_to_be_so(read: Callable[..., Reader]) -> None:
+    opened(read, "chain").sees("output: 2,101 lines differ (not aligned: too long)")
+
+
+@pytest.mark.parametrize(("task", "number", "drawn"), [("chain", CHAIN, 100), ("wide", MANY, 2000)])
+def test_a_large_search_is_drawn_in_part(
+    read: Callable[..., Reader], task: str, number: int, drawn: int
+) -> None:
+    reader = opened(read, task)
+    tree = reader.tab.get_by_role("region", name="search", exact=True)
+    assert f"Only {drawn:,} of {number:,} are shown." in tree.inner_text()
+    assert tree.locator("li").count() == drawn
 
 
 def test_keys_lead_through_the_turns(read: Callable[..., Reader]) -> None:

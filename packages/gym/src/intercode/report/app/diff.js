@@ -7,22 +7,26 @@ const MAX_CELLS = 4e6; // the maximum size of the table that finds equal lines: 
 const AROUND_DIFFERENCE = 3; // equal lines that are shown beside a difference
 
 // Returns pairs [line of the answer, line of gold], in which undefined means that a side lacks it.
+// The result is { lines, isAligned }: too many lines stay in their order.
 export function alignLines(answer, gold) {
   let [head, tail] = [0, 0];
   const least = Math.min(answer.length, gold.length);
   while (head < least && answer[head] === gold[head]) head++;
   while (tail < least - head && answer[answer.length - 1 - tail] === gold[gold.length - 1 - tail]) tail++;
   const equal = (lines) => lines.map((line) => [line, line]);
-  const middle = aligned(answer.slice(head, answer.length - tail), gold.slice(head, gold.length - tail));
-  return [...equal(answer.slice(0, head)), ...middle, ...equal(answer.slice(answer.length - tail))];
+  const middle = [answer.slice(head, answer.length - tail), gold.slice(head, gold.length - tail)];
+  const lines = [...equal(answer.slice(0, head)), ...aligned(...middle), ...equal(answer.slice(answer.length - tail))];
+  return { lines, isAligned: !isTooLong(...middle) };
 }
+
+const isTooLong = (answer, gold) => answer.length * gold.length > MAX_CELLS;
 
 // Puts equal lines beside each other; between them, lines with an equal beginning, such as rows with
 // the same first cell; and between these, all other lines in their order.
 function aligned(answer, gold, keys = [(line) => line, beginning]) {
   const [key, ...others] = keys;
   if (!key) return Array.from({ length: Math.max(answer.length, gold.length) }, (_, at) => [answer[at], gold[at]]);
-  const common = answer.length * gold.length > MAX_CELLS ? [] : commonLines(answer.map(key), gold.map(key));
+  const common = isTooLong(answer, gold) ? [] : commonLines(answer.map(key), gold.map(key));
   const made = [];
   let [a, g] = [0, 0];
   for (const [nextA, nextG] of [...common, [answer.length, gold.length]]) {
@@ -55,18 +59,21 @@ function commonLines(answer, gold) {
 const linesOf = (text) => (text ? text.replace(/\n$/, "").split("\n") : []);
 const differing = (lines) => lines.filter(([one, other]) => one !== other).length;
 
-// Returns the number of different lines of a pair in words.
-export function differences({ title, answer, gold }) {
+// Returns the number of different lines of a pair in words. A record may hold only the beginning of
+// a result, so results that look equal are not called equal if the task was not solved.
+export function differences({ title, answer, gold, is_result: isResult }, isSolved) {
   if (answer === null) return `${title}: only the reference solution (gold)`;
-  const number = differing(alignLines(linesOf(answer), linesOf(gold)));
-  return number ? `${title}: ${plural(number, "line")} differ${number === 1 ? "s" : ""}` : `${title}: equal`;
+  const { lines, isAligned } = alignLines(linesOf(answer), linesOf(gold));
+  const number = differing(lines);
+  if (!number) return `${title}: ${isResult && !isSolved ? "no difference in what the record has" : "equal"}`;
+  return `${title}: ${plural(number, "line")} differ${number === 1 ? "s" : ""}${isAligned ? "" : " (not aligned: too long)"}`;
 }
 
 // Returns a pair { title, answer, gold, language, note } as a table of two columns.
 export function sideBySide({ title, answer, gold, language, note }) {
   const remark = note ? el("p", { class: "meta" }, note) : null;
   if (answer === null) return el("div", { class: "pair" }, remark, block(gold, { language, label: `gold's ${title}` }));
-  const rows = shortened(alignLines(linesOf(answer), linesOf(gold)), (line) => row(line, language));
+  const rows = shortened(alignLines(linesOf(answer), linesOf(gold)).lines, (line) => row(line, language));
   if (!answer || !gold) rows.unshift(el("tr", {}, el("td", { class: "empty" }, answer ? "" : "(empty)"), el("td", { class: "empty" }, gold ? "" : "(empty)")));
   const heading = (text, copied, label) => el("th", { scope: "col" }, text, copied ? copier(copied, label) : null);
   const head = el("tr", {}, heading("− the answer", answer, `the answer's ${title}`), heading("+ the reference solution (gold)", gold, `gold's ${title}`));

@@ -55,6 +55,38 @@ export function button(text, act, facts = {}) {
   return el("button", { type: "button", on: { click: act }, ...facts }, text);
 }
 
+const MAX_NODES = 2000; // nodes of a tree that are drawn
+const MAX_DEPTH = 100; // and their levels
+
+// Returns the descendants of a tree's root as nested lists, upper levels first. `key` and `parent`
+// return a node's key and the key of its parent, and `item` its element of a list.
+export function tree(nodes, root, { key, parent, item }) {
+  const children = new Map();
+  for (const node of nodes) {
+    if (!children.has(parent(node))) children.set(parent(node), []);
+    children.get(parent(node)).push(node);
+  }
+  const made = el("div");
+  const waiting = [[root, made, 0]];
+  let drawn = 0;
+  for (const [above, place, depth] of waiting) {
+    const below = (children.get(above) || []).slice(0, depth < MAX_DEPTH ? MAX_NODES - drawn : 0);
+    if (!below.length) continue;
+    const items = below.map(item);
+    below.forEach((node, at) => waiting.push([key(node), items[at], depth + 1]));
+    place.append(el("ul", {}, items));
+    drawn += below.length;
+  }
+  if (drawn < nodes.length) made.prepend(el("p", { class: "note" }, `Only ${count(drawn)} of ${count(nodes.length)} are shown.`));
+  return made;
+}
+
+// Returns a time in seconds as a text such as "2026-11-30 12:33:10"; "" for a time without a date.
+export function timestamp(time) {
+  const read = new Date(1000 * time);
+  return time && !Number.isNaN(read.getTime()) ? read.toISOString().slice(0, -5).replace("T", " ") : "";
+}
+
 export const count = (number) => number.toLocaleString("en");
 export const plural = (number, word) => `${count(number)} ${word}${number === 1 ? "" : "s"}`;
 export const percent = (rate) => (rate === null || rate === undefined ? "–" : `${(100 * rate).toFixed(1)} %`);

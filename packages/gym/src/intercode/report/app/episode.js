@@ -1,6 +1,6 @@
 // The page of an episode: the task, the reasons for its score with answer and gold compared, then
 // each turn with the model's thoughts, the action and the observation.
-import { el, fill, folded, button, plural, count, dollars, score, seconds } from "./dom.js";
+import { el, fill, folded, button, plural, count, dollars, score, seconds, timestamp, tree } from "./dom.js";
 import { address, change, episodeAddress, place } from "./address.js";
 import { copied, mark, markdown } from "./text.js";
 import { badge } from "./lists.js";
@@ -113,7 +113,8 @@ function head(run, row, body) {
   facts.push(row.reward === null ? "no reward" : `reward ${score(row.reward)}`, plural(row.turns, "turn"), seconds(row.seconds));
   if (row.tokens !== null) facts.push(`${count(row.tokens)} tokens`);
   if (row.cost !== null) facts.push(dollars(row.cost));
-  if (row.started) facts.push(new Date(1000 * row.started).toISOString().slice(0, 16).replace("T", " ") + " UTC");
+  const started = timestamp(row.started);
+  if (started) facts.push(`${started.slice(0, -3)} UTC`);
   return [
     el("h1", { tabindex: "-1" }, row.id.endsWith("#0") ? row.task : row.id, " ", badge(row.state)),
     el("p", { class: "note" }, facts.join(" · ")),
@@ -126,13 +127,13 @@ function head(run, row, body) {
 function family(source, run, row) {
   const all = source.family(row);
   if (all.length < 2) return null;
-  const below = (parent) => {
-    const children = all.filter((one) => (parent === null ? one.parent === null || !all.some((other) => other.id === one.parent) : one.parent === parent));
-    if (!children.length) return null;
-    return el("ul", {}, children.map((one) =>
-      el("li", {}, one === row ? el("strong", {}, one.id) : el("a", { href: episodeAddress(run, one) }, one.id), " ", badge(one.state), ` ${plural(one.turns, "turn")}`, below(one.id))));
-  };
-  return el("section", { class: "tree", "aria-label": "forks" }, el("h2", {}, "Forks"), below(null));
+  const ids = new Set(all.map((one) => one.id));
+  const forks = tree(all, null, {
+    key: (one) => one.id,
+    parent: (one) => (ids.has(one.parent) ? one.parent : null),
+    item: (one) => el("li", {}, one === row ? el("strong", {}, one.id) : el("a", { href: episodeAddress(run, one) }, one.id), " ", badge(one.state), ` ${plural(one.turns, "turn")}`),
+  });
+  return el("section", { class: "tree", "aria-label": "forks" }, el("h2", {}, "Forks"), forks);
 }
 
 function content(run, row, body, raw) {

@@ -1,5 +1,5 @@
 // The lists of runs, tasks and episodes. The address has all filters, the order and the search.
-import { el, fill, button, plural, count, percent, dollars, score, seconds } from "./dom.js";
+import { el, fill, button, plural, count, percent, dollars, score, seconds, timestamp } from "./dom.js";
 import { address, change, episodeAddress, place } from "./address.js";
 import { Grid, known, sorted } from "./grid.js";
 import { date, interval } from "./overview.js";
@@ -131,7 +131,7 @@ export class EpisodeList extends List {
       { ...text("level", (row) => row.level || "", "wide-only"), title: "difficulty" },
       text("tags", (row) => row.tags.filter((tag) => tag !== row.level).join(", "), "query wide-only"),
       text("query", (row) => row.query, "query wide-only"),
-      measure("started", (row) => row.started || null, (time) => (time ? new Date(1000 * time).toISOString().slice(11, 19) : ""), { kind: "number wide-only" }),
+      measure("started", (row) => row.started || null, (time) => timestamp(time).slice(-8), { kind: "number wide-only" }),
     ];
     this.filters = {
       run: { label: "run", of: (row) => [run(row).name] },

@@ -24,7 +24,7 @@ const FRAME = /^\s+File ".*", line \d+/;
 
 // Returns the traceback of an exception: the frames dimmed, and its last line, the error, marked.
 export function traceback(text) {
-  const lines = text.replace(/\s+$/, "").split("\n");
+  const lines = text.trimEnd().split("\n");
   const kind = (line, at) => (at === lines.length - 1 ? "bad bold" : FRAME.test(line) || at === 0 ? "code-comment" : "");
   const made = block(text, { label: "traceback", kind: "traceback" });
   made.querySelector("pre").replaceChildren(...lines.map((line, at) => el("span", { class: kind(line, at) }, at === lines.length - 1 ? line : `${line}\n`)));
@@ -52,8 +52,8 @@ export function reasons(row, body) {
     typeof trace === "string" ? traceback(trace) : null,
     short.map(([sentence]) => el("p", { class: "sentence" }, sentence)),
     long.length ? el("div", { class: "reasons" }, long.map(quoted)) : null,
-    results.map((pair) => [el("p", { class: "sentence" }, differences(pair)), sideBySide(pair)]),
-    ways.map((pair) => el("details", { open: Boolean(!results.length && body.score && !row.success) }, el("summary", {}, differences(pair)), sideBySide(pair), el("p", { class: "note" }, "Different ways may lead to the same result: only the result counts."))),
+    results.map((pair) => [el("p", { class: "sentence" }, differences(pair, row.success)), sideBySide(pair)]),
+    ways.map((pair) => el("details", { open: Boolean(!results.length && body.score && !row.success) }, el("summary", {}, differences(pair, row.success)), sideBySide(pair), el("p", { class: "note" }, "Different ways may lead to the same result: only the result counts."))),
     detail && Object.keys(detail).length ? folded("details of the score", readable(detail, "detail of the score")) : null,
   );
 }

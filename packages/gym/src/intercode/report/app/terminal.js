@@ -8,33 +8,44 @@ import { el, count } from "./dom.js";
 const ANSI_COLOURS = ["black", "red", "green", "yellow", "blue", "magenta", "cyan", "white"];
 // Control sequences (CSI), operating system commands (OSC: titles, links), other short sequences,
 // and the control characters that move the cursor.
-const CONTROL = /\u001b\[([0-9;:?<=>]*)[ -/]*([@-~])|\u001b[\]PX^_]([^\u0007\u001b]*)(?:\u0007|\u001b\\|$)|\u001b(?![[\]PX^_])[ -/]*[0-~]|[\r\b\n]/g;
+const CONTROL = /\u001b\[([0-9;:?<=>]*)([ -/]*[@-~])|\u001b[\]PX^_]([^\u0007\u001b]*)(?:\u0007|\u001b\\|$)|\u001b(?![[\]PX^_])[ -/]*[0-~]|[\r\b\n]/g;
 const MAX_COLUMN = 1000; // far enough for every terminal; a move beyond it would only cost memory
 const MAX_ROWS = 200; // rows that a move to an absolute place may add
+const MAX_CHANGED_CELLS = 100_000; // cells and rows that a text may write, add and erase: five times the longest text
+const MAX_SEQUENCE = 12; // the length of the sequences that programs print; a longer one could hide a text
+
+const BLANK = [" ", ""];
 
 // The lines of a terminal without a lower end. A cell is a pair of a character and its classes.
 class Screen {
   constructor() {
     this.lines = [[]];
-    [this.row, this.column, this.hidden, this.classes] = [0, 0, 0, ""];
+    [this.row, this.column, this.hidden, this.used, this.classes] = [0, 0, 0, 0, ""];
   }
 
   write(text) {
     for (const char of text) {
       const line = this.lines[this.row];
-      while (line.length < this.column) line.push([" ", ""]);
+      this.used += 1 + Math.max(0, this.column - line.length);
+      while (line.length < this.column) line.push(BLANK);
       if (line[this.column] && line[this.column][0] !== char) this.hide([line[this.column]]);
       line[this.column++] = [char, this.classes];
     }
   }
 
   hide(cells) {
+    this.used += cells.length;
     this.hidden += cells.filter(([char]) => char.trim()).length;
+  }
+
+  addRows(number) {
+    this.used += Math.max(0, number - this.lines.length);
+    while (this.lines.length < number) this.lines.push([]);
   }
 
   go(row, column) {
     const last = Math.max(this.lines.length - 1, Math.min(row, MAX_ROWS));
-    while (this.lines.length <= Math.min(row, last)) this.lines.push([]);
+    this.addRows(Math.min(row, last) + 1);
     this.row = Math.max(0, Math.min(row, last));
     this.column = Math.max(0, Math.min(column, MAX_COLUMN));
   }
@@ -42,14 +53,19 @@ class Screen {
   newline() {
     this.row++;
     this.column = 0;
-    if (this.row === this.lines.length) this.lines.push([]);
+    this.addRows(this.row + 1);
   }
 
   eraseLine(mode) {
     const line = this.lines[this.row];
     if (mode === 0) this.hide(line.splice(this.column));
     else if (mode === 2) this.hide(line.splice(0));
-    else for (let at = 0; at <= this.column && at < line.length; at++) this.hide(line.splice(at, 1, [" ", ""]));
+    else {
+      const erased = line.splice(0, this.column + 1);
+      this.lines[this.row] = [...erased.map(() => BLANK), ...line];
+      this.used += line.length;
+      this.hide(erased);
+    }
   }
 
   erase(mode) {
@@ -57,7 +73,7 @@ class Screen {
     const from = mode === 0 ? this.row + 1 : 0;
     if (mode === 0) this.eraseLine(0);
     for (const line of this.lines.splice(from)) this.hide(line);
-    while (this.lines.length <= this.row) this.lines.push([]);
+    this.addRows(this.row + 1);
   }
 
   // Carries out a control sequence.
@@ -106,10 +122,10 @@ class Style {
   }
 }
 
-// Returns the content of a terminal that has printed a text, as { nodes, hidden }. `hidden` is the
-// number of characters in the text that the terminal does not show.
+// Returns the content of a terminal that has printed a text, as { nodes, note }. The note tells how
+// many characters of the text the terminal does not show, or that the nodes are the raw text.
 export function terminal(text) {
-  if (!/[\u001b\r\b]/.test(text)) return { nodes: [text], hidden: 0 };
+  if (!/[\u001b\r\b]/.test(text)) return { nodes: [text], note: null };
   const [screen, style] = [new Screen(), new Style()];
   let from = 0;
   for (const match of text.matchAll(CONTROL)) {
@@ -120,11 +136,15 @@ export function terminal(text) {
     else if (sequence === "\r") screen.column = 0;
     else if (sequence === "\b") screen.column = Math.max(0, screen.column - 1);
     else if (letter === "m") screen.classes = style.apply(parameters);
-    else if (letter) screen.control(parameters, letter);
-    else screen.hidden += (payload || "").length;
+    else if (payload !== undefined) screen.hidden += payload.length;
+    else {
+      if (letter) screen.control(parameters, letter);
+      if (sequence.length > MAX_SEQUENCE) screen.hidden += sequence.length;
+    }
+    if (screen.used > MAX_CHANGED_CELLS) return { nodes: [text], note: remark("This is the raw text: its control sequences change too much for a terminal's view.") };
   }
   screen.write(text.slice(from));
-  return { nodes: runs(screen.lines), hidden: screen.hidden };
+  return { nodes: runs(screen.lines), note: screen.hidden ? hiddenNote(screen.hidden) : null };
 }
 
 // Joins neighbouring cells of equal classes.
@@ -148,5 +168,6 @@ function runs(lines) {
   return made;
 }
 
-export const hiddenNote = (hidden) =>
-  el("p", { class: "meta hidden-note" }, `${count(hidden)} overwritten or erased ${hidden === 1 ? "character is" : "characters are"} not shown, as on a terminal: see "raw texts".`);
+const remark = (text) => el("p", { class: "meta hidden-note" }, text);
+const hiddenNote = (hidden) =>
+  remark(`${count(hidden)} overwritten or erased ${hidden === 1 ? "character is" : "characters are"} not shown, as on a terminal: see "raw texts".`);

@@ -1,7 +1,7 @@
 // Formatting of texts: Markdown, and code in colours. The result consists of elements with text. No
 // part of a text is parsed as HTML, and no link leaves the page.
 import { el, visible, button } from "./dom.js";
-import { hiddenNote, terminal } from "./terminal.js";
+import { terminal } from "./terminal.js";
 
 const STRINGS = `"(?:[^"\\\\\\n]|\\\\.)*"|'(?:[^'\\\\\\n]|\\\\.)*'`;
 const NUMBERS = "\\b\\d[\\d._]*\\b";
@@ -69,7 +69,7 @@ function inline(text) {
 export function markdown(text) {
   const made = el("div", { class: "markdown" });
   if (text.length > LONG) return fillPlain(made, text);
-  const lines = text.replace(/\s+$/, "").split("\n");
+  const lines = text.trimEnd().split("\n");
   let paragraph = [];
   const end = () => {
     if (paragraph.length) made.append(el("p", {}, inline(paragraph.join("\n"))));
@@ -110,9 +110,9 @@ function fillPlain(made, text) {
 // Returns a text in a box, with a button that copies the original text. With `ansi`, the text is
 // shown as a terminal shows it.
 export function block(text, { language = "", kind = "", ansi = false, label = "" } = {}) {
-  const { nodes, hidden } = ansi ? terminal(text) : { nodes: code(text, language), hidden: 0 };
+  const { nodes, note } = ansi ? terminal(text) : { nodes: code(text, language), note: null };
   const pre = el("pre", { class: kind, tabindex: "0", role: "group", "aria-label": label || "text" }, nodes);
-  return el("div", { class: "block" }, pre, copier(text, label), hidden ? hiddenNote(hidden) : null);
+  return el("div", { class: "block" }, pre, copier(text, label), note);
 }
 
 export function copier(text, label = "") {

@@ -1,6 +1,6 @@
 // The turns of an episode: the model's thoughts, the action and what the terminal showed; and the
 // dialogue with the model.
-import { el, folded, plural, count, dollars, score, seconds } from "./dom.js";
+import { el, folded, plural, count, dollars, score, seconds, tree } from "./dom.js";
 import { episodeAddress } from "./address.js";
 import { block, copier, markdown } from "./text.js";
 import { changed } from "./changes.js";
@@ -91,14 +91,13 @@ export function ending(body, row, raw) {
 
 // Returns the tree of a search's states, each state below its parent.
 export function searchTree(nodes) {
-  const below = (parent) => {
-    const children = nodes.map((node, at) => [node, at]).filter(([node, at]) => node.parent === parent && at > parent);
-    if (!children.length) return null;
-    return el("ul", {}, children.map(([node, at]) =>
-      el("li", { class: node.led ? "led" : "" }, node.led ? "✓ " : "", el("code", {}, String(node.action || "(no action)").slice(0, 200)),
-        typeof node.judgement === "number" ? ` judged ${node.judgement.toFixed(2)}` : "", node.lost ? ` (${node.lost})` : "", below(at))));
-  };
-  return el("section", { class: "tree", "aria-label": "search" }, el("h2", {}, "Search"), el("p", { class: "note" }, `${plural(nodes.length - 1, "action")} tried; the path to this episode is marked.`), below(0));
+  const states = tree(nodes.map((node, at) => [node, at]).slice(1), 0, {
+    key: ([, at]) => at,
+    parent: ([node, at]) => (at > node.parent ? node.parent : undefined),
+    item: ([node]) => el("li", { class: node.led ? "led" : "" }, node.led ? "✓ " : "", el("code", {}, String(node.action || "(no action)").slice(0, 200)),
+      typeof node.judgement === "number" ? ` judged ${node.judgement.toFixed(2)}` : "", node.lost ? ` (${node.lost})` : ""),
+  });
+  return el("section", { class: "tree", "aria-label": "search" }, el("h2", {}, "Search"), el("p", { class: "note" }, `${plural(nodes.length - 1, "action")} tried; the path to this episode is marked.`), states);
 }
 
 export function dialogue(talk, raw) {
