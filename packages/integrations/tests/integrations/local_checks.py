@@ -130,4 +130,4 @@ def test_a_demo_of_the_model(tmp_path: Path) -> None:
     for env in ("bash", "sql", "python"):
         (line,) = (out / f"{env}-try-again" / "episodes.jsonl").read_text().splitlines()
         assert json.loads(line)["status"] in ("submitted", "truncated")
-    assert "the page with every episode" in done.stdout
+    assert "every episode, in a browser: file://" in done.stdout

@@ -99,11 +99,16 @@ def read_rows(path: Path) -> list[RescoredRun]:
         RecordError: The file cannot be read, or has another format.
     """
     try:
-        return msgspec.json.decode(path.read_bytes(), type=RowsFile).runs
+        runs = msgspec.json.decode(path.read_bytes(), type=RowsFile).runs
     except OSError as error:
         raise RecordError(f"cannot read {path}: {error.strerror or error}") from error
     except msgspec.MsgspecError as error:
         raise RecordError(f"{path}: not a file of rescored runs: {error}") from error
+    for run in runs:
+        is_known = run.env in _ENV_NAMES and {*run.counts} <= {*GRADINGS}
+        if not is_known or min((counts.episodes for counts in run.counts.values()), default=1) < 1:
+            raise RecordError(f"{path}: not a row of rescored runs: {run.env}, {run.model}")
+    return runs
 
 
 def merge(earlier_runs: Sequence[RescoredRun], runs: Sequence[RescoredRun]) -> list[RescoredRun]:

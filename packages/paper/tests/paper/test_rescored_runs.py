@@ -189,6 +189,10 @@ def test_what_is_malformed_is_refused(
         read_rows(file)
     with pytest.raises(RecordError, match="cannot read"):
         read_rows(tmp_path / "none")
+    unknown = ROWS.read_text().replace('"env": "bash"', '"env": "cobol"', 1)
+    file.write_text(unknown)
+    with pytest.raises(RecordError, match="not a row of rescored runs: cobol"):
+        read_rows(file)
     with pytest.raises(UsageError, match="no place for tables"):
         write_page(file, [])
     assert main(["replay", "--rescore"]) == 2

@@ -273,6 +273,7 @@ def test_a_malformed_reply_ends_the_sandbox(
     def receive(*_: object) -> None:
         raise wire.MalformedMessageError("a message is malformed")
 
+    assert sandbox.exec(["true"]).ok, "an ordinary user's sandbox starts with its first request"
     with monkeypatch.context() as patch:
         patch.setattr(wire, "receive", receive)
         for _ in range(2):

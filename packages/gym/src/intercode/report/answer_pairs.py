@@ -18,12 +18,15 @@ from intercode.task import Task
 
 _BORDER = " │ "
 """The border between two columns of a row. The page's script also knows this text."""
-_AMBIGUOUS = re.compile(r"\s*|\s*[-+]?[\d.]+([eE][-+]?\d+)?\s*|NULL|true|false")
+_AMBIGUOUS = re.compile(r"\s.*|.*\s|\".*|[-+]?[\d.]+([eE][-+]?\d+)?|NULL|true|false|", re.DOTALL)
+_DEFINITION = re.compile(r"^[ \t]*(def|class) ", re.MULTILINE)
 _PATCH = re.compile(r"^diff --git .*", re.MULTILINE | re.DOTALL)
 _NO_PATCH = (
     "No action applied or printed a patch. With --keep-diffs, a run records the files that each "
     "turn changes."
 )
+_MAX_CELL_LENGTH = 500
+"""The maximum number of characters in a cell. A reward records less; a foreign record may not."""
 _TRUNCATED = f"Only the first {MAX_QUOTED_ENTRIES} rows are recorded."
 _SOLUTIONS = {
     "bash": ("commands", "bash"),
@@ -93,7 +96,7 @@ def _solution(episode: Episode) -> str | None:
     if episode.env == "sql":
         return str(detail.get("answer") or (actions[-1] if actions else "")) or None
     if episode.env == "python":
-        definitions = [action for action in actions if re.search(r"^\s*(def|class) ", action, re.M)]
+        definitions = [action for action in actions if _DEFINITION.search(action)]
         return next(iter([*reversed(definitions), *reversed(actions)]), None)
     if episode.env == "swe":
         return _last_patch(episode)
@@ -116,6 +119,8 @@ def _rows_pair(rows: Sequence[Any] | None, gold_rows: Sequence[Any]) -> AnswerPa
     come first. The others of gold follow in the order of those of the answer with the same first
     cell. Then a comparison by line finds exactly the rows that differ.
     """
+    rows = None if rows is None else rows[:MAX_QUOTED_ENTRIES]
+    gold_rows = gold_rows[:MAX_QUOTED_ENTRIES]
     texts = _lines([*(rows or ()), *gold_rows])
     answer_lines, gold_lines = texts[: len(rows or ())], texts[len(rows or ()) :]
     is_complete = max(len(answer_lines), len(gold_lines)) < MAX_QUOTED_ENTRIES
@@ -160,6 +165,8 @@ def _cell(value: Any) -> str:
     """Return a cell as a text of one line, in which a text and a number never look alike."""
     if value is None:
         return "NULL"
-    if isinstance(value, str) and not _AMBIGUOUS.fullmatch(value) and "\n" not in value:
-        return value
-    return json.dumps(value, ensure_ascii=False, default=str)
+    if isinstance(value, str):
+        value = value[:_MAX_CELL_LENGTH]
+        if not _AMBIGUOUS.fullmatch(value) and "\n" not in value:
+            return value
+    return json.dumps(value, ensure_ascii=False, default=str)[: 2 * _MAX_CELL_LENGTH]

@@ -301,10 +301,11 @@ class ViewerRuns:
 
     def _add(self, run_number: int, folder: _LiveRunFolder, episode: Episode) -> None:
         outcome = Outcome.from_episode(episode)
+        row = make_row(run_number, episode, outcome)
         folder.outcomes.pop(episode_key(episode), None)
         folder.outcomes[episode_key(episode)] = outcome
         self._offsets.append(folder.offset)
-        self.rows.append(make_row(run_number, episode, outcome))
+        self.rows.append(row)
         self._change_count += 1
 
     def _begin_again(self) -> None:

@@ -57,7 +57,10 @@ _REFRESH_SECONDS = 0.2
 
 
 def episode_html(episode: Episode) -> str:
-    """Return an episode with its turns, its reward and the reasons, which may quote gold."""
+    """Return an episode with its turns, its reward and the reasons, which may quote gold.
+
+    Of many turns, the first and the last ones remain.
+    """
     calls = (agent_talk(episode) or {}).get("calls", ())
     thoughts = {call.get("turn", 0): call["thought"] for call in calls if call.get("thought")}
     return _view(_macro("episode", episode, thoughts, explain_reward(episode)))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,20 @@ from intercode.registry import parse_scheme
 from intercode.spec import recorded_options
 from intercode.task import Dataset, Task
 from intercode.trust import effects
+from intercode_sandbox.units import MIB
 from intercode_sandbox.user_code import is_reference
 
 MAX_COUNT = 10_000
-"""The maximum number of generated tasks of a run. The number stands in the record, and a stranger's
-record could name one that occupies this machine for hours."""
+"""The maximum number of generated tasks of all runs together. The numbers stand in the records, and
+a stranger's records could name some that occupy this machine for hours."""
+_MAX_ID_LENGTH = 200
+"""The maximum length of a task's id that is looked up: a message about an unknown id compares it
+with all ids."""
+_MAX_FILE_BYTES = 64 * MIB
+_GENERATED = re.compile(r"generated-\w+(?::|$)")
+_MIN_CHARGE = 500
+"""The minimum number of tasks that a generated dataset counts for: the default `count`. It bounds
+the number of databases that are written for the tasks."""
 _COUNT = re.compile(r"\bcount=([0-9]+)")
 _DIFFERENT = "The tasks of {} are not those of the run: they have changed since."
 _UNTRUSTED = (
@@ -56,6 +65,7 @@ class RecordedTasks:
     def __init__(self, *, trust: bool = False) -> None:
         self._trust = trust
         self._datasets: dict[str, Dataset | RecordedTask] = {}
+        self._generated_count = 0
 
     def find(self, folder: Path, manifest: Mapping[str, Any], task_id: str) -> RecordedTask:
         """Return a task of a run.
@@ -72,34 +82,45 @@ class RecordedTasks:
         source = {"data": data, **{name: options.get(name) for name in names}}
         key = repr((source, manifest.get("seed"), facts.get("digest")))
         if key not in self._datasets:
-            self._datasets[key] = self._load(folder, manifest, source)
+            self._datasets[key] = self._load(manifest, source)
         dataset = self._datasets[key]
         if isinstance(dataset, RecordedTask):
-            return dataset
+            is_untrusted = dataset.reason.startswith(_UNTRUSTED.partition("{")[0])
+            command = shlex.join(["intercode", "view", str(folder), "--trust"])
+            return replace(dataset, command=command) if is_untrusted else dataset
         try:
+            if len(task_id) > _MAX_ID_LENGTH:
+                raise TaskNotFoundError("The task's id is too long")
             return RecordedTask(dataset.by_id(task_id))
-        except TaskNotFoundError as error:
+        except (TaskNotFoundError, ValueError) as error:
             return RecordedTask(None, f"{error}.")
 
     def _load(
-        self, folder: Path, manifest: Mapping[str, Any], source: Mapping[str, Any]
+        self, manifest: Mapping[str, Any], source: Mapping[str, Any]
     ) -> Dataset | RecordedTask:
         """Return the dataset of a run, or the reason why it is not loaded."""
         data, split = source["data"], source["split"]
         if not isinstance(data, str):
             return RecordedTask(None, "The record of the run does not name its tasks.")
-        if (count := _COUNT.search(data)) and int(count[1]) > MAX_COUNT:
-            return RecordedTask(
-                None, f"The page generates at most {MAX_COUNT:,} tasks, not {data}."
-            )
+        if _GENERATED.match(data):
+            count = _COUNT.search(data)
+            digits = count[1].lstrip("0")[:6] if count else ""
+            self._generated_count += max(int(digits or "0"), _MIN_CHARGE)
+            if self._generated_count > MAX_COUNT:
+                return RecordedTask(
+                    None,
+                    f"The page generates at most {MAX_COUNT:,} tasks, without those of {data}.",
+                )
         is_own_dataset = not effects({name: source[name] for name in ("data", "split")})
         if not is_own_dataset and (is_reference(data) or parse_scheme(data) is not None):
             return RecordedTask(None, _CODE.format(data))
         if not is_own_dataset and not self._trust:
-            command = shlex.join(["intercode", "view", str(folder), "--trust"])
-            return RecordedTask(None, _UNTRUSTED.format(data), command)
+            return RecordedTask(None, _UNTRUSTED.format(data))
         try:
             if not is_own_dataset:
+                # A pipe would block, and a device has no end.
+                if not Path(data).is_file() or Path(data).stat().st_size > _MAX_FILE_BYTES:
+                    raise ValueError(f"{data} is not a file of at most 64 MiB")
                 dataset = load_cached_file(data)
                 dataset = dataset if split is None else dataset.split(split)
             elif source["reviewed"]:

@@ -55,18 +55,26 @@ _PARTS = {
 def explain_reward(episode: Episode, *, has_pairs: bool = False) -> list[RewardReason]:
     """Return the reasons for an episode's reward below 1.0.
 
-    The list is empty if the episode has no reward, or if the reward is 1.0.
+    The list is empty if the episode has no reward, or if the reward is 1.0. A detail may have any
+    form, because rewards of users write it and a run folder may come from a stranger. A detail of
+    an unknown form has one reason, which says so.
 
     Args:
         episode: The episode.
         has_pairs: Whether the reader also has `intercode.report.answer_pairs.answer_pairs`. Then
             the reasons omit the outputs and rows in these pairs.
     """
-    score = episode.score
-    if score is None or episode.success:
+    if episode.score is None or episode.success:
         return []
     if episode.status == "skipped":
         return [RewardReason("the agent gave up: the reward is 0")]
+    try:
+        return _reasons(episode, episode.score, has_pairs)
+    except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError):
+        return [RewardReason("the detail of the score has an unknown form")]
+
+
+def _reasons(episode: Episode, score: Score, has_pairs: bool) -> list[RewardReason]:
     detail = dict(score.detail)
     reasons = [
         RewardReason(text.format(detail[name])) for name, text in _TEXTS.items() if detail.get(name)

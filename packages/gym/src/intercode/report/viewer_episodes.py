@@ -83,14 +83,14 @@ def make_row(run: int, episode: Episode, outcome: Outcome) -> EpisodeRow:
         success=outcome.success,
         reward=_finite_value(outcome.reward),
         turns=outcome.turns,
-        seconds=round(outcome.seconds, 3),
+        seconds=round(_finite_value(outcome.seconds) or 0.0, 3),
         tokens=tokens,
         cost=_finite_value(outcome.cost),
         level=outcome.level,
         tags=outcome.tags[:_TAGS],
         place=outcome.place,
         kinds=tuple(dict.fromkeys(_kinds(episode, outcome))),
-        started=round(episode.started, 3),
+        started=round(_finite_value(episode.started) or 0.0, 3),
         parent=None if episode.fork is None else episode.fork.parent,
     )
 
@@ -180,11 +180,11 @@ def iterate_texts(value: Any) -> Iterator[str]:
 def _kinds(episode: Episode, outcome: Outcome) -> Iterator[str]:
     metadata, detail = episode.metadata, {} if episode.score is None else episode.score.detail
     if outcome.failed:
-        yield outcome.error_type or "unknown"
+        yield str(outcome.error_type or "unknown")
     has_timeout = any(turn.info.get("timed_out") for turn in episode.turns) or detail.get(
         "timed_out"
     )
-    if has_timeout or "timeout" in (outcome.error_type or "").lower():
+    if has_timeout or "timeout" in str(outcome.error_type or "").lower():
         yield "timeout"
     if isinstance(limit := metadata.get("ended_by"), str):
         yield f"limit: {limit}"

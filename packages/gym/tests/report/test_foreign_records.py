@@ -1,0 +1,128 @@
+"""Records that a stranger wrote: the viewer shows them, whatever they hold, in little memory."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from intercode.episode import Episode, Score, Turn
+from intercode.records import Outcome, read_manifest
+from intercode.report.answer_pairs import answer_pairs
+from intercode.report.live_runs import ViewerRuns
+from intercode.report.recorded_tasks import MAX_COUNT, RecordedTasks
+from intercode.report.reward_reasons import explain_reward
+from intercode.report.viewer_episodes import make_row
+from intercode.task import Task
+from report.test_answer_pairs import name_tasks, pairs, run
+from report.test_notebook import view
+from report.test_view import append, begun
+
+__all__ = ["run"]  # a fixture
+
+
+def made(detail: dict[str, Any] | None = None, **parts: float) -> Episode:
+    score = Score(0.0, parts or {"output": 0.0}, detail or {})
+    return Episode("t", "q", "bash", turns=[Turn("ls", "")], status="submitted", score=score)
+
+
+@pytest.mark.timeout(120)
+def test_an_action_of_many_empty_lines_takes_linear_time() -> None:
+    """By a quadratic search, this would take hours."""
+    episode = Episode("t", "q", "python", turns=[Turn("x" + "\n" * 1_000_000 + "y", "")])
+    [code] = answer_pairs(episode, Task("t", "q", gold=("def f(): pass",)))
+    assert code.title == "code"
+
+
+def test_rows_are_padded_to_a_bounded_width() -> None:
+    rows = [["x" * 100_000, "b"], *[["a", "b"]] * 2000]
+    [pair] = pairs("sql", detail={"answer_rows": rows, "gold_rows": rows[::-1]})
+    assert pair.answer is not None and len(pair.answer) + len(pair.gold) < 50_000
+
+
+def test_texts_that_look_alike_have_quotes() -> None:
+    cells = ["Rome ", "Rome", '"1"', "1", 1, " x"]
+    [pair] = pairs("sql", detail={"answer_rows": [], "gold_rows": [[cell] for cell in cells]})
+    assert pair.gold.splitlines() == ['"Rome "', "Rome", '"\\"1\\""', '"1"', "1", '" x"']
+
+
+@pytest.mark.parametrize(
+    "detail",
+    [
+        {"judge": {"golds": 5}},
+        {"judge": ["x"]},
+        {"judge": {"golds": [{"votes": 5}]}},
+        {"gold_rows": [[1]], "answer_rows": 5},
+        {"subtasks": ["a"]},
+    ],
+)
+def test_a_detail_of_any_form_has_a_reason(detail: dict[str, Any]) -> None:
+    for episode in (made(detail), made(detail, flag=0.0, subtasks=1e-320)):
+        for reason in explain_reward(episode):
+            assert isinstance(reason.sentence, str)
+
+
+def test_a_row_has_only_numbers_that_json_permits() -> None:
+    episode = made()
+    episode.started = math.inf
+    episode.turns = [Turn("ls", "", seconds=math.nan)]
+    episode.metadata["error_type"] = 5
+    episode.status = "error"
+    row = make_row(0, episode, Outcome.from_episode(episode))
+    assert (row.seconds, row.started) == (0.0, 0.0) and "5" in row.kinds
+    json.dumps(row._asdict(), allow_nan=False)
+
+
+def test_one_strange_record_hides_no_other_run(tmp_path: Path) -> None:
+    strange = made()
+    strange.status, strange.error, strange.metadata["error_type"] = "error", "e", [1]
+    append(begun(tmp_path / "a"), strange, made())
+    append(begun(tmp_path / "b"), made())
+    runs = ViewerRuns([tmp_path])
+    runs.refresh()
+    assert len(runs.rows) == 3
+
+
+@pytest.mark.timeout(120)
+def test_an_id_or_a_number_of_any_length_is_refused(run: Path) -> None:
+    tasks = RecordedTasks()
+    name_tasks(run, f"generated-bash:count={'9' * 5000}", "d")
+    assert f"at most {MAX_COUNT:,}" in tasks.find(run, read_manifest(run), "t").reason
+    dataset = RecordedTasks(trust=True)
+    name_tasks(run, str(run.parent / "tasks.json"), "d")
+    assert dataset.find(run, read_manifest(run), "x" * 1_000_000).reason
+
+
+def test_the_generated_tasks_of_all_runs_have_one_limit(run: Path) -> None:
+    tasks = RecordedTasks()
+    reasons = []
+    for seed in range(MAX_COUNT // 500 + 1):
+        name_tasks(run, f"generated-bash:count=1,seed={seed}", "d")
+        reasons.append(tasks.find(run, read_manifest(run), "t").reason)
+    assert "have changed since" in reasons[0] and "at most" in reasons[-1]
+
+
+@pytest.mark.timeout(120)
+def test_a_trusted_record_names_no_pipe(run: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.json")
+    name_tasks(run, str(tmp_path / "pipe.json"), "d")
+    found = RecordedTasks(trust=True).find(run, read_manifest(run), "t")
+    assert "is not a file" in found.reason
+
+
+def test_a_command_names_the_folder_of_its_own_run(run: Path, tmp_path: Path) -> None:
+    tasks, other = RecordedTasks(), tmp_path / "other"
+    manifest = read_manifest(run)
+    assert tasks.find(run, manifest, "t").command == f"intercode view {run} --trust"
+    assert tasks.find(other, manifest, "t").command == f"intercode view {other} --trust"
+
+
+def test_a_view_of_many_turns_has_the_first_and_the_last() -> None:
+    turns = [Turn(f"echo {number}.", "") for number in range(150)]
+    text = view(Episode("t", "q", "bash", turns=turns))
+    assert "echo 49." in text and "echo 100." in text and "… 50 turns more" in text
+    assert "echo 50." not in text and "echo 99." not in text
