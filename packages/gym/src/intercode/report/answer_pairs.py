@@ -166,7 +166,7 @@ def _cell(value: Any) -> str:
     if value is None:
         return "NULL"
     if isinstance(value, str):
-        value = value[:_MAX_CELL_LENGTH]
-        if not _AMBIGUOUS.fullmatch(value) and "\n" not in value:
-            return value
+        text = value = value[:_MAX_CELL_LENGTH]
+        if not _AMBIGUOUS.fullmatch(text) and "\n" not in text:
+            return text
     return json.dumps(value, ensure_ascii=False, default=str)[: 2 * _MAX_CELL_LENGTH]

@@ -26,16 +26,16 @@ from intercode_sandbox.units import MIB
 from intercode_sandbox.user_code import is_reference
 
 MAX_COUNT = 10_000
-"""The maximum number of generated tasks of all runs together. The numbers stand in the records, and
-a stranger's records could name some that occupy this machine for hours."""
+"""The maximum number of generated tasks of all runs together. A record names the number of its
+tasks, and the records of a stranger could occupy this machine for hours."""
 _MAX_ID_LENGTH = 200
 """The maximum length of a task's id that is looked up: a message about an unknown id compares it
 with all ids."""
 _MAX_FILE_BYTES = 64 * MIB
 _GENERATED = re.compile(r"generated-\w+(?::|$)")
 _MIN_CHARGE = 500
-"""The minimum number of tasks that a generated dataset counts for: the default `count`. It bounds
-the number of databases that are written for the tasks."""
+"""The minimum number of tasks that a generated dataset counts for: the default `count`. The minimum
+bounds the number of databases that are written for the tasks."""
 _COUNT = re.compile(r"\bcount=([0-9]+)")
 _DIFFERENT = "The tasks of {} are not those of the run: they have changed since."
 _UNTRUSTED = (

@@ -57,7 +57,7 @@ def explain_reward(episode: Episode, *, has_pairs: bool = False) -> list[RewardR
 
     The list is empty if the episode has no reward, or if the reward is 1.0. A detail may have any
     form, because rewards of users write it and a run folder may come from a stranger. A detail of
-    an unknown form has one reason, which says so.
+    an unknown form has a reason without facts.
 
     Args:
         episode: The episode.
