@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import intercode
 from intercode.episode import Episode, Score, Turn
 from intercode.records import Outcome, read_manifest
 from intercode.report.answer_pairs import answer_pairs
@@ -25,7 +26,7 @@ from report.test_view import append, begun
 __all__ = ["run"]  # a fixture
 
 
-def made(detail: dict[str, Any] | None = None, **parts: float) -> Episode:
+def scored_episode(detail: dict[str, Any] | None = None, **parts: float) -> Episode:
     score = Score(0.0, parts or {"output": 0.0}, detail or {})
     return Episode("t", "q", "bash", turns=[Turn("ls", "")], status="submitted", score=score)
 
@@ -61,13 +62,14 @@ def test_texts_that_look_alike_have_quotes() -> None:
     ],
 )
 def test_a_detail_of_any_form_has_a_reason(detail: dict[str, Any]) -> None:
-    for episode in (made(detail), made(detail, flag=0.0, subtasks=1e-320)):
-        for reason in explain_reward(episode):
-            assert isinstance(reason.sentence, str)
+    for parts in ({"output": 0.0}, {"flag": 0.0, "subtasks": 1e-320}):
+        reasons = explain_reward(scored_episode(detail, **parts))
+        assert all(isinstance(reason.sentence, str) for reason in reasons)
+    assert reasons, "a part without a detail of a known form"
 
 
 def test_a_row_has_only_numbers_that_json_permits() -> None:
-    episode = made()
+    episode = scored_episode()
     episode.started = math.inf
     episode.turns = [Turn("ls", "", seconds=math.nan)]
     episode.metadata["error_type"] = 5
@@ -78,10 +80,10 @@ def test_a_row_has_only_numbers_that_json_permits() -> None:
 
 
 def test_one_strange_record_hides_no_other_run(tmp_path: Path) -> None:
-    strange = made()
+    strange = scored_episode()
     strange.status, strange.error, strange.metadata["error_type"] = "error", "e", [1]
-    append(begun(tmp_path / "a"), strange, made())
-    append(begun(tmp_path / "b"), made())
+    append(begun(tmp_path / "a"), strange, scored_episode())
+    append(begun(tmp_path / "b"), scored_episode())
     runs = ViewerRuns([tmp_path])
     runs.refresh()
     assert len(runs.rows) == 3
@@ -92,9 +94,8 @@ def test_an_id_or_a_number_of_any_length_is_refused(run: Path) -> None:
     tasks = RecordedTasks()
     name_tasks(run, f"generated-bash:count={'9' * 5000}", "d")
     assert f"at most {MAX_COUNT:,}" in tasks.find(run, read_manifest(run), "t").reason
-    dataset = RecordedTasks(trust=True)
-    name_tasks(run, str(run.parent / "tasks.json"), "d")
-    assert dataset.find(run, read_manifest(run), "x" * 1_000_000).reason
+    name_tasks(run, "bash", intercode.load_dataset("bash").digest)
+    assert "too long" in tasks.find(run, read_manifest(run), "x" * 1_000_000).reason
 
 
 def test_the_generated_tasks_of_all_runs_have_one_limit(run: Path) -> None:
