@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
@@ -34,17 +35,24 @@ text{fill:#edf0f6}.ground{fill:#12151c;stroke:#475268}.note{fill:#a5afc0}
 
 
 def draw(measurements: Mapping[str, Measurement]) -> str:
-    """Return the chart as an SVG, with its own background: light, or dark as the system is."""
+    """Return the chart as an SVG, with its own background: light, or dark as the system is.
+
+    Raises:
+        ValueError: The bars are not of one machine and day, so their lengths cannot be compared.
+    """
     rows = figures(measurements)
+    bar_measurements = [measurements[name.partition(".")[0]] for name in BARS]
+    if len({(entry.machine, entry.date) for entry in bar_measurements}) > 1:
+        raise ValueError("the chart's bars need one machine and one day: measure all of them again")
+    cores = re.search(r"[0-9]+ cores", bar_measurements[0].machine)
     maximum = max(rows[name].value or 0 for name in BARS)
     bars = [
         _bar(rows[name], position, LENGTH / maximum, *labels)
         for position, (name, labels) in enumerate(BARS.items())
     ]
-    measurement = measurements["bash"]
-    day = date.fromisoformat(measurement.date)
+    day = date.fromisoformat(bar_measurements[0].date)
     notes = (
-        "Reset, echo hello and score, on two cores,",
+        f"Reset, echo hello and score, on {cores[0] if cores else 'one machine'},",
         f"{day.day} {day:%B %Y}. Lines: lowest to maximum.",
     )
     title = "Bash episodes a second, one thread"

@@ -220,13 +220,15 @@ def values(mention: Mention, figure: Figure) -> list[float]:
 def style(number: str, value: float) -> str:
     """Return a value as precise as a number of a page: its decimals, or its digits.
 
-    Zeros at the end of an integer do not count: 8,300 has two digits.
+    Zeros at the end of an integer do not count, but the first two digits do: 8,300 has two digits,
+    and so has 10.
     """
     integer, point, decimals = number.partition(".")
     text = f"{value:,.{len(decimals)}f}"
     if point and float(text.replace(",", "")):
         return text
-    digits = max(1, len(integer.replace(",", "").rstrip("0")))
+    integer_digits = integer.replace(",", "")
+    digits = max(min(2, len(integer_digits)), len(integer_digits.rstrip("0")))
     number_value = float(f"{value:.{digits}g}")
     return f"{number_value:,.12f}".rstrip("0").rstrip(".")
 

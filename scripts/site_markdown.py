@@ -26,6 +26,8 @@ SECTIONS: dict[str, list[Page]] = {}
 """Section of the navigation → its pages, in order."""
 DESCRIPTIONS: dict[str, str] = {}
 """Page → description in the lists of docs/README.md."""
+INDEX_LINK = re.compile(r"(\]\((?![a-z]+:)[^)\s]*)README\.md(?=[)#])")
+"""A link to the index, which the site has under another name. An address is none."""
 TEXTS: dict[str, str] = {}
 """Page → Markdown."""
 
@@ -48,7 +50,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     text = markdown
     if name.startswith("api/"):
         text = site_api.markdown(name.removeprefix("api/").removesuffix(".md"))
-    TEXTS[name] = MARK.sub("", text).replace("README.md)", "index.md)").strip() + "\n"
+    TEXTS[name] = INDEX_LINK.sub(r"\1index.md", MARK.sub("", text)).strip() + "\n"
     page.meta["description"] = describe(name)
     page.meta["markdown"] = path(page)
     return markdown

@@ -19,6 +19,7 @@ CHECKED = (
     "packages",
     "docs",
     "examples",
+    "skills",
     "README.md",
     "AGENTS.md",
     "CODE_OF_CONDUCT.md",

@@ -45,6 +45,22 @@ def test_the_chart_has_the_figures_of_its_rows() -> None:
     assert chart.CHART.read_text() == chart.draw(measurements.read())
 
 
+@pytest.mark.parametrize("change", [{"machine": "16 cores"}, {"date": "2027-02-01"}])
+def test_the_chart_compares_bars_of_one_machine_and_day(change: dict[str, str]) -> None:
+    rows = dict(measurements.read())
+    rows["bash"] = replace(rows["bash"], **change)
+    with pytest.raises(ValueError, match="one machine and one day"):
+        chart.draw(rows)
+
+
+@pytest.mark.parametrize(
+    ("number", "value", "expected"),
+    [("10", 14.2, "14"), ("100", 149.0, "150"), ("8,300", 8412.0, "8,400"), ("3.9", 4.26, "4.3")],
+)
+def test_a_figure_keeps_two_digits(number: str, value: float, expected: str) -> None:
+    assert figures.style(number, value) == expected
+
+
 def test_all_rows_and_exceptions_have_a_use_and_a_reason() -> None:
     rows, exceptions = measurements.figures(measurements.read()), Exceptions.read()
     names = {

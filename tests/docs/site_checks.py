@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import html
 import json
+import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ import pytest
 from docs.pages import ROOT, blocks, commands
 
 SITE = ROOT / "site"
+HOME = "https://github.com/intercode-gym/intercode"
 CHROMIUM = shutil.which("chromium")
 PAGES = sorted(path for path in SITE.rglob("*.html") if path.name != "404.html")
 REQUESTS = re.compile(
@@ -70,8 +72,9 @@ def test_links_between_markdown_pages_lead_somewhere() -> None:
         text = page.with_suffix(".md").read_text(encoding="utf-8")
         text = re.sub(r"```.*?```|`[^`\n]*`", "", text, flags=re.DOTALL)
         for target in re.findall(r"\]\(([^)\s]+)\)", text):
-            if not re.match(r"[a-z]+:|#", target):
-                path = page.parent / target.partition("#")[0]
+            local = re.sub(rf"^{HOME}/(blob|tree)/main/", f"{ROOT}/", target)
+            if not re.match(r"[a-z]+:|#", local):
+                path = page.parent / local.partition("#")[0]
                 assert path.exists(), f"{relative(page)}: {target}"
 
 
@@ -180,7 +183,8 @@ def test_the_search_has_no_page_of_the_classes_of_2023() -> None:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     if CHROMIUM is None:
-        pytest.skip("chromium is not installed")
+        # The suite names the package. Before a landing, its absence must not look like success.
+        (pytest.fail if "CI" in os.environ else pytest.skip)("chromium is not installed")
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
