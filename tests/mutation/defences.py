@@ -568,8 +568,7 @@ DEFENCES = [
     ),
     _one(
         "names_of_several_lines", "cheating", "intercode/rewards/file_links.py",
-        "position = match.end() + len(path) + 1",
-        'position = output.find("\\n", match.end()) + 1',
+        '(.*)", re.DOTALL)', '(.*)")',
     ),
     _one(
         "files_of_counted_names", "cheating", STATIC + "walk.c",

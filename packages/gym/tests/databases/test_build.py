@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -16,9 +17,10 @@ from typing import Any
 import pytest
 
 from intercode.databases import find
-from intercode.databases.convert import build
+from intercode.databases.convert import build, make_views
 from intercode.databases.convert.build import as_duckdb, as_sqlite, get_cached_file
 from intercode.databases.convert.dump import parse, read, section, strip_comments
+from intercode.databases.convert.schema import read_schema
 from intercode.databases.source import names
 from intercode.errors import TaskError
 from intercode_sandbox import host_files
@@ -350,6 +352,17 @@ def test_names_are_those_that_can_be_found(tmp_path: Path) -> None:
     assert all(find(tmp_path, name).name == name for name in names(tmp_path))
 
 
+def test_names_of_a_folder_that_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    with pytest.raises(TaskError, match=f"{tmp_path}: cannot be read: Permission denied"):
+        names(tmp_path)
+
+
 def test_a_view_that_reads_a_later_one(tmp_path: Path) -> None:
     duckdb = pytest.importorskip("duckdb")
     script = (
@@ -363,3 +376,36 @@ def test_a_view_that_reads_a_later_one(tmp_path: Path) -> None:
     with duckdb.connect(str(built), read_only=True) as connection:
         assert connection.execute("SELECT x FROM a").fetchall() == [(1,)]
     assert not any("left out" in line for line in lines)
+
+
+def test_a_view_whose_name_is_a_column_of_an_earlier_one(tmp_path: Path) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    text = (
+        "CREATE TABLE t (x INTEGER); CREATE VIEW total AS SELECT sum(x) AS report FROM t; "
+        "CREATE VIEW report AS SELECT report FROM total; INSERT INTO t VALUES (1), (2)"
+    )
+    built = as_duckdb(find(script(tmp_path, text)))
+    with duckdb.connect(str(built), read_only=True) as connection:
+        assert connection.execute("SELECT report FROM report").fetchall() == [(3,)]
+
+
+def test_a_long_chain_of_views(tmp_path: Path) -> None:
+    views = [f"CREATE VIEW v{n} AS SELECT * FROM v{n + 1}" for n in range(1200)]
+    path = as_sqlite(find(script(tmp_path, "; ".join([*views, "CREATE VIEW v1200 AS SELECT 1"]))))
+    assert [view.name for view in read_schema(path).views] == [f"v{n}" for n in range(1201)]
+
+
+def test_a_chain_of_views_needs_few_passes() -> None:
+    made: list[int] = []
+    tries: list[int] = []
+
+    def make(view: int) -> str | None:
+        tries.append(view)
+        if view != 1199 and view + 1 not in made:
+            return f"no view {view + 1}"
+        made.append(view)
+        return None
+
+    assert make_views([*range(1200), 2000], make) == {2000: "no view 2001"}
+    assert made == [*reversed(range(1200))]
+    assert len(tries) < 3 * 1201

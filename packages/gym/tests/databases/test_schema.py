@@ -24,8 +24,8 @@ from intercode.databases.convert.schema import (
 )
 from intercode.databases.convert.schema_ddl import (
     create_statements,
-    finish_statements,
     identifier,
+    view_statements,
 )
 from intercode.databases.convert.schema_types import ColumnType, fit
 from intercode.databases.source import names
@@ -157,7 +157,7 @@ def test_a_default_that_has_no_other_words_is_left_out(schema: DatabaseSchema) -
 
 
 def test_view_that_cannot_be_read_is_left_out(schema: DatabaseSchema) -> None:
-    views = [line for line in finish_statements(schema, "postgres") if "VIEW" in line]
+    views = view_statements(schema, "postgres")
     assert views[0].startswith('CREATE VIEW "vi" AS SELECT "id", "näme"')
     assert len(views) == 2
 
@@ -211,6 +211,20 @@ def test_the_same_in_every_engine(
         assert list(outcome.results[0].rows) == [(0 if engine.name == "postgresql" else 1,)]
     finally:
         session.close()
+
+
+def test_views_that_read_later_ones_in_every_engine(engine: DatabaseEngine, tmp_path: Path) -> None:
+    path = tmp_path / "views.sql"
+    path.write_text(
+        "CREATE TABLE t (x INTEGER); CREATE VIEW a AS SELECT x FROM b; "
+        "CREATE VIEW b AS SELECT x FROM c; CREATE VIEW c AS SELECT x FROM t; "
+        "CREATE VIEW total AS SELECT max(x) AS report FROM t; "
+        "CREATE VIEW report AS SELECT report FROM total; INSERT INTO t VALUES (7)"
+    )
+    with closing(engine.open(find(path))) as session:
+        for view in ("a", "report"):
+            (result,) = session.execute(f"SELECT * FROM {view}").results
+            assert list(result.rows) == [(7,)]
 
 
 @needs_upstream

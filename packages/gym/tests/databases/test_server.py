@@ -19,6 +19,7 @@ import pytest
 from intercode.databases.servers import supervisor
 from intercode.databases.servers.private_server import (
     RECIPES,
+    DatabaseServerRecipe,
     PrivateDatabaseServer,
     find_binary,
     start_mariadb,
@@ -95,6 +96,24 @@ def test_a_cache_that_cannot_be_written(
     monkeypatch.setenv("INTERCODE_CACHE", str(tmp_path))
     with pytest.raises(DatabaseError, match=f"in {tmp_path}.*INTERCODE_CACHE"):
         START[product]()
+
+
+def test_a_binary_that_cannot_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INTERCODE_CACHE", str(tmp_path))
+    recipe = DatabaseServerRecipe(
+        product="mysql",
+        binary=Path("/bin/true"),
+        users=(),
+        memory=0,
+        ending=signal.SIGKILL,
+        initialise=lambda folder: (f"{tmp_path}/install",),
+        command=lambda folder: ("/bin/true",),
+        prepare=lambda folder, password: None,
+        connect_args=lambda folder, password: {},
+        probe=lambda arguments: None,
+    )
+    with pytest.raises(DatabaseError, match=f"created: {tmp_path}/install cannot run: "):
+        PrivateDatabaseServer(recipe)
 
 
 def test_nothing_is_left_after_a_kill(product: str) -> None:

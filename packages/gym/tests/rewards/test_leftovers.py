@@ -7,14 +7,17 @@ is the same but for the trick, and is worth 1.0.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
+from intercode.rewards.file_links import count_names
 from intercode.task import Task
-from intercode_sandbox import Completed
+from intercode_sandbox import Completed, Limits, get_provider
 from intercode_sandbox.native.sandbox import NativeSandbox
+from waiting import PATIENCE
 
 from .conftest import Grade
 
@@ -372,7 +375,18 @@ def test_one_name_of_each_file_needs_no_program(grade: Grade, programs: list[str
     assert grade(task, work).value == 1.0
     assert programs == ["/bin/bash"]  # the verification
     assert grade(task, work, "ln a d/b").value == 1.0
-    assert "stat" in programs
+    assert len(programs) > 2
+
+
+@pytest.mark.parametrize("has_gnu_tools", [True, False])
+def test_a_missing_name_that_begins_a_name_with_a_newline(has_gnu_tools: bool) -> None:
+    with closing(get_provider("native").start("host", Limits(timeout=PATIENCE))) as sandbox:
+        stat = '[ "$1" = --printf ] && exit 1; exec /usr/bin/stat "$@"'
+        work = f"printf '%s\n' '#!/bin/sh' '{stat}' > /opt/stat; chmod +x /opt/stat; cd /srv; "
+        assert sandbox.exec(["bash", "-c", f"{work} echo 1 > $'a\nb'; ln $'a\nb' c; echo > d"]).ok
+        env = {"PATH": "/usr/bin:/bin" if has_gnu_tools else "/opt:/usr/bin:/bin"}
+        paths = ["/srv/a", "/srv/a\nb", "/srv/c", "/srv/d"]
+        assert count_names(sandbox, paths, env) == {"/srv/a\nb": 2, "/srv/c": 2, "/srv/d": 1}
 
 
 @pytest.mark.parametrize("trick", ["ln list out", "mkdir d; ln list d/l; ln d/l out"])

@@ -6,7 +6,7 @@ InterCode use objects of higher layers by name, without importing them. An objec
 used wherever an object of InterCode can. Users have three ways to name an object:
 
 - A file: ``path/to/file.py:name``, wherever a name of the kind is accepted
-(`LazyRegistry.resolve`).
+  (`LazyRegistry.resolve`).
 - An entry point of an installed package, in ``pyproject.toml``::
 
     [project.entry-points."intercode.datasets"]

@@ -98,24 +98,31 @@ def names(location: str | Path) -> tuple[str, ...]:
     """Return the sorted names of the databases in a folder or a file, as `find` knows them.
 
     Raises:
-        TaskError: The file cannot be read.
+        TaskError: The file or a folder cannot be read.
     """
     location = Path(location)
-    if location.is_dir():
-        files = [
-            *location.iterdir(),
-            *(
-                file
-                for folder in location.iterdir()
-                if folder.is_dir()
-                for file in folder.iterdir()
-                if file.stem == folder.name  # no other file has a name that `find` knows
-            ),
-        ]
-        stems = {f.stem for f in files if f.suffix.lower() in _SUFFIXES and f.is_file()}
-        return tuple(sorted(stems))
+    try:
+        if location.is_dir():
+            return _names_in_folder(location)
+    except OSError as error:
+        raise TaskError(f"{error.filename}: cannot be read: {error.strerror}") from error
     kind, dump_names, _ = _read_facts(location)
     return dump_names if kind == "dump" else (location.stem,)
+
+
+def _names_in_folder(location: Path) -> tuple[str, ...]:
+    files = [
+        *location.iterdir(),
+        *(
+            file
+            for folder in location.iterdir()
+            if folder.is_dir()
+            for file in folder.iterdir()
+            if file.stem == folder.name  # no other file has a name that `find` knows
+        ),
+    ]
+    stems = {f.stem for f in files if f.suffix.lower() in _SUFFIXES and f.is_file()}
+    return tuple(sorted(stems))
 
 
 def _source_in_file(path: Path, name: str | None) -> DatabaseSource:

@@ -48,7 +48,17 @@ _LINK_SCRIPT = f"""{PATHS_PROLOGUE}
 for path in "${{paths[@]}}"; do [ -L "$path" ] && printf '%s\\0' "$path"; done
 true
 """
-_INODE = re.compile(r"([0-9]+:[0-9]+) ([0-9]+) ")
+_INODES_SCRIPT = f"""{PATHS_PROLOGUE}
+if stat --printf '' / 2> /dev/null; then
+    each stat --printf '%d:%i %h %n\\0' --
+else  # no GNU tools
+    for path in "${{paths[@]}}"; do
+        inode=$(stat -c '%d:%i %h' -- "$path") && printf '%s %s\\0' "$inode" "$path"
+    done
+fi
+true
+"""
+_INODE = re.compile(r"([0-9]+:[0-9]+) ([0-9]+) (.*)", re.DOTALL)
 _MAX_OUTPUT = 1 << 26
 _BATCH_SIZE = 1000
 
@@ -163,14 +173,9 @@ def _inodes(
     all_paths = [*paths]
     for start in range(0, len(all_paths), _BATCH_SIZE):
         batch = all_paths[start : start + _BATCH_SIZE]
-        argv = ["stat", "-c", "%d:%i %h %n", "--", *batch]
-        result = run_as_root(sandbox, argv, env=env, output_limit=_MAX_OUTPUT)
-        output, position = decode(result.stdout), 0
-        for path in batch:  # a path may contain newlines, so each entry is compared with its path
-            match = _INODE.match(output, position)
-            if match and output.startswith(f"{path}\n", match.end()):
-                inodes[path] = match[1], int(match[2])
-                position = match.end() + len(path) + 1
+        for field in run_script(sandbox, _INODES_SCRIPT, batch, env) or ():
+            if match := _INODE.fullmatch(field):
+                inodes[match[3]] = match[1], int(match[2])
     return inodes
 
 

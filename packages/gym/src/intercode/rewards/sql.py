@@ -72,7 +72,7 @@ class SqlReward:
             the task decides.
     """
 
-    VERSION = 1
+    VERSION = 2
     """The version of the scores: raise the number when any score can differ."""
 
     def __init__(

@@ -28,7 +28,7 @@ from intercode.databases.source import DatabaseSource
 from intercode.errors import TaskError
 from intercode_sandbox.host_files import DiskBudget, atomic_file, cache_root, file_lock, hold_folder
 
-VERSION = 2
+VERSION = 3
 """The version of the SQLite files that are created from a source.
 
 Increase the number with every change of their content.

@@ -15,7 +15,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from intercode.databases.convert import Progress, join_quoted, schema, schema_ddl
+from intercode.databases.convert import Progress, join_quoted, make_views, schema, schema_ddl
 from intercode.errors import TaskError, UsageError
 from intercode.sql_identifiers import quote_identifier
 
@@ -54,8 +54,13 @@ def from_sqlite(path: Path, new_path: Path, database_label: str, progress: Progr
                 connection.execute(statement)
             for table in shape.tables:
                 _insert_rows(connection, path, table)
-            for statement in schema_ddl.finish_statements(shape, "duckdb", progress):
-                _run_optional_statement(connection, statement, progress)
+            views = schema_ddl.view_statements(shape, "duckdb", progress)
+            problems = make_views(views, lambda view: _run_optional_statement(connection, view))
+            for statement in schema_ddl.finish_statements(shape, "duckdb"):
+                if problem := _run_optional_statement(connection, statement):
+                    problems[statement] = problem
+            for statement, problem in problems.items():
+                progress(f"left out: {statement.partition('(')[0].strip()}: {problem}")
     except duckdb.Error as error:
         raise TaskError(f"{database_label}: {error}") from error
 
@@ -79,15 +84,15 @@ def _insert_rows(
         connection.unregister("batch")
 
 
-def _run_optional_statement(
-    connection: duckdb.DuckDBPyConnection, statement: str, progress: Progress
-) -> None:
+def _run_optional_statement(connection: duckdb.DuckDBPyConnection, statement: str) -> str | None:
+    """Run a statement; return the error, or None for success."""
     import duckdb
 
     try:
         connection.execute(statement)
     except duckdb.Error as error:
-        progress(f"left out: {statement.partition('(')[0].strip()}: {error}")
+        return str(error)
+    return None
 
 
 def to_sqlite(path: Path, connection: sqlite3.Connection, progress: Progress) -> None:

@@ -23,10 +23,10 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 
-from intercode.databases.convert import Progress, dump, join_quoted
+from intercode.databases.convert import Progress, dump, join_quoted, make_views
 from intercode.errors import TaskError
 from intercode.sql_identifiers import quote_identifier
 
@@ -122,7 +122,8 @@ def convert(text: str, name: str, connection: sqlite3.Connection, progress: Prog
             views[key] = view[4]
         elif not _IGNORED_STATEMENT.match(plain_text):
             progress(f"{name}: left out: {' '.join(plain_text.split())[:100]}")
-    for key, problem in _make_views(connection, views).items():
+    problems = make_views(views, lambda key: _make_view(connection, key, views[key]))
+    for key, problem in problems.items():
         progress(f"{name}: view {key} is left out: {problem}")
 
 
@@ -171,19 +172,6 @@ def _as_bits(value: dump.Value) -> object:
 
 # Dumps of some versions contain bytes and bits in the form of texts.
 _CONVERTERS: dict[str, Callable[[dump.Value], object]] = {"blob": _as_bytes, "bit": _as_bits}
-
-
-def _make_views(connection: sqlite3.Connection, views: Mapping[str, str]) -> Mapping[str, str]:
-    """Create views in an order in which each can be created; return the errors of failed views."""
-    pending_views = dict(views)
-    while True:
-        view_results = {
-            name: _make_view(connection, name, query) for name, query in pending_views.items()
-        }
-        problems = {name: problem for name, problem in view_results.items() if problem}
-        if len(problems) == len(pending_views):
-            return problems
-        pending_views = {name: pending_views[name] for name in problems}
 
 
 def _make_view(connection: sqlite3.Connection, name: str, query: str) -> str | None:

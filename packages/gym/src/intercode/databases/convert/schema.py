@@ -1,15 +1,15 @@
 """Schema of an SQLite file, in a form that other engines can reproduce.
 
 To fill a server's empty database, run `schema_ddl.create_statements`, insert `rows` table by table,
-and run `schema_ddl.finish_statements`. SQLite permits data that violates keys. Keys that the data
-violates are left out and listed in `DatabaseSchema.omissions`. Also left out are partial indexes,
+run `schema_ddl.view_statements` by `intercode.databases.convert.make_views`, and run
+`schema_ddl.finish_statements`. SQLite permits data that violates keys. Keys that the data violates
+are left out and listed in `DatabaseSchema.omissions`. Also left out are partial indexes,
 indexes over expressions, ``CHECK`` and virtual tables. A generated column becomes an ordinary
 column with its values.
 """
 
 from __future__ import annotations
 
-import re
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -106,7 +106,7 @@ class DatabaseSchema:
     tables: tuple[TableSchema, ...]
     """The tables; each table follows the tables to which it refers, except in a cycle."""
     views: tuple[ViewSchema, ...] = ()
-    """The views; each view follows the views that its statement names."""
+    """The views, in the order of their creation."""
     omissions: tuple[str, ...] = ()
     """Descriptions of the virtual tables, keys and indexes that are left out."""
 
@@ -164,30 +164,9 @@ def _read(connection: sqlite3.Connection) -> DatabaseSchema:
             omissions.append(f"the virtual table {name}")
         elif kind == "table":
             tables.append(_table(connection, name, sql))
-    views = _order_views(
-        [ViewSchema(name, sql) for kind, name, sql in catalog_rows if kind == "view"]
-    )
+    views = tuple(ViewSchema(name, sql) for kind, name, sql in catalog_rows if kind == "view")
     keyed_tables, broken_keys = _add_keys(connection, tables)
     return DatabaseSchema(keyed_tables, views, (*omissions, *broken_keys))
-
-
-def _order_views(views: Sequence[ViewSchema]) -> tuple[ViewSchema, ...]:
-    """Sort views: in SQLite, and in no other engine, a view may name a later view."""
-    ordered_views: dict[str, ViewSchema] = {}
-    started_names: set[str] = set()
-
-    def add(view: ViewSchema) -> None:
-        if view.name in started_names:
-            return
-        started_names.add(view.name)
-        for candidate in views:
-            if re.search(rf"(?<!\w){re.escape(candidate.name)}(?!\w)", view.sql, re.IGNORECASE):
-                add(candidate)
-        ordered_views[view.name] = view
-
-    for view in views:
-        add(view)
-    return tuple(ordered_views.values())
 
 
 def _table(connection: sqlite3.Connection, name: str, sql: str) -> TableSchema:

@@ -65,17 +65,33 @@ def create_statements(
     return statements
 
 
-def finish_statements(
+def view_statements(
     schema: DatabaseSchema, dialect: Dialect, progress: Progress | None = None
 ) -> list[str]:
-    """Return the statements to run after all inserts: foreign keys, indexes, counters, views.
+    """Return the statements that create the views, for `intercode.databases.convert.make_views`.
+
+    Args:
+        schema: The schema, a result of `intercode.databases.convert.schema.read_schema`.
+        dialect: The engine's dialect.
+        progress: A function that is called with a line for each view that cannot be translated.
+    """
+    statements = []
+    for view in schema.views:
+        if statement := _view(view.sql, dialect):
+            statements.append(statement)
+        elif progress:
+            progress(f"left out: the view {view.name}: it cannot be translated")
+    return statements
+
+
+def finish_statements(schema: DatabaseSchema, dialect: Dialect) -> list[str]:
+    """Return the statements to run after all inserts and views: foreign keys, indexes, counters.
 
     None of the statements is necessary. If an engine refuses a statement, the caller may omit it.
 
     Args:
         schema: The schema, a result of `intercode.databases.convert.schema.read_schema`.
         dialect: The engine's dialect.
-        progress: A function that is called with a line for each view that cannot be translated.
     """
     statements = []
     for table in schema.tables:
@@ -88,11 +104,6 @@ def finish_statements(
             statements.append(f"CREATE INDEX {index_name} ON {name} ({columns})")
         if dialect == "postgres":
             statements += _counters(table)
-    for view in schema.views:
-        if view_statement := _view(view.sql, dialect):
-            statements.append(view_statement)
-        elif progress:
-            progress(f"left out: the view {view.name}: it cannot be translated")
     if dialect == "mysql":
         statements.append("SET foreign_key_checks = 1, unique_checks = 1")
         statements.append("SET sql_mode = @intercode_sql_mode")

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from intercode.databases.base import EngineOptions, Role, Row
-from intercode.databases.convert import build, schema, schema_ddl
+from intercode.databases.convert import build, make_views, schema, schema_ddl
 from intercode.databases.convert.schema import TableSchema
 from intercode.databases.resource_pool import ResourcePool
 from intercode.databases.servers.database_names import is_leftover
@@ -388,9 +388,13 @@ class DatabaseServerEngine(ABC, Generic[ConnectionT, TemplateT]):
             connection.query(statement)
         for table in shape.tables:
             self._insert(connection, table, schema.rows(path, table))
-        for statement in schema_ddl.finish_statements(shape, self.dialect, self._progress):
-            if failure := connection.run(statement).failure:
-                self._report_line(f"left out: {statement}: {failure.message}")
+        views = schema_ddl.view_statements(shape, self.dialect, self._progress)
+        problems = make_views(views, connection.failure_message)
+        for statement in schema_ddl.finish_statements(shape, self.dialect):
+            if (problem := connection.failure_message(statement)) is not None:
+                problems[statement] = problem
+        for statement, problem in problems.items():
+            self._report_line(f"left out: {statement}: {problem}")
 
     def _report_line(self, line: str) -> None:
         if self._progress is not None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from intercode.databases.base import EngineOptions, Row, SqlActionOutcome, StatementFailure
-from intercode.databases.convert import dump
+from intercode.databases.convert import dump, make_views
 from intercode.databases.convert.schema import TableSchema
 from intercode.databases.servers.database_names import new_name
 from intercode.databases.servers.engine import DatabaseServerEngine, parse_url
@@ -375,10 +375,7 @@ def _describe_template(connection: MySQLConnection, name: str) -> MySQLTemplateD
 
 
 def _make_views(connection: MySQLConnection, template: MySQLTemplateDatabase, name: str) -> None:
-    """Create the views of a clone; try failed views again, because a view may need a later one."""
-    pending_views = [view.replace(f"`{template.name}`", f"`{name}`") for view in template.views]
-    while pending_views:
-        failed_views = [view for view in pending_views if connection.run(view).failure is not None]
-        if len(failed_views) == len(pending_views):
-            connection.query(failed_views[0])  # the call raises the server's error
-        pending_views = failed_views
+    """Create the views of a clone, in an order in which each can be created."""
+    views = [view.replace(f"`{template.name}`", f"`{name}`") for view in template.views]
+    if problems := make_views(views, connection.failure_message):
+        raise connection.refusal(next(iter(problems.values())))

@@ -214,16 +214,22 @@ class PrivateDatabaseServer:
         uid, gid = _user(self._recipe)
         has_other_user = uid != os.geteuid()
         env = {"PATH": f"{os.defpath}:/usr/sbin:/sbin", "LC_ALL": "C.UTF-8"}
-        result = subprocess.run(
-            command,
-            cwd=self.folder,
-            env=env,
-            capture_output=True,
-            check=False,
-            user=uid if has_other_user else None,
-            group=gid if has_other_user else None,
-            extra_groups=[] if has_other_user else None,
-        )
+        try:
+            result = subprocess.run(
+                command,
+                cwd=self.folder,
+                env=env,
+                capture_output=True,
+                check=False,
+                user=uid if has_other_user else None,
+                group=gid if has_other_user else None,
+                extra_groups=[] if has_other_user else None,
+            )
+        except OSError as error:
+            raise DatabaseError(
+                f"{self.product}: its data folder cannot be created: {command[0]} cannot run: "
+                f"{error.strerror}"
+            ) from error
         if result.returncode != 0:
             output_text = (result.stdout + result.stderr).decode(errors="replace")[
                 -_LOG_TAIL_BYTES:

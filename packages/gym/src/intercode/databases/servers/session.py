@@ -89,6 +89,15 @@ class DatabaseConnection(ABC):
             raise self.refusal(outcome.failure.message)
         return list(outcome.results[-1].rows) if outcome.results else []
 
+    def failure_message(self, statement: str) -> str | None:
+        """Run a statement of InterCode's that may fail; return the error, or None for success.
+
+        Raises:
+            DatabaseConnectionLoss: The connection was lost.
+        """
+        failure = self.run(statement).failure
+        return None if failure is None else failure.message
+
     def refusal(self, message: object) -> DatabaseError:
         """Return the exception for an error message of the server."""
         return DatabaseError(f"the {self.product} server says: {message}")
