@@ -201,7 +201,7 @@ PRESETS = LazyRegistry("family of presets", group="intercode.presets", homes={"p
 ``env``."""
 
 NOTEBOOK = LazyRegistry(
-    "view in notebooks",
+    "part of notebooks",
     {
         **{
             name: f"intercode.report.notebook:{name}_html"
@@ -211,10 +211,11 @@ NOTEBOOK = LazyRegistry(
         "progress": "intercode.report.notebook:NotebookProgress",
     },
 )
-"""Kind of object → a function that returns the object's HTML for notebooks.
+"""Name of a part of notebooks → the function or class that makes the part.
 
-Two names differ. ``data frame`` is a function that converts episodes to a pandas data frame, and
-``progress`` is the class that draws the progress of a run."""
+The name of a kind of object, such as ``run``, denotes a function that returns the object's HTML.
+``data frame`` is a function that converts episodes to a pandas data frame, and ``progress`` is the
+class that draws the progress of a run."""
 
 TABLES = LazyRegistry("kind of tables", group="intercode.tables", homes={"paper": PAPER})
 """Kind of tables → a module with two functions: `rates` reads recorded files, and `tables` makes

@@ -19,6 +19,7 @@ from intercode.evaluate import evaluate, task_checks
 from intercode.evaluate.task_checks import CHECKS, GARBAGE, GOLD, GOLD_REPEAT, NOOP, TrialResult
 from intercode.evaluate.task_selection import ExcludedTasks, read_exclusion
 from intercode.evaluate.validate import GoldRepeatDelay, ValidationResult, validate
+from intercode.evaluate.verifier_exploits import NO_PROGRAM
 from intercode.records import read_latest, read_manifest
 from intercode.task import Dataset, Task
 from intercode_sandbox.base import Limits
@@ -84,6 +85,23 @@ def test_what_a_program_finds_beside_itself() -> None:
     found = validate(tasks, lambda: intercode.make("bash", data=tasks), timeout=PATIENCE)
     problem = "free: a program that finds its output in a file scores 1.00"
     assert texts(found) == {"a file": [problem], "a variable": [problem]}
+
+
+def test_a_printed_text_excuses_no_guess() -> None:
+    """Only the last output of the trick that replaces programs says that it found no program."""
+    guesses = task_checks.guesses("bash", [Task("t", "?", gold=("true",), verification="true")])
+    by_name = {guess.name: guess for guess in guesses.values()}
+    spy = by_name["a program that finds its output in a file"]
+    assert not task_checks.must_fail(spy, ["", f"{NO_PROGRAM}\n"])
+    assert task_checks.must_fail(spy, [NO_PROGRAM, ""])
+    assert task_checks.must_fail(by_name["doing nothing"], ["", NO_PROGRAM])
+    trial = TrialResult(
+        *(1.0, None, None, "", ((1, ""), (2, NO_PROGRAM)), 0.0, 0.0),
+        timed_out=False,
+        guess=by_name["a wrong answer"],
+    )
+    problems = [problem for check in CHECKS for problem in check(TASKS[0], {GARBAGE: trial})]
+    assert "free" in {problem.kind for problem in problems}
 
 
 def test_alternative_solutions() -> None:

@@ -19,7 +19,7 @@ from intercode.evaluate import RunResult, evaluate
 from intercode.evaluate.manifest import describe, session
 from intercode.evaluate.progress import Progress, default_progress
 from intercode.records import Outcome, RunRecordWriter
-from intercode.report.notebook import MAX_ROWS, MAX_TEXT_LENGTH, NotebookProgress
+from intercode.report.notebook import MAX_ENTRIES, MAX_ROWS, MAX_TEXT_LENGTH, NotebookProgress
 from intercode.report.runs import compare, read_runs
 from intercode.report.verdict import compare_with_baselines
 from intercode.task import Dataset, Task
@@ -103,7 +103,7 @@ def run_result(count: int, solved: Callable[[int], bool], **facts: Any) -> RunRe
     failed = Episode(f"lost{EVIL}", "q", "bash", status="error", error=f"SandboxError: {EVIL}")
     kept = [*episodes, failed]
     outcomes = [*map(Outcome.from_episode, kept)]
-    return RunResult(outcomes, 9, count, 1.0, kept=kept, **facts)
+    return RunResult(outcomes, count + 2, count + 1, 1.0, kept=kept, **facts)
 
 
 @pytest.fixture
@@ -153,6 +153,19 @@ def test_a_long_text_is_cut() -> None:
     assert len(text) < 15 * MAX_TEXT_LENGTH
 
 
+def test_of_many_reasons_and_parts_the_first_remain() -> None:
+    many = episode(0, success=False)
+    numbers = range(MAX_ENTRIES + 1_000)
+    many.score = Score(
+        0.0, {f"part{n}": 0.5 for n in numbers}, {f"reason{n}": "x" for n in numbers}
+    )
+    text = view(many)
+    for name in ("part", "reason"):
+        assert f"{name}{MAX_ENTRIES - 1}" in text and f"{name}{MAX_ENTRIES}" not in text
+    assert "0.5 … 1,000 more)." in text and "… 1,000 more reasons" in text
+    assert "more" not in view(episode(0, success=False, text=""))
+
+
 def test_an_object_cannot_state_that_it_is_markup() -> None:
     class Markup(str):
         def __html__(self) -> str:
@@ -166,6 +179,18 @@ def test_a_dataset_shows_its_first_tasks_without_gold() -> None:
     tasks = [Task(t.task_id, t.query.replace("\udcff", ""), t.gold) for t in tasks]
     text = view(Dataset(tasks, EVIL))
     assert VISIBLE[0] in text and f"{12 - MAX_ROWS} more" in text and "a secret" not in text
+
+
+def test_a_dataset_formats_only_the_tasks_that_it_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    formatted: list[str] = []
+
+    def line(text: str) -> str:
+        formatted.append(text)
+        return text
+
+    monkeypatch.setattr("intercode.report.notebook._line", line)
+    assert "90 more" in view(Dataset([Task(str(number), "?") for number in range(100)]))
+    assert len(formatted) == MAX_ROWS
 
 
 def test_an_environment_shows_its_episode() -> None:
@@ -182,9 +207,47 @@ def test_results_show_a_table_a_chart_and_the_failures() -> None:
     shown = run_result(18, lambda number: number % 3 == 0, interrupted=True)
     text = view(shown)
     assert shown._repr_html_().count("<svg") > 3
-    for part in ("19 of 9 episodes", "33.3 %", "success within", "not-solved", "3 more"):
+    for part in ("19 of 20 episodes", "33.3 %", "success within", "not-solved", "3 more"):
         assert part in text, part
     assert VISIBLE[0] in view(run_result(0, bool))
+
+
+def test_tags_have_a_table_beside_the_total() -> None:
+    names = ["all", *(f"tag{number}" for number in range(MAX_ROWS + 1))]
+    episodes = [episode(number, success=True, text="") for number in range(3)]
+    for made in episodes:
+        made.metadata["tags"] = names
+    episodes.append(episode(3, success=False, text=""))
+    episodes[-1].metadata["tags"] = []
+    text = " ".join(view(RunResult([*map(Outcome.from_episode, episodes)], 4, 4, 1.0)).split())
+    assert "all 4 75.0 %" in text and "By tag" in text and "all 3 100.0 %" in text
+    assert "… 2 more" in text
+
+
+@pytest.mark.parametrize("has_folder", [False, True])
+def test_a_run_says_that_its_agent_was_shown_gold(tmp_path: Path, has_folder: bool) -> None:
+    tasks = intercode.load_dataset("bash-starter")
+    folder = tmp_path / "run" if has_folder else None
+    run = evaluate(tasks, "oracle", lambda: intercode.make("bash", data=tasks), limit=1, out=folder)
+    assert "Shown gold: the agent." in view(run)
+    if folder is not None:
+        assert "Shown gold: oracle." in view(read_runs([folder])[0])
+    assert "Shown gold" not in view(run_result(1, bool))
+
+
+@pytest.mark.parametrize(
+    ("field", "values"), [("version", ("1.0", "2.0")), ("digest", ("0" * 64, "1" * 64))]
+)
+def test_a_comparison_warns_of_another_dataset(
+    folders: list[Path], field: str, values: tuple[str, str]
+) -> None:
+    runs = read_runs(folders)
+    for run, value in zip(runs, values, strict=True):
+        run.manifest["dataset"][field] = value
+    (comparison,) = compare_with_baselines(runs)
+    text = view(comparison)
+    assert "differ in their conditions" in text and f"dataset.{field}: {values[0][:12]}" in text
+    assert ("better" in text) is (field == "digest")
 
 
 def test_runs_of_folders_show_themselves_and_their_comparison(folders: list[Path]) -> None:
@@ -214,7 +277,10 @@ def test_the_texts_beside_the_views_are_short(folders: list[Path]) -> None:
     run = RunResult([Outcome.from_episode(long_episode)], 2, 1, 1.0, kept=[long_episode])
     assert repr(run) == "RunResult(1 of 2 episodes, 1 solved)"
     assert "status='submitted', reward=1.0)" in pretty(episode(1, success=True, text=""))
-    assert all("12 episodes)" in repr(recorded) for recorded in read_runs(folders))
+    runs = read_runs(folders)
+    assert all("12 episodes)" in repr(recorded) for recorded in runs)
+    pair = compare(runs[0].outcomes, runs[1].outcomes)
+    assert repr(pair) == "PairedRunComparison(12 tasks, +66.7 points)"
 
 
 def test_results_become_a_data_frame() -> None:

@@ -11,14 +11,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import intercode
 from intercode.cli.main import main
-from intercode_integrations.serve.client import TOKEN, ClientSession
+from intercode_integrations.serve.client import TOKEN
 from serve.served import Served, serving
 from striking import struck_in_a_call
 from waiting import eventually, new_marker, sleepers
@@ -145,18 +144,19 @@ def test_an_answer_that_was_not_waited_for(env: Any, monkeypatch: pytest.MonkeyP
     assert env.step("echo three")[0] == "three\n"
 
 
-def test_a_session_ends_where_its_environment_cannot_be_made() -> None:
-    error = {"code": "FACTORY_ERROR", "error": "TaskError", "message": "its file has gone"}
-    told = json.dumps({"type": "error", "data": error}).encode()
-    ended: list[bool] = []
-    session = ClientSession(SimpleNamespace(url="http://x"))  # type: ignore[arg-type]
-    session._connection = SimpleNamespace(send=lambda *_, **__: None, recv=lambda **_: told)  # type: ignore[assignment]
-    session._end = lambda: ended.append(True)
-    with pytest.raises(intercode.TaskError, match="its file has gone"):
-        session.ask("reset", {})
-    assert ended == [True]
-    with pytest.raises(intercode.SandboxError, match="it has ended"):
-        session.ask("step", {})
+def test_a_session_ends_where_its_environment_cannot_be_made(tmp_path: Path) -> None:
+    settings = tmp_path / "intercode.toml"
+    settings.write_text('env = "bash"\n')
+    (tmp_path / "tasks.jsonl").write_text(json.dumps({"query": "Do it.", "gold": "true"}))
+    with serving(str(tmp_path)) as server, closing(intercode.connect(server.url)) as env:
+        settings.write_text('env = "none such"\n')
+        with pytest.raises(intercode.UsageError, match="none such"):
+            env.reset(index=0)
+        with pytest.raises(intercode.SandboxError, match="it has ended"):
+            env._session.ask("step", {})
+        assert eventually(lambda: server.metric("sessions") == 0)
+        settings.write_text('env = "bash"\n')
+        assert env.reset(index=0)[0] == "Do it."
 
 
 def test_a_session_ends_with_its_environment(server: Served) -> None:

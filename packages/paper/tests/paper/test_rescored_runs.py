@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from intercode.cli.main import main
 from intercode.errors import RecordError, UsageError
-from intercode_paper.rescored_runs import GradeCounts, RescoredRun
+from intercode_paper.rescored_runs import GradeChange, GradeCounts, RescoredRun
 from intercode_paper.rescored_runs_report import (
     BEGIN,
     END,
+    RowsFile,
     merge,
     page_text,
     read_rows,
@@ -149,14 +152,45 @@ def test_rows_of_other_runs_stay(
 ) -> None:
     rows = tmp_path / "rows.json"
     folder = release / "data/results/sql"
-    options = ["--engine", "sqlite", "--rows", str(rows), "--limit", "1", "--json"]
+    options = ["--engine", "sqlite", "--rows", str(rows), "--json"]
     for model in ("strong", "weak"):
         assert rescored(release, *options, "--results", str(folder / model)) == 0
     printed = [json.loads(text) for text in capsys.readouterr().out.split("\n{") if text[:1] == "{"]
     assert len(printed[0]["runs"]) == 2
     assert [(run.model, run.episodes) for run in read_rows(rows)] == [
-        ("strong", 1), ("weak", 1), ("strong", 1), ("weak", 1),
+        ("strong", 1), ("weak", 1), ("strong", 3), ("weak", 2),
     ]  # fmt: skip
+    content = rows.read_bytes()
+    assert rescored(release, *options, "--limit", "1") == 2
+    assert "--limit would replace rows" in capsys.readouterr().err
+    assert rows.read_bytes() == content
+
+
+def test_a_missing_folder_of_rows_is_found_before_the_rescoring(
+    release: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert rescored(release, "--env", "bash", "--rows", str(tmp_path / "none/rows.json")) == 1
+    assert "its folder is missing or not writable" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"episodes": 0},
+        {"recorded": 101},
+        {"counts": {"default": GradeCounts(101, 100)}},
+        {"counts": {"default": GradeCounts(1, 100, 101)}},
+        {"counts": {"default": GradeCounts(0, 0)}},
+        {"counts": {"unknown": GradeCounts(1, 100)}},
+        {"changes": [GradeChange("unknown", "lost", "reason", 1)]},
+    ],
+)
+def test_impossible_rows_are_refused(changes: dict[str, Any], tmp_path: Path) -> None:
+    file = tmp_path / "rows.json"
+    row = replace(run("a", 1, 1), **changes)
+    file.write_bytes(msgspec.json.encode(RowsFile("rows", [row])))
+    with pytest.raises(RecordError, match="not a row of rescored runs: bash, a"):
+        read_rows(file)
 
 
 def run(model: str, recorded: int, default: int, episodes: int = 100) -> RescoredRun:

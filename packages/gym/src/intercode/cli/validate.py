@@ -18,10 +18,9 @@ from intercode.envs.traits import GuessedSolution, detect_environment
 from intercode.episode import Episode
 from intercode.errors import UsageError
 from intercode.evaluate.run_setup import RunPlan, environment, load, narrow_dataset, resolve_setting
-from intercode.evaluate.task_checks import GARBAGE, GOLD, NOOP, guesses
+from intercode.evaluate.task_checks import GARBAGE, GOLD, NOOP, guesses, must_fail
 from intercode.evaluate.task_selection import ExcludedTasks, select_tasks, ungradable_tasks
 from intercode.evaluate.validate import ValidationResult, validate as run
-from intercode.evaluate.verifier_exploits import NO_PROGRAM
 from intercode.registry import DATASETS, parse_scheme
 from intercode.spec import (
     RunSpec,
@@ -67,14 +66,7 @@ class _ValidationProgress(ProgressPrinter):
         guess = self.guesses_by_trial.get(episode.epoch)
         if guess is None and not episode.success:
             self._unsolved_tasks.add(episode.task_id)
-        may_solve = (
-            guess is None
-            or guess.by_chance
-            or guess.role in ("alternative", "clock")
-            # The trick found no program to replace, so the trial ran only gold.
-            or any(NO_PROGRAM in turn.observation for turn in episode.turns)
-        )
-        if not may_solve and episode.success:
+        if episode.success and must_fail(guess, [turn.observation for turn in episode.turns]):
             self._guessed_tasks.add(episode.task_id)
         super().episode(episode)
 

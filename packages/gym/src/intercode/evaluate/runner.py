@@ -90,6 +90,8 @@ class RunResult:
     folder: Path | None = None
     kept: list[Episode] = field(default_factory=list)
     """The episodes, if the run has no folder."""
+    shown_gold: bool = False
+    """Whether the agent received gold together with the tasks, as the oracle does."""
 
     def episodes(self) -> Iterator[Episode]:
         """Return all episodes. If the run has a folder, episodes are read from disk one by one.
@@ -428,6 +430,7 @@ def _play_jobs(
             seconds=time.monotonic() - start,
             interrupted=interrupts.count > 0,
             stopped=pool.stopped,
+            shown_gold=sees_gold(prepared_run.agent.factory),
         )
 
 

@@ -34,7 +34,7 @@ from intercode.evaluate.clock_checks import (
     find_time_words,
 )
 from intercode.evaluate.steered_asserts import find_steered_assert
-from intercode.evaluate.verifier_exploits import NO_PROGRAM, alternatives, tricks
+from intercode.evaluate.verifier_exploits import alternatives, found_no_program, tricks
 from intercode.rewards.swe_plan import APPLY, make_plan
 
 if TYPE_CHECKING:
@@ -270,20 +270,34 @@ def _failing_golds(task: Task, trials: Trials) -> Iterator[TaskProblem]:
             return
 
 
+def must_fail(guess: GuessedSolution | None, observations: Sequence[str]) -> bool:
+    """Return whether the success of a trial is a fault of its task.
+
+    Gold and alternative solutions may succeed, and so may guesses that are right by chance.
+
+    Args:
+        guess: The guess that the trial submits; None: the trial submits gold.
+        observations: The observations of the trial's turns.
+    """
+    return not (
+        guess is None
+        or guess.by_chance
+        or guess.role in ("alternative", "clock")
+        or found_no_program(guess, observations)
+    )
+
+
 def _free_guesses(task: Task, trials: Trials) -> Iterator[TaskProblem]:
     """Report wrong guesses that score 1.0, except those that may be right by chance."""
     for trial_number, trial in sorted(trials.items()):
         # If doing nothing solves a task, most later guesses solve the task, too. Their reports
         # would add nothing.
         should_report = trial_number < FIRST_CONSTANT or not _is_free(trials.get(NOOP))
-        if trial.guess is None or trial.guess.role in ("alternative", "clock"):
-            continue
-        if any(NO_PROGRAM in text for _, text in trial.observations):
-            # The trick found no program to replace, so the trial ran only gold.
-            continue
-        if not trial.guess.by_chance and _is_free(trial) and should_report:
+        is_wrong = must_fail(trial.guess, [text for _, text in trial.observations])
+        if is_wrong and _is_free(trial) and should_report:
             text = f"{trial.name} scores 1.00"
-            if trial.guess.idle and GOLD in trials and not trials[GOLD].has_output:
+            is_idle = trial.guess is not None and trial.guess.idle
+            if is_idle and GOLD in trials and not trials[GOLD].has_output:
                 text += (
                     ": its verification accepts everything"
                     if task.verification

@@ -188,7 +188,7 @@ class ViewerRuns:
         with self._lock:
             duration = time.monotonic() - now
             self._due_time = now + max(_MIN_SECONDS, _SHARE * duration)
-            self._overview = (version, json.dumps(report, separators=(",", ":")))
+            self._overview = (version, json.dumps(report, separators=(",", ":"), allow_nan=False))
             return self._overview
 
     def runs(self) -> list[dict[str, str]]:

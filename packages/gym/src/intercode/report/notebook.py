@@ -10,8 +10,9 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,21 +23,22 @@ from intercode.dialogues import agent_talk
 from intercode.episode import Episode
 from intercode.evaluate.progress import Progress
 from intercode.evaluate.statistics import IntervalEstimate
-from intercode.evaluate.summary import by_level, by_tag, by_turn, summarize
+from intercode.evaluate.summary import by_level, by_tag, by_turn
 from intercode.lazy_names import import_name
 from intercode.outcomes import OUTCOMES
 from intercode.records import Outcome
 from intercode.report.reward_reasons import explain_reward
 from intercode.report.runs import PairedRunComparison, RecordedRun, find_judge, rate_name
 from intercode.report.tables import (
-    ALL_GROUP,
     Kind,
     ReportTable,
     Row,
     format_value,
     group_table,
     known_interval,
+    success_table,
 )
+from intercode.report.verdict import describe_drift
 from intercode.task import Dataset
 from intercode_sandbox.units import format_count
 
@@ -49,6 +51,8 @@ MAX_TEXT_LENGTH = 5_000
 """The maximum number of characters in a text of a view. Of a longer text, its ends remain."""
 MAX_ROWS = 10
 """The maximum number of tasks or tags in a table of a view."""
+MAX_ENTRIES = 20
+"""The maximum number of reasons, and of parts of a score, in the view of an episode."""
 _LINE_LENGTH = 120
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 """An escape sequence that sets a terminal's colour."""
@@ -59,11 +63,11 @@ _REFRESH_SECONDS = 0.2
 def episode_html(episode: Episode) -> str:
     """Return an episode with its turns, its reward and the reasons, which may quote gold.
 
-    Of many turns, the first and the last ones remain.
+    Of many turns, the first and the last ones remain; of many reasons, the first ones.
     """
     calls = (agent_talk(episode) or {}).get("calls", ())
     thoughts = {call.get("turn", 0): call["thought"] for call in calls if call.get("thought")}
-    return _view(_macro("episode", episode, thoughts, explain_reward(episode)))
+    return _view(_macro("episode", episode, thoughts, explain_reward(episode), MAX_ENTRIES))
 
 
 def env_html(env: EpisodeEnv) -> str:
@@ -82,25 +86,27 @@ def env_html(env: EpisodeEnv) -> str:
 
 def dataset_html(dataset: Dataset) -> str:
     """Return the first tasks of a dataset, without gold."""
-    rows = tuple((task.task_id, _line(task.query), ", ".join(task.tags)) for task in dataset)
-    table = _text_table(repr(dataset), ("task", "query", "tags"), rows)
+    rows = ((task.task_id, _line(task.query), ", ".join(task.tags)) for task in dataset)
+    table = _text_table(repr(dataset), ("task", "query", "tags"), rows, len(dataset))
     return _view(_macro("sections", [], [table]))
 
 
 def run_html(run: RunResult | RecordedRun) -> str:
-    """Return the success of a run as a table and a chart, and the tasks that failed."""
+    """Return the success of a run as tables and a chart, and the tasks that failed."""
     outcomes = run.outcomes
     if isinstance(run, RecordedRun):
-        headline, rate = f"{run.env_label}: {run.label}", rate_name(run.judge)
-        detail = run.unfinished_note
+        headline, judge = f"{run.env_label}: {run.label}", run.judge
+        detail, label = run.unfinished_note, run.label
     else:
         headline = f"{len(outcomes)} of {format_count(run.planned, 'episode')}"
-        rate = rate_name(find_judge({}, outcomes))
+        judge, label = find_judge({}, outcomes), "the agent"
         detail = run.stopped or ("interrupted" if run.cut_short else "")
-    groups = by_level(outcomes) or dict([*by_tag(outcomes).items()][:MAX_ROWS])
-    success_table = group_table("Success", {ALL_GROUP: summarize(outcomes), **groups}, rate=rate)
-    chart = _curve(by_turn(outcomes))
-    tables = [success_table, *_failure_tables(outcomes)]
+    rate, chart = rate_name(judge), _curve(by_turn(outcomes))
+    tables = [
+        success_table(outcomes, judge, [label] * run.shown_gold),
+        *_group_tables(outcomes, rate),
+        *_failure_tables(outcomes),
+    ]
     return _view(_macro("sections", [(headline, detail)], tables, chart, rate))
 
 
@@ -143,14 +149,17 @@ def comparison_html(comparison: PairedRunComparison) -> str:
         ("Better in the first run", comparison.better_first),
         ("Better in the second run", comparison.better_second),
     ):
-        rows = tuple((task_id,) for task_id in task_ids)
-        tables += [_text_table(title, ("task",), rows)] if rows else []
+        rows = ((task_id,) for task_id in task_ids)
+        tables += [_text_table(title, ("task",), rows, len(task_ids))] if task_ids else []
     return _view(_macro("sections", [(headline, "")], tables))
 
 
 def baseline_html(comparison: BaselineComparison) -> str:
-    """Return the verdicts on the runs of a comparison, and its tables."""
+    """Return the verdicts on the runs of a comparison, the warnings, and the tables."""
     paragraphs = [(verdict.headline, verdict.detail) for verdict in comparison.verdicts()]
+    for warning in describe_drift(comparison):
+        headline, _, detail = warning.partition("\n")
+        paragraphs.append((headline, detail))
     return _view(_macro("sections", paragraphs, comparison.tables()))
 
 
@@ -219,6 +228,16 @@ class NotebookProgress(Progress):
             self._handle.update(output, raw=True)
 
 
+def _group_tables(outcomes: Sequence[Outcome], rate: str) -> list[ReportTable]:
+    """Return the success by difficulty, or by tag if no task has a level of difficulty."""
+    levels = by_level(outcomes)
+    groups = levels or by_tag(outcomes)
+    if not groups:
+        return []
+    title, shown_groups = "By difficulty" if levels else "By tag", [*groups.items()][:MAX_ROWS]
+    return [group_table(title, dict(shown_groups), _omission_note(len(groups)), rate)]
+
+
 def _failure_tables(outcomes: Sequence[Outcome]) -> list[ReportTable]:
     """Return the counts of outcome kinds, and the tasks of the episodes that were not solved."""
     failures = [outcome for outcome in outcomes if not outcome.success]
@@ -233,7 +252,7 @@ def _failure_tables(outcomes: Sequence[Outcome]) -> list[ReportTable]:
     kind_rows = tuple(
         (kind, meaning, counts[kind]) for kind, meaning in OUTCOMES.items() if counts[kind]
     )
-    task_rows = tuple(
+    task_rows = (
         (
             outcome.task_id,
             _line(": ".join(filter(None, (outcome.kind, outcome.error, *outcome.modes)))),
@@ -243,16 +262,21 @@ def _failure_tables(outcomes: Sequence[Outcome]) -> list[ReportTable]:
     )
     return [
         ReportTable("Failures by outcome", columns, kind_rows),
-        _text_table("Tasks not solved", ("task", "outcome", "turns"), task_rows),
+        _text_table("Tasks not solved", ("task", "outcome", "turns"), task_rows, len(failures)),
     ]
 
 
-def _text_table(title: str, names: Sequence[str], rows: Sequence[Row]) -> ReportTable:
-    """Return a table of texts with at most `MAX_ROWS` rows."""
-    omitted_count = len(rows) - MAX_ROWS
-    note = f"… {omitted_count:,} more" if omitted_count > 0 else ""
+def _text_table(
+    title: str, names: Sequence[str], rows: Iterable[Row], row_count: int
+) -> ReportTable:
+    """Return a table of texts with at most `MAX_ROWS` of the rows."""
     columns: tuple[tuple[str, Kind], ...] = tuple((name, "words") for name in names)
-    return ReportTable(title, columns, tuple(rows[:MAX_ROWS]), note)
+    return ReportTable(title, columns, tuple(islice(rows, MAX_ROWS)), _omission_note(row_count))
+
+
+def _omission_note(row_count: int) -> str:
+    """Return the number of rows that a table omits as text; empty if it omits none."""
+    return f"… {row_count - MAX_ROWS:,} more" if row_count > MAX_ROWS else ""
 
 
 def _curve(estimates: Sequence[IntervalEstimate]) -> dict[str, Any] | None:

@@ -233,7 +233,7 @@ class PairedConsumption:
     """The mean of the second run minus the mean of the first, with the paired t interval."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class PairedRunComparison:
     """The comparison of two runs on the tasks that both runs have.
 
@@ -273,6 +273,10 @@ class PairedRunComparison:
     """The tasks of which the first run solves more attempts."""
     better_second: tuple[str, ...] = ()
     """The tasks of which the second run solves more attempts."""
+
+    def __repr__(self) -> str:
+        points = f"{100 * self.difference.value:+.1f} points"
+        return f"PairedRunComparison({format_count(self.tasks, 'task')}, {points})"
 
     def _repr_html_(self) -> str:
         """Return the view of the comparison in a notebook."""

@@ -200,6 +200,26 @@ def group_table(
     return _table(title, statistics_by_name.items(), columns, note, lambda item: link(item[0]))
 
 
+def success_table(
+    outcomes: Sequence[Outcome],
+    judge: str | None,
+    gold_labels: Iterable[str],
+    link: Callable[[str], Link | None] = lambda name: None,
+) -> ReportTable:
+    """Return the table of a run's success, with remarks on the reliability of the numbers.
+
+    Args:
+        outcomes: The run's outcomes.
+        judge: The judge's model; None: no judge.
+        gold_labels: The label of the run's agent if the agent received gold.
+        link: A function from a group's name to the selection of its episodes.
+    """
+    statistics, sentence = summarize(outcomes), judge_sentence(count_judgements(judge, outcomes))
+    lines = [_MEANS, *statistics.remarks(), *filter(None, [sentence])]
+    note = "\n".join(lines) + _shown_gold(gold_labels)
+    return group_table("Success", {ALL_GROUP: statistics}, note, rate_name(judge), link)
+
+
 def run_tables(run: RecordedRun, tags: int | None = None) -> list[ReportTable]:
     """Return the tables of one run, except those of `error_tables` and `settings_table`.
 
@@ -209,11 +229,9 @@ def run_tables(run: RecordedRun, tags: int | None = None) -> list[ReportTable]:
     """
     outcomes, overall_statistics = run.outcomes, summarize(run.outcomes)
     rate, judge_counts = rate_name(run.judge), count_judgements(run.judge, outcomes)
-    remarks = [*overall_statistics.remarks(), *filter(None, [judge_sentence(judge_counts)])]
-    note = "\n".join([_MEANS, *remarks]) + _shown_gold([run])
     run_link = {"run": run.name}
     tables = [
-        group_table("Success", {ALL_GROUP: overall_statistics}, note, rate, lambda name: run_link)
+        success_table(outcomes, run.judge, [run.label] * run.shown_gold, lambda name: run_link)
     ]
     tables.append(_coverage(run, overall_statistics))
     tables += judge_tables({run.judge or "": judge_counts})
@@ -346,9 +364,9 @@ def _cluster_note(statistics: Statistics) -> str:
     return text
 
 
-def _shown_gold(runs: Iterable[RecordedRun]) -> str:
-    """Return a line that names the runs whose agents received gold; empty if no agent did."""
-    names = dict.fromkeys(run.label for run in runs if run.shown_gold)
+def _shown_gold(labels: Iterable[str]) -> str:
+    """Return a line with the labels of agents that received gold; empty if there are none."""
+    names = dict.fromkeys(labels)
     return f"\nShown gold: {', '.join(names)}." if names else ""
 
 
@@ -440,7 +458,9 @@ def _by_agent_and_environment(stats: _Summaries) -> ReportTable:
         ("", "text"),
         *((column_label, "estimate") for column_label in env_labels),
     )
-    note = "95 % intervals in brackets." + _shown_gold(run for run, _ in stats)
+    note = "95 % intervals in brackets." + _shown_gold(
+        run.label for run, _ in stats if run.shown_gold
+    )
     row_links = tuple([None, *map(row.get, env_labels)] for row in links.values())
     return ReportTable("Success by agent and environment", head, rows, note, row_links)
 
