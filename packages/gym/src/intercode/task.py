@@ -44,6 +44,8 @@ COMMON_METADATA = (LOOKS, CLOCK, "alternatives", "cache_gold", "judge", "wrong")
 CANNOT = "cannot"
 """The key of a task's `metadata` for the reason why the task cannot be scored. Runs omit tasks with
 this key."""
+_MAX_QUOTED_LENGTH = 100
+"""The maximum number of characters of an unknown id that a message quotes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,12 +313,15 @@ class Dataset(Sequence[Task]):
         Raises:
             TaskNotFoundError: No task has the id.
         """
+        text = str(task_id)
         try:
-            return self._tasks[self._index[str(task_id)]]
+            return self._tasks[self._index[text]]
         except KeyError:
-            suggestion = hint_text(str(task_id), self._index, listed=False)
+            suggestion = hint_text(text, self._index, listed=False)
+            if len(text) > _MAX_QUOTED_LENGTH:
+                text = f"{text[:_MAX_QUOTED_LENGTH]}…"
             raise TaskNotFoundError(
-                f"{self.name}: no task has the id {str(task_id)!r}{suggestion}"
+                f"{self.name}: no task has the id {text!r}{suggestion}"
             ) from None
 
     def at(self, index: int) -> Task:

@@ -37,6 +37,7 @@ TERMINAL = {
     "half a sequence": ("end\x1b[3", "end\\x1b[3", 0),
     "the beginning of a line cleared": ("abcd\x1b[2D\x1b[1K", "   d", 3),
     "a colour": ("\x1b[1;38;2;255;255;255mwhite", "white", 0),
+    "a text in short sequences": ("a\x1bs\x1be\x1b(c\x1b7b\x1b8", "ab", 4),
     "a text in a sequence": ("a\x1b[!!!!!!!!!!!x", "a", 14),
 }
 """What a program prints → what a terminal shows, and the number of characters that it hides."""

@@ -13,12 +13,16 @@ import pytest
 import intercode
 from intercode.episode import Episode, Score, Turn
 from intercode.records import Outcome, read_manifest
+from intercode.report import recorded_tasks
 from intercode.report.answer_pairs import answer_pairs
 from intercode.report.live_runs import ViewerRuns
 from intercode.report.recorded_tasks import MAX_COUNT, RecordedTasks
 from intercode.report.reward_reasons import explain_reward
+from intercode.report.runs import make_run
 from intercode.report.viewer_episodes import make_row
+from intercode.report.viewer_page import CompressedEpisodes, write_page
 from intercode.task import Task
+from intercode_sandbox.units import MIB
 from report.test_answer_pairs import name_tasks, pairs, run
 from report.test_notebook import view
 from report.test_view import append, begun
@@ -95,7 +99,8 @@ def test_an_id_or_a_number_of_any_length_is_refused(run: Path) -> None:
     name_tasks(run, f"generated-bash:count={'9' * 5000}", "d")
     assert f"at most {MAX_COUNT:,}" in tasks.find(run, read_manifest(run), "t").reason
     name_tasks(run, "bash", intercode.load_dataset("bash").digest)
-    assert "too long" in tasks.find(run, read_manifest(run), "x" * 1_000_000).reason
+    reason = tasks.find(run, read_manifest(run), "x" * 1_000_000).reason
+    assert "no task has the id 'xxx" in reason and len(reason) < 200
 
 
 def test_the_generated_tasks_of_all_runs_have_one_limit(run: Path) -> None:
@@ -105,6 +110,38 @@ def test_the_generated_tasks_of_all_runs_have_one_limit(run: Path) -> None:
         name_tasks(run, f"generated-bash:count=1,seed={seed}", "d")
         reasons.append(tasks.find(run, read_manifest(run), "t").reason)
     assert "have changed since" in reasons[0] and "at most" in reasons[-1]
+
+
+def test_a_refused_dataset_leaves_the_others_their_share(run: Path) -> None:
+    tasks = RecordedTasks()
+    name_tasks(run, "generated-bash:count=999999", "d")
+    assert "at most" in tasks.find(run, read_manifest(run), "t").reason
+    name_tasks(run, "generated-bash:count=1", "d")
+    assert "have changed since" in tasks.find(run, read_manifest(run), "t").reason
+
+
+def test_a_file_that_is_too_large_is_refused(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorded_tasks, "_MAX_FILE_BYTES", 2 * MIB)
+    os.truncate(run.parent / "tasks.json", 2 * MIB + 1)
+    found = RecordedTasks(trust=True).find(run, read_manifest(run), "t")
+    assert "is not a file of at most 2 MiB" in found.reason
+
+
+def test_an_overview_has_only_numbers_that_json_permits(tmp_path: Path) -> None:
+    score = Score(math.nan, {"output": math.nan}, {})
+    strange = Episode("t", "q", "bash", turns=[Turn("ls", "")], status="submitted", score=score)
+    strange.seconds = math.inf
+    append(begun(tmp_path / "run"), strange)
+    runs = ViewerRuns([tmp_path])
+    runs.refresh()
+    report = json.loads(runs.overview()[1], parse_constant=pytest.fail)
+    assert report["runs"][0]["seconds"] is report["runs"][0]["reward"] is None
+    manifest = read_manifest(tmp_path / "run")
+    recorded_run = make_run(tmp_path / "run", manifest, [Outcome.from_episode(strange)])
+    write_page(tmp_path / "page.html", [recorded_run], CompressedEpisodes())
+    text = (tmp_path / "page.html").read_text()
+    report_text = text.partition('id="report">')[2].partition("</script>")[0]
+    assert json.loads(report_text, parse_constant=pytest.fail)["runs"][0]["seconds"] is None
 
 
 @pytest.mark.timeout(120)
@@ -118,6 +155,7 @@ def test_a_trusted_record_names_no_pipe(run: Path, tmp_path: Path) -> None:
 def test_a_command_names_the_folder_of_its_own_run(run: Path, tmp_path: Path) -> None:
     tasks, other = RecordedTasks(), tmp_path / "other"
     manifest = read_manifest(run)
+    assert tasks.find(run, manifest, "t").needs_trust
     assert tasks.find(run, manifest, "t").command == f"intercode view {run} --trust"
     assert tasks.find(other, manifest, "t").command == f"intercode view {other} --trust"
 

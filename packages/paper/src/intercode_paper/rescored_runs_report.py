@@ -7,6 +7,7 @@ between `BEGIN` and `END`.
 from __future__ import annotations
 
 import argparse
+import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -17,7 +18,7 @@ import msgspec
 
 from intercode.cli.run_output import table_text
 from intercode.cli.terminal import print_json, print_message
-from intercode.errors import RecordError, UsageError
+from intercode.errors import RecordError, RecordWriteError, UsageError
 from intercode.evaluate.statistics import IntervalEstimate, wilson
 from intercode.report.tables import ReportTable, format_value
 from intercode.report.text import to_markdown
@@ -29,6 +30,7 @@ from intercode_paper.rescored_runs import (
     RescoreOptions,
     rescore,
 )
+from intercode_sandbox.host_files import write_atomically
 
 BEGIN, END = "<!-- begin: rescored runs -->", "<!-- end: rescored runs -->"
 """Lines of a page, between which the tables are written."""
@@ -57,14 +59,15 @@ def execute(args: argparse.Namespace) -> int:
     Raises:
         UsageError: The options are inconsistent, or the page lacks the lines of its tables.
         RecordError: No run can be read or scored, or `--rows` is malformed.
+        RecordWriteError: `--rows` cannot be written.
         SandboxError, ImageError, DatabaseError: The infrastructure failed.
     """
     if args.upstream is None:
         raise UsageError("--rescore needs the data of the runs: --upstream DIR")
     if args.data or args.suite or args.image or args.databases or args.tasks:
         raise UsageError("--rescore excludes --data, --suite, --image, --databases and --task")
-    # Malformed files are found before the rescoring, which takes long.
-    earlier_runs = read_rows(args.rows) if args.rows and args.rows.exists() else []
+    # Errors in files are found before the rescoring, which takes long.
+    earlier_runs = [] if args.rows is None else _earlier_runs(args.rows, args.limit)
     if args.page is not None:
         _split_page(args.page)
 
@@ -82,7 +85,10 @@ def execute(args: argparse.Namespace) -> int:
     runs = merge(earlier_runs, runs)
     if args.rows is not None:
         document = msgspec.json.format(msgspec.json.encode(RowsFile(_CONTENT, runs)), indent=1)
-        args.rows.write_bytes(document + b"\n")
+        try:
+            write_atomically(args.rows, document + b"\n")
+        except OSError as error:
+            raise RecordWriteError(f"cannot write {args.rows}: {error.strerror}") from error
     if args.page is not None:
         write_page(args.page, runs)
     if args.json:
@@ -90,6 +96,17 @@ def execute(args: argparse.Namespace) -> int:
     else:
         print("\n".join(table_text(table) for table in tables(runs)), end="")
     return 0
+
+
+def _earlier_runs(path: Path, limit: int | None) -> list[RescoredRun]:
+    """Return the runs of a file of rows, which may not exist yet, and will be written."""
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise RecordWriteError(f"cannot write {path}: its folder is missing or not writable")
+    if not path.exists():
+        return []
+    if limit is not None:
+        raise UsageError(f"--limit would replace rows of whole runs in {path}: name a new file")
+    return read_rows(path)
 
 
 def read_rows(path: Path) -> list[RescoredRun]:
@@ -105,10 +122,23 @@ def read_rows(path: Path) -> list[RescoredRun]:
     except msgspec.MsgspecError as error:
         raise RecordError(f"{path}: not a file of rescored runs: {error}") from error
     for run in runs:
-        is_known = run.env in _ENV_NAMES and {*run.counts} <= {*GRADINGS}
-        if not is_known or min((counts.episodes for counts in run.counts.values()), default=1) < 1:
+        if not _is_valid(run):
             raise RecordError(f"{path}: not a row of rescored runs: {run.env}, {run.model}")
     return runs
+
+
+def _is_valid(run: RescoredRun) -> bool:
+    """Return whether a run has only known names, and no more successes than episodes."""
+    gradings = {*run.counts, *(change.grading for change in run.changes)}
+    return (
+        run.env in _ENV_NAMES
+        and gradings <= {*GRADINGS}
+        and all(
+            0 <= success_count <= counts.episodes and counts.episodes > 0
+            for counts in (GradeCounts(run.recorded, run.episodes), *run.counts.values())
+            for success_count in (counts.success_count, counts.success_count_2023 or 0)
+        )
+    )
 
 
 def merge(earlier_runs: Sequence[RescoredRun], runs: Sequence[RescoredRun]) -> list[RescoredRun]:

@@ -4,15 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+_MAX_LENGTH = 64
+"""The maximum length of a word for which a suggestion is sought: the time of a comparison grows
+with the square of the length."""
+
 
 def nearest_word(word: str, words: Iterable[str]) -> str | None:
     """Return the known word nearest to a misspelt word; None: no word is near enough.
 
     Case is ignored. A word of up to four letters may have one wrong letter, a longer word two. Two
-    neighbours in the wrong order count as one wrong letter (Damerau-Levenshtein distance).
+    neighbours in the wrong order count as one wrong letter (Damerau-Levenshtein distance). No
+    word is near a word of more than 64 letters.
     """
+    if len(word) > _MAX_LENGTH:
+        return None
     max_distance = 1 if len(word) <= 4 else 2
-    distances = [(distance(word.lower(), candidate.lower()), candidate) for candidate in words]
+    lower_word = word.lower()
+    distances = [
+        (distance(lower_word, candidate.lower()), candidate)
+        for candidate in words
+        if abs(len(candidate.lower()) - len(lower_word)) <= max_distance
+    ]
     matches = [
         (edit_count, candidate)
         for edit_count, candidate in distances

@@ -161,12 +161,12 @@ def _lines(rows: Sequence[Any]) -> list[str]:
     ]
 
 
-def _cell(value: Any) -> str:
+def _cell(value: object) -> str:
     """Return a cell as a text of one line, in which a text and a number never look alike."""
     if value is None:
         return "NULL"
     if isinstance(value, str):
-        text = value = value[:_MAX_CELL_LENGTH]
-        if not _AMBIGUOUS.fullmatch(text) and "\n" not in text:
-            return text
+        value = value[:_MAX_CELL_LENGTH]
+        if not _AMBIGUOUS.fullmatch(value) and "\n" not in value:
+            return value
     return json.dumps(value, ensure_ascii=False, default=str)[: 2 * _MAX_CELL_LENGTH]

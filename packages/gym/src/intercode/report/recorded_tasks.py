@@ -28,9 +28,6 @@ from intercode_sandbox.user_code import is_reference
 MAX_COUNT = 10_000
 """The maximum number of generated tasks of all runs together. A record names the number of its
 tasks, and the records of a stranger could occupy this machine for hours."""
-_MAX_ID_LENGTH = 200
-"""The maximum length of a task's id that is looked up: a message about an unknown id compares it
-with all ids."""
 _MAX_FILE_BYTES = 64 * MIB
 _GENERATED = re.compile(r"generated-\w+(?::|$)")
 _MIN_CHARGE = 500
@@ -53,6 +50,8 @@ class RecordedTask:
     reason: str = ""
     command: str = ""
     """A command that shows the missing task; empty if there is none."""
+    needs_trust: bool = False
+    """Whether the task is missing because the caller does not trust the record."""
 
 
 class RecordedTasks:
@@ -85,12 +84,9 @@ class RecordedTasks:
             self._datasets[key] = self._load(manifest, source)
         dataset = self._datasets[key]
         if isinstance(dataset, RecordedTask):
-            is_untrusted = dataset.reason.startswith(_UNTRUSTED.partition("{")[0])
             command = shlex.join(["intercode", "view", str(folder), "--trust"])
-            return replace(dataset, command=command) if is_untrusted else dataset
+            return replace(dataset, command=command) if dataset.needs_trust else dataset
         try:
-            if len(task_id) > _MAX_ID_LENGTH:
-                raise TaskNotFoundError("The task's id is too long")
             return RecordedTask(dataset.by_id(task_id))
         except (TaskNotFoundError, ValueError) as error:
             return RecordedTask(None, f"{error}.")
@@ -105,22 +101,25 @@ class RecordedTasks:
         if _GENERATED.match(data):
             count = _COUNT.search(data)
             digits = count[1].lstrip("0")[:6] if count else ""
-            self._generated_count += max(int(digits or "0"), _MIN_CHARGE)
-            if self._generated_count > MAX_COUNT:
+            charge = max(int(digits or "0"), _MIN_CHARGE)
+            if self._generated_count + charge > MAX_COUNT:
                 return RecordedTask(
                     None,
                     f"The page generates at most {MAX_COUNT:,} tasks, without those of {data}.",
                 )
+            self._generated_count += charge
         is_own_dataset = not effects({name: source[name] for name in ("data", "split")})
         if not is_own_dataset and (is_reference(data) or parse_scheme(data) is not None):
             return RecordedTask(None, _CODE.format(data))
         if not is_own_dataset and not self._trust:
-            return RecordedTask(None, _UNTRUSTED.format(data))
+            return RecordedTask(None, _UNTRUSTED.format(data), needs_trust=True)
         try:
             if not is_own_dataset:
                 # A pipe would block, and a device has no end.
                 if not Path(data).is_file() or Path(data).stat().st_size > _MAX_FILE_BYTES:
-                    raise ValueError(f"{data} is not a file of at most 64 MiB")
+                    raise ValueError(
+                        f"{data} is not a file of at most {_MAX_FILE_BYTES // MIB} MiB"
+                    )
                 dataset = load_cached_file(data)
                 dataset = dataset if split is None else dataset.split(split)
             elif source["reviewed"]:

@@ -5,6 +5,7 @@ The overview is the first screen: results, curves, verdicts, reasons of failures
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -63,6 +64,9 @@ def overview(
         comparisons: The result of `compare_with_baselines` for the runs. None: this function
             compares the runs. Runs whose agents received gold, such as the oracle, then come last.
             They are baselines only if no other run has their tasks.
+
+    Returns:
+        The report. A number that is not finite, which JSON cannot represent, is None.
     """
     if comparisons is None:
         comparisons = compare_with_baselines(sorted(runs, key=lambda run: run.shown_gold))
@@ -78,7 +82,7 @@ def overview(
     ]
     if len(runs) == 1:
         sections, details = [("The run", details[0][1])], []
-    return {
+    report = {
         "title": title(runs),
         "facts": {**facts(runs), "viewer": f"intercode {__version__}"},
         "warnings": warnings(runs, comparisons),
@@ -90,6 +94,16 @@ def overview(
         "runs": [run_facts(run) for run in runs],
         "outcomes": OUTCOMES,
     }
+    return {name: _finite_data(value) for name, value in report.items()}
+
+
+def _finite_data(data: Any) -> Any:
+    """Return plain data in which None replaces each number that is not finite."""
+    if isinstance(data, Mapping):
+        return {key: _finite_data(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_finite_data(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
 def run_facts(run: RecordedRun) -> dict[str, Any]:

@@ -199,7 +199,7 @@ def _file(name: str) -> str:
 
 
 def _json(data: Any) -> str:
-    return json.dumps(data, ensure_ascii=True, separators=(",", ":"))
+    return json.dumps(data, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
 
 
 def _pack(data: Any) -> str:

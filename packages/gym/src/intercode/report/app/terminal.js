@@ -12,6 +12,9 @@ const CONTROL = /\u001b\[([0-9;:?<=>]*)([ -/]*[@-~])|\u001b[\]PX^_]([^\u0007\u00
 const MAX_COLUMN = 1000; // far enough for every terminal; a move beyond it would only cost memory
 const MAX_ROWS = 200; // rows that a move to an absolute place may add
 const MAX_CHANGED_CELLS = 100_000; // cells and rows that a text may write, add and erase: five times the longest text
+// Short sequences without an effect here that programs often print: the cursor's place, the usual
+// set of characters, the keypad. Others could hide a text, a letter each.
+const HARMLESS = /^\u001b(?:[78=>]|\(B)$/;
 const MAX_SEQUENCE = 12; // the length of the sequences that programs print; a longer one could hide a text
 
 const BLANK = [" ", ""];
@@ -137,8 +140,9 @@ export function terminal(text) {
     else if (sequence === "\b") screen.column = Math.max(0, screen.column - 1);
     else if (letter === "m") screen.classes = style.apply(parameters);
     else if (payload !== undefined) screen.hidden += payload.length;
+    else if (!letter) screen.hidden += HARMLESS.test(sequence) ? 0 : sequence.length - 1;
     else {
-      if (letter) screen.control(parameters, letter);
+      screen.control(parameters, letter);
       if (sequence.length > MAX_SEQUENCE) screen.hidden += sequence.length;
     }
     if (screen.used > MAX_CHANGED_CELLS) return { nodes: [text], note: remark("This is the raw text: its control sequences change too much for a terminal's view.") };
