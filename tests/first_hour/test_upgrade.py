@@ -124,6 +124,11 @@ def holder(someone: Someone) -> Iterator[subprocess.Popen[str]]:
         yield process
 
 
+def rule_versions(text: str) -> dict[str, int]:
+    """Return rule → version of a tree's tests/rule_versions/recorded.json."""
+    return {name: entry["version"] for name, entry in json.loads(text)["rules"].items()}
+
+
 @contextmanager
 def half_a_run(someone: Someone) -> Iterator[subprocess.Popen[str]]:
     """Start a run of two episodes, of which the second waits."""
@@ -187,8 +192,9 @@ def test_a_killed_process(versions: tuple[Someone, Someone]) -> None:
 def test_images_and_databases(versions: tuple[Someone, Someone]) -> None:
     """The other version takes them as they are, and makes none of its own beside them.
 
-    Only the mutated copies of a database may be made again. Their names are digests alone, and the
-    digests of the version before the four packages contained names of classes.
+    Two kinds of databases may be made again. The names of mutated copies are digests alone, and
+    the digests of the version before the four packages contained names of classes. The names of
+    converted databases end with the converter's version.
     """
     first, second = versions
     entries = []
@@ -196,8 +202,14 @@ def test_images_and_databases(versions: tuple[Someone, Someone]) -> None:
         report(version, "run", "sql", "--limit", "2")
         entries.append(cache_entries(first.home, "images", "databases"))
     assert entries[0] <= entries[1]
-    added_names = [Path(name).name for name, _ in entries[1] - entries[0]]
-    assert [name for name in added_names if not re.fullmatch(r"[0-9a-f]{32}\.sqlite", name)] == []
+    contents = {Path(name).name.partition("-v")[0] for name, _ in entries[0]}
+    unexpected = [
+        name
+        for name in (Path(name).name for name, _ in entries[1] - entries[0])
+        if not re.fullmatch(r"[0-9a-f]{32}\.sqlite", name)
+        and not (re.fullmatch(r"[0-9a-f]{32}-v\d+\.sqlite", name) and name[:32] in contents)
+    ]
+    assert unexpected == []
     for folder in ("images", "databases"):
         assert any(f"/{folder}/" in name for name, _ in entries[0])
     assert report(first, "images", "list") == report(second, "images", "list")
@@ -217,8 +229,16 @@ def test_a_run(versions: tuple[Someone, Someone]) -> None:
     resume = ("resume", "runs/half", "--trust")
     done = second.run("intercode", *resume, "--json", code=2)
     names = [difference["what"] for difference in json.loads(done.stdout)["differences"]]
-    assert names == ["versions.code"]
-    resumed = report(second, *resume, "--accept", "versions.code")
+    # Episodes of two versions of a rule cannot be one run, unless the user says so.
+    record = "tests/rule_versions/recorded.json"
+    git = ["git", "-C", str(REPOSITORY), "show", f"{BEFORE}:{record}"]
+    earlier = rule_versions(subprocess.run(git, capture_output=True, check=True, text=True).stdout)
+    current = rule_versions((REPOSITORY / record).read_text())
+    manifest = json.loads((first.home / "runs/half/run.json").read_text())
+    raised = [rule for rule in manifest["env"]["rules"] if earlier[rule] != current[rule]]
+    assert names == [*(f"env.rules.{rule}" for rule in sorted(raised)), "versions.code"]
+    accepted = [argument for name in names for argument in ("--accept", name)]
+    resumed = report(second, *resume, *accepted)
     assert (resumed["ran"], resumed["finished"]) == (1, 2)
     for version in versions:
         assert report(version, "report", "runs/half")["statistics"]["successes"] == 2
