@@ -71,11 +71,14 @@ def starting() -> list[Row]:
 
 
 def leftovers() -> tuple[int, ...]:
-    """Count processes, mounts and cgroups, without those that a resting spawner retains."""
+    """Count processes, mounts and cgroups, without those that each resting spawner retains."""
     mounts = len(Path("/proc/self/mountinfo").read_text().splitlines())
-    pattern = f"{cgroup.PREFIX}{os.getpid()}-*/*/"
-    groups = (len(list(Path(parent).glob(pattern))) for parent in cgroup.parents())
-    surplus = sum(max(0, count - RETAINED) for count in groups)
+    folders = (
+        folder
+        for parent in cgroup.parents()
+        for folder in Path(parent).glob(f"{cgroup.PREFIX}{os.getpid()}-*/")
+    )
+    surplus = sum(max(0, len(list(folder.glob("*/"))) - RETAINED) for folder in folders)
     return max(0, len(descendants(os.getpid())) - reach.RESTING), mounts, surplus
 
 
