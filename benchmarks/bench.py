@@ -31,6 +31,7 @@ import gate
 import intercode
 import measurements
 import outside
+import peers
 import python
 import reach
 import runner
@@ -163,6 +164,7 @@ def main() -> int:
     args = parser.parse_args()
     parts: dict[str, Callable[[], list[Row]]] = {
         "stepping": lambda: episodes.stepping(args.rounds, args.episodes),
+        "peers": lambda: peers.measure(args.rounds, max(1, args.episodes // 5)),
         "starting": starting,
         "forking": forking.measure,
         "many": lambda: many(args.sandboxes),
@@ -186,6 +188,7 @@ def main() -> int:
     if args.only not in (None, *parts):
         parser.error(f"--only: one of {', '.join(parts)}")
     rows: list[Row] = []
+    load = os.getloadavg()  # of others: at the end it is this program's own
     for name, part in parts.items():
         if args.only in (None, name):
             rows += part()
@@ -195,7 +198,7 @@ def main() -> int:
     facts = {
         "machine": platform.platform(),
         "cpus": os.cpu_count(),
-        "load": os.getloadavg(),
+        "load": load,
         "python": platform.python_version(),
         "commit": commit(),
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),

@@ -21,6 +21,8 @@ MANY = f"mkdir many && cd many && seq {FILES} | split -l 1 -a 4 && cd .."
 ECHO = Dataset([Task("echo", "Print hello.", gold=("echo hello",))])
 SNAPSHOT = f"snapshot, {FILES:,} changed files"
 FORKED, FRESH = "state fork, with its first action", "fresh reset, with its first action"
+REPLAYED = {1: "replay of 1 action, with the next", 6: "replay of 6", 30: "replay of 30"}
+"""Actions before a replay fork → name of its time."""
 WORKERS = 4
 
 
@@ -60,6 +62,23 @@ def first_actions(env: Any, repeats: int) -> Figures:
     return {FORKED: median(forked), FRESH: median(fresh)}
 
 
+def replays(env: Any, repeats: int) -> Figures:
+    """The time to an action's observation in replay forks, by the number of replayed actions."""
+    figures = {}
+    for count, name in REPLAYED.items():
+        env.reset()
+        for number in range(count):
+            env.step(f"echo {number}")
+        with closing(env.snapshot(mode="replay")) as snapshot:
+
+            def both(snapshot: Any = snapshot) -> None:
+                env.restore(snapshot)
+                env.step("true")
+
+            figures[name] = median_ms(both, repeats)
+    return figures
+
+
 def rates(envs: list[Any], count: int) -> tuple[float, float]:
     """Forked and fresh episodes a second, each of one action, in all environments at once."""
     envs[0].reset()
@@ -88,7 +107,11 @@ def measure(rounds: int = 3, count: int = 20) -> list[Row]:
     """Forks of Bash episodes whose state is saved."""
     with ExitStack() as stack:
         envs = [stack.enter_context(closing(environment())) for _ in range(WORKERS)]
-        measures = [partial(snapshots, envs[0], 5), partial(first_actions, envs[0], count)]
+        measures = [
+            partial(snapshots, envs[0], 5),
+            partial(first_actions, envs[0], count),
+            partial(replays, envs[0], count),
+        ]
         found = take_turns(partial(floors.programs, count), measures, rounds)
         pairs = [rates(envs, count) for _ in range(rounds)]
     shares = [forked / fresh for forked, fresh in pairs]
@@ -105,5 +128,6 @@ def measure(rounds: int = 3, count: int = 20) -> list[Row]:
         against(SNAPSHOT, found[SNAPSHOT], floors.BASH, found[floors.BASH], 1.5),
         against(FORKED, found[FORKED], FRESH, found[FRESH], 1),
         Row(FRESH, found[FRESH], "ms"),
+        *(Row(name, found[name], "ms") for name in REPLAYED.values()),
         share,
     ]

@@ -56,6 +56,8 @@ class Measurement:
         commit: The commit that was measured.
         date: The day, in ISO 8601.
         rows: Name → figure.
+        together: Names of the measurements that pages show beside this one. All are renewed by one
+            run, or none.
         sources: Glob of files, relative to the project → digest of their content.
         origin: How the rows came here, if the command did not write them.
         confirmations: Confirmations after a change of the sources: day, reason, changed sources.
@@ -67,6 +69,7 @@ class Measurement:
     commit: str
     date: str
     rows: Mapping[str, Figure]
+    together: Sequence[str] = ()
     sources: Mapping[str, str] = field(default_factory=dict)
     origin: str = ""
     confirmations: Sequence[Mapping[str, str]] = field(default_factory=tuple)
@@ -191,15 +194,21 @@ def _day(measurement: Measurement) -> str:
 
 
 def renew(report: Mapping[str, Any], folder: Path = RESULTS, root: Path = ROOT) -> list[str]:
-    """Write the measurements whose rows a run of ``make bench`` has; return their names."""
+    """Write the measurements whose rows a run of ``make bench`` has; return their names.
+
+    A measurement is left as it is if one that belongs to it cannot be renewed.
+    """
     facts = report["facts"]
     load = f"load {facts['load'][0]:.1f}"
     machine = f"{facts['cpus']} cores, {facts['machine']}, {load}"
     run_facts = {"machine": machine, "commit": facts["commit"], "date": facts["time"][:10]}
     rows = {row["name"]: row for row in report["rows"]}
-    names = []
-    for name, measurement in read(folder).items():
-        if renewal := measurement.renew(rows, run_facts, root):
-            write(name, renewal, folder)
-            names.append(name)
+    renewals = {
+        name: renewal
+        for name, measurement in read(folder).items()
+        if (renewal := measurement.renew(rows, run_facts, root))
+    }
+    names = [name for name, renewal in renewals.items() if {*renewal.together} <= renewals.keys()]
+    for name in names:
+        write(name, renewals[name], folder)
     return names

@@ -227,6 +227,36 @@ def test_a_run_renews_a_measurement_as_a_whole(measurement: Measurement, tmp_pat
     assert (ratio.value, ratio.low, ratio.high, ratio.unit) == (4.0, 3.0, 5.0, TIMES)
 
 
+def test_measurements_of_one_comparison_are_renewed_together(
+    measurement: Measurement, tmp_path: Path
+) -> None:
+    rows = {"reset": Figure("ms", 50.0, bench="release: reset")}
+    entries = {
+        "bash": replace(measurement, together=["release"]),
+        "release": replace(measurement, rows=rows, together=["bash"]),
+    }
+    for name, entry in entries.items():
+        measurements.write(name, entry, tmp_path)
+    facts = {"machine": "Linux", "cpus": 2, "load": [0.5, 1, 1], "commit": "def"}
+    names = ["bash: reset", "bash -c true", "release: reset"]
+    report_rows: list[dict[str, Any]] = [
+        {"name": name, "unit": "ms", "figure": 4.0} for name in names
+    ]
+    report = {"facts": {**facts, "time": "2026-12-01T10:00:00Z"}, "rows": report_rows[:2]}
+    assert measurements.renew(report, tmp_path, tmp_path) == []
+    assert measurements.read(tmp_path)["bash"].date == "2026-11-27"
+    report["rows"] = report_rows
+    assert measurements.renew(report, tmp_path, tmp_path) == ["bash", "release"]
+
+
+def test_what_a_page_compares_belongs_together() -> None:
+    entries = measurements.read()
+    assert {*entries["bash"].together} >= {name.partition(".")[0] for name in chart.BARS} - {"bash"}
+    for name, entry in entries.items():
+        for other in entry.together:
+            assert name in entries[other].together
+
+
 def test_a_mark_counts_the_figures_of_its_own_block() -> None:
     text = "3.9 ms\n\n<!-- figures: bash.reset -->\n\n8 to 11 ms\n\n<!-- figures: bash.cpu -->\n"
     assert [mention.row for mention in figures.mentions("page.md", text, ROWS)] == [
