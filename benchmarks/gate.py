@@ -94,10 +94,10 @@ class Place:
         assert gate.stdout
         self.pid = gate.pid
         self.direct: list[Door] = [(int(url.rpartition(":")[2].partition("/")[0]), "none")] * seats
-        found = [gate.stdout.readline().split() for _ in range(seats)]
-        if [] in found:
+        answers = [gate.stdout.readline().split() for _ in range(seats)]
+        if [] in answers:
             raise SystemExit("the gateway's program has ended: its error stands above")
-        self.through: list[Door] = [(int(port), token) for port, token in found]
+        self.through: list[Door] = [(int(port), token) for port, token in answers]
         self.begun = pss(gate.pid)
 
 

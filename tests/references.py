@@ -60,16 +60,16 @@ def references(text: str) -> Iterator[tuple[int, str]]:
 
 def unknown_references(texts: dict[Path, str]) -> Iterator[str]:
     """Yield a finding for each reference with a part that is not a name of any of the modules."""
-    known = {part for path in texts for part in path.with_suffix("").parts}
+    known_names = {part for path in texts for part in path.with_suffix("").parts}
     classes = {*dir(builtins)}
     for text in texts.values():
         tree = ast.parse(text)
-        known.update(names(tree))
+        known_names.update(names(tree))
         classes.update(class_names(tree))
     for path, text in texts.items():
         for line, reference in references(text):
             if any(
-                part not in (classes if CLASS_NAME.fullmatch(part) else known)
+                part not in (classes if CLASS_NAME.fullmatch(part) else known_names)
                 for part in reference.split(".")
             ):
                 yield f"{path}:{line}: `{reference}` is not a name of the code"

@@ -15,6 +15,7 @@ from databases.upstream import UPSTREAM, needs_upstream
 from intercode.episode import Score
 
 BENCH = Path(__file__).parents[1] / "benchmarks" / "bench.py"
+RESULTS = BENCH.with_name("results")
 GRADERS = BENCH.parent / "graders"
 PARTS = ("reset", "first action", "submit")
 ROLES = tuple(f"CPU, {role}" for role in ("all", "host", "spawner", "process 1", "shell"))
@@ -63,6 +64,39 @@ def test_reach_measures_every_road(tmp_path: Path) -> None:
         assert rows[f"{what}, WebSocket"]["value"] > 0
     assert {"the same, as a share", "3 sessions connected and reset"} <= rows.keys()
     assert rows["processes left"]["value"] == 0
+
+
+def run_part(name: str, folder: Path, *size: str) -> dict[str, Any]:
+    """Run one part of the benchmarks, and return its rows by their names."""
+    argv = [sys.executable, str(BENCH), "--only", name, *size, "--results", str(folder)]
+    done = subprocess.run(argv, capture_output=True, text=True)
+    assert done.returncode in (0, 1), done.stderr  # 1: a target was missed
+    if "no peers: " in done.stderr:
+        pytest.skip(done.stderr.strip().splitlines()[-1])
+    return {row["name"]: row for row in json.loads((folder / "bench.json").read_text())["rows"]}
+
+
+def renewed_rows(*measurements: str) -> set[str]:
+    """Return the names of the rows that renew the figures of some measurements."""
+    figures = [
+        figure
+        for name in measurements
+        for figure in json.loads((RESULTS / f"{name}.json").read_text())["rows"].values()
+    ]
+    return {figure[key] for figure in figures for key in ("bench", "floor") if key in figure}
+
+
+def test_forks_are_measured_beside_replays(tmp_path: Path) -> None:
+    rows = run_part("forking", tmp_path)
+    assert renewed_rows("forks", "replays") <= rows.keys()
+    times = [rows[name]["value"] for name in sorted(renewed_rows("replays"))]
+    assert min(times) > 0
+
+
+def test_other_isolations_play_the_same_episodes(tmp_path: Path) -> None:
+    rows = run_part("peers", tmp_path, "--rounds", "1", "--episodes", "1")
+    names = renewed_rows("peers", "release-2023")
+    assert names <= rows.keys() and all(rows[name]["value"] > 0 for name in names)
 
 
 def test_growth_is_a_ratio_of_neighbouring_blocks() -> None:

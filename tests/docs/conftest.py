@@ -24,7 +24,7 @@ Readers = Callable[..., Warm]
 
 def distributions(*requirements: str) -> dict[str, Distribution]:
     """Return name → distribution, of these and of all that they need."""
-    found: dict[str, Distribution] = {}
+    result: dict[str, Distribution] = {}
     queue, queued = [*map(Requirement, requirements)], set[tuple[str, frozenset[str]]]()
     while queue:
         requirement = queue.pop()
@@ -32,12 +32,12 @@ def distributions(*requirements: str) -> dict[str, Distribution]:
         if (name, extras) in queued:
             continue
         queued.add((name, extras))
-        found[name] = distribution(name)
-        for needed in map(Requirement, found[name].requires or ()):
+        result[name] = distribution(name)
+        for needed in map(Requirement, result[name].requires or ()):
             marker = needed.marker
             if marker is None or any(marker.evaluate({"extra": it}) for it in extras or ("",)):
                 queue.append(needed)
-    return found
+    return result
 
 
 def environment(folder: Path, *packages: str) -> Path:

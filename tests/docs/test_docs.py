@@ -170,7 +170,7 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 
 
 def test_the_pages_that_sources_name_are_there() -> None:
-    named = re.compile(r"(?<![\w/.])(docs/(?:[\w-]+/)*[\w-]+\.md)(?:#([\w-]+))?")
+    page_pattern = re.compile(r"(?<![\w/.])(docs/(?:[\w-]+/)*[\w-]+\.md)(?:#([\w-]+))?")
     sources = [
         path
         for pattern in (
@@ -182,9 +182,11 @@ def test_the_pages_that_sources_name_are_there() -> None:
         for path in ROOT.glob(pattern)
         if path.is_file()
     ]
-    found = [(path, *match) for path in sources for match in named.findall(path.read_text())]
-    assert len(found) > 20
-    for path, page, anchor in found:
+    references = [
+        (path, *match) for path in sources for match in page_pattern.findall(path.read_text())
+    ]
+    assert len(references) > 20
+    for path, page, anchor in references:
         where = f"{path.relative_to(ROOT)}: {page}#{anchor}"
         assert (ROOT / page).exists(), where
         assert not anchor or anchor in headings(ROOT / page), where
