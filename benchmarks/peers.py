@@ -29,7 +29,7 @@ RELEASE = "intercode-bench==0.1.22"
 IMAGE = "intercode-bash"
 """A name that the release knows."""
 MIRROR = "http://deb.debian.org/debian"
-PROGRAMS = ("dockerd", "bwrap", "debootstrap")
+PROGRAMS = ("docker", "dockerd", "bwrap", "debootstrap")
 PARTS = ("reset", "first action", "submit")
 RATE = "episodes a second"
 BUBBLEWRAP = (
