@@ -104,7 +104,7 @@ def _measure(
 ) -> list[Row]:
     tasks = folder / "tasks.json"
     tasks.write_text(json.dumps([{"query": "Print hello.", "gold": "echo hello"}]))
-    program = [str(python), str(Path(__file__).with_name("outsiders.py")), IMAGE, str(tasks)]
+    program = [str(python), str(Path(__file__).with_name("peer_program.py")), IMAGE, str(tasks)]
 
     def first_episode() -> float:
         """Return the seconds of a process from its start to the end of its first episodes."""

@@ -1,6 +1,6 @@
 """Bash episodes of the 2023 release, and of a new container for each episode.
 
-    PYTHON benchmarks/outsiders.py IMAGE TASKS
+    PYTHON benchmarks/peer_program.py IMAGE TASKS
 
 PYTHON is that of an environment with ``intercode-bench``, whose Docker SDK both contenders use. For
 each line ``release COUNT`` or ``containers COUNT`` of its input, the program plays as many episodes
