@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -196,7 +197,8 @@ def _day(measurement: Measurement) -> str:
 def renew(report: Mapping[str, Any], folder: Path = RESULTS, root: Path = ROOT) -> list[str]:
     """Write the measurements whose rows a run of ``make bench`` has; return their names.
 
-    A measurement is left as it is if one that belongs to it cannot be renewed.
+    A measurement is left as it is, and a line on stderr says so, if the run lacks rows of another
+    that pages show beside it.
     """
     facts = report["facts"]
     load = f"load {facts['load'][0]:.1f}"
@@ -208,7 +210,11 @@ def renew(report: Mapping[str, Any], folder: Path = RESULTS, root: Path = ROOT) 
         for name, measurement in read(folder).items()
         if (renewal := measurement.renew(rows, run_facts, root))
     }
-    names = [name for name, renewal in renewals.items() if {*renewal.together} <= renewals.keys()]
-    for name in names:
-        write(name, renewals[name], folder)
+    names = []
+    for name, renewal in renewals.items():
+        if missing_names := [other for other in renewal.together if other not in renewals]:
+            print(f"not renewed: {name}: without {', '.join(missing_names)}", file=sys.stderr)
+        else:
+            write(name, renewal, folder)
+            names.append(name)
     return names

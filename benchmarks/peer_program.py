@@ -4,8 +4,8 @@
 
 PYTHON is that of an environment with ``intercode-bench``, whose Docker SDK both contenders use. For
 each line ``release COUNT`` or ``containers COUNT`` of its input, the program plays as many episodes
-and prints the median times of their parts in milliseconds, as a line of JSON. Neither InterCode nor
-another module of this folder is imported: `peers` starts the program.
+and prints the median times of their parts in milliseconds, as a line of JSON. `peers` starts the
+program. It imports no other module of this folder: ``intercode`` is the 2023 release here.
 """
 
 from __future__ import annotations
@@ -72,10 +72,10 @@ class Containers:
         """Complete one episode."""
         timed(times, "reset", self._reset)
         echo, score = ["bash", "-c", "echo hello"], ["test", "-d", "/tmp"]
-        printed = timed(times, "first action", lambda: self._container.exec_run(echo)).output
-        done = timed(times, "submit", lambda: self._container.exec_run(score)).exit_code
-        if (printed, done) != (b"hello\n", 0):
-            raise SystemExit(f"a container gave {printed!r} and exit code {done}")
+        output = timed(times, "first action", lambda: self._container.exec_run(echo)).output
+        exit_code = timed(times, "submit", lambda: self._container.exec_run(score)).exit_code
+        if (output, exit_code) != (b"hello\n", 0):
+            raise SystemExit(f"a container gave {output!r} and exit code {exit_code}")
 
 
 def main() -> None:

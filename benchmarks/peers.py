@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -49,27 +49,44 @@ git add -A
 git commit -qm 'initial commit'
 """
 """The steps of the release's Dockerfile."""
+IMPORT = "import intercode.envs"
+FIRST_EPISODE = """
+from intercode.envs import BashEnv
+env = BashEnv({image!r}, data_path={tasks!r})
+env.reset(0)
+env.step("echo hello")
+env.step("submit")
+"""
 
 
 def measure(rounds: int, count: int) -> list[Row]:
-    """All rows, or none on a machine that lacks a program, or the release."""
-    missing_programs = [program for program in PROGRAMS if shutil.which(program) is None]
-    if missing_programs or os.geteuid():
+    """All rows, or none on a machine that lacks a program, the package index or Debian's mirror.
+
+    Args:
+        rounds: Rounds, in which the contenders take turns.
+        count: Episodes of a contender in a round. Bubblewrap, which is fast, plays five times more.
+    """
+    if os.geteuid() or not all(map(shutil.which, PROGRAMS)):
         print(f"no peers: root is needed, and {', '.join(PROGRAMS)}", file=sys.stderr)
         return []
     with (
-        tempfile.TemporaryDirectory(prefix="intercode-bench-") as folder,
+        tempfile.TemporaryDirectory(prefix="intercode-bench-") as folder_name,
         tempfile.TemporaryDirectory(prefix="intercode-bench-") as engine_folder,
         PrivateEngine(Path(engine_folder)) as engine,
     ):
-        environment = {**os.environ, "DOCKER_HOST": engine.url}
+        folder, environment = Path(folder_name), {**os.environ, "DOCKER_HOST": engine.url}
         try:
-            python = _install(Path(folder))
-            _make_image(Path(folder), python, environment)
-        except subprocess.CalledProcessError as error:  # a machine without the package index
+            python, root = _install(folder), _bootstrap(folder)
+        except subprocess.CalledProcessError as error:  # no index, or no mirror, can be reached
             print(f"no peers: {error}", file=sys.stderr)
             return []
-        return _measure(Path(folder), python, environment, rounds, count)
+        _make_image(root, python, environment)
+        tasks = folder / "tasks.json"
+        tasks.write_text(json.dumps([{"query": "Print hello.", "gold": "echo hello"}]))
+        return [
+            *_processes(python, tasks, environment, rounds),
+            *_episodes(python, tasks, environment, rounds, count),
+        ]
 
 
 def _install(folder: Path) -> Path:
@@ -80,11 +97,16 @@ def _install(folder: Path) -> Path:
     return python
 
 
-def _make_image(folder: Path, python: Path, environment: dict[str, str]) -> None:
-    """Give the engine the release's image."""
+def _bootstrap(folder: Path) -> Path:
+    """Install Debian with git, and return its root folder."""
     root = folder / "root"
     command = ["debootstrap", "--variant=minbase", "--include=git", "bookworm", str(root), MIRROR]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return root
+
+
+def _make_image(root: Path, python: Path, environment: dict[str, str]) -> None:
+    """Give the engine the release's image, and remove the root folder."""
     locate = "import intercode, pathlib; print(pathlib.Path(intercode.__file__).parent)"
     package = subprocess.check_output([str(python), "-c", locate], text=True).strip()
     for name in ("setup_fs.sh", "docker.gitignore"):
@@ -99,48 +121,44 @@ def _make_image(folder: Path, python: Path, environment: dict[str, str]) -> None
     shutil.rmtree(root)
 
 
-def _measure(
-    folder: Path, python: Path, environment: dict[str, str], rounds: int, count: int
-) -> list[Row]:
-    tasks = folder / "tasks.json"
-    tasks.write_text(json.dumps([{"query": "Print hello.", "gold": "echo hello"}]))
-    program = [str(python), str(Path(__file__).with_name("peer_program.py")), IMAGE, str(tasks)]
-
-    def first_episode() -> float:
-        """Return the seconds of a process from its start to the end of its first episodes."""
-        begin = time.perf_counter()
-        code = f"""
-from intercode.envs import BashEnv
-env = BashEnv({IMAGE!r}, data_path={str(tasks)!r})
-env.reset(0); env.step("echo hello"); env.step("submit")
-"""
-        subprocess.run([str(python), "-c", code], env=environment, check=True, capture_output=True)
-        return time.perf_counter() - begin
-
+def _processes(
+    python: Path, tasks: Path, environment: dict[str, str], rounds: int
+) -> Iterator[Row]:
+    """Yield the times of whole processes of the release."""
+    episode = FIRST_EPISODE.format(image=IMAGE, tasks=str(tasks))
     cold_starts, starts, imports = [], [], []
     for _ in range(rounds):
-        for suffix in ("", "_eval"):
-            name = f"{IMAGE}_ic_ctr{suffix}"
-            remove = ["docker", "rm", "--force", name]
-            subprocess.run(remove, env=environment, check=False, capture_output=True)
-        cold_starts.append(first_episode())
-        starts.append(first_episode())
-        begin = time.perf_counter()
-        subprocess.run([str(python), "-c", "import intercode.envs"], check=True)
-        imports.append(1e3 * (time.perf_counter() - begin))
+        containers = [f"{IMAGE}_ic_ctr", f"{IMAGE}_ic_ctr_eval"]
+        remove = ["docker", "rm", "--force", *containers]  # the first time, there are none
+        subprocess.run(remove, env=environment, check=False, capture_output=True)
+        cold_starts.append(_process_seconds([str(python), "-c", episode], environment))
+        starts.append(_process_seconds([str(python), "-c", episode], environment))
+        imports.append(1e3 * _process_seconds([str(python), "-c", IMPORT], environment))
+    yield Row("release: import", imports, "ms")
+    yield Row("release: a process's first episode", starts, "s")
+    yield Row("release: a process's first episode, no container", cold_starts, "s")
+
+
+def _process_seconds(argv: list[str], environment: dict[str, str]) -> float:
+    begin = time.perf_counter()
+    subprocess.run(argv, env=environment, check=True, capture_output=True)
+    return time.perf_counter() - begin
+
+
+def _episodes(
+    python: Path, tasks: Path, environment: dict[str, str], rounds: int, count: int
+) -> Iterator[Row]:
+    """Yield the figures of episodes of all contenders."""
+    program = [str(python), str(Path(__file__).with_name("peer_program.py")), IMAGE, str(tasks)]
     with _program(program, environment) as process:
         measures = [
             partial(_ask, process, "release", count),
             partial(_ask, process, "containers", count),
             partial(bubblewrap, 5 * count),
         ]
-        found = take_turns(dict, measures, rounds)
-    return [
-        *(Row(name, values, "/s" if RATE in name else "ms") for name, values in found.items()),
-        Row("release: import", imports, "ms"),
-        Row("release: a process's first episode", starts, "s"),
-        Row("release: a process's first episode, no container", cold_starts, "s"),
-    ]
+        figures = take_turns(dict, measures, rounds)
+    for name, values in figures.items():
+        yield Row(name, values, "/s" if name.endswith(RATE) else "ms")
 
 
 @contextmanager
@@ -215,14 +233,18 @@ def bubblewrap(count: int) -> Figures:
         begin = time.perf_counter()
         box.close()
         box = _Bubblewrap()
-        ready = time.perf_counter()
-        echoed = box.run("echo hello")
-        acted = time.perf_counter()
-        scored = box.run("test -d /tmp")
-        end = time.perf_counter()
-        if (echoed, scored) != ("hello\n0.\n", "0.\n"):
-            raise SystemExit(f"bubblewrap gave {echoed!r} and {scored!r}")
-        for part, seconds in zip(PARTS, (ready - begin, acted - ready, end - acted), strict=True):
+        reset_end = time.perf_counter()
+        output = box.run("echo hello")
+        action_end = time.perf_counter()
+        score = box.run("test -d /tmp")
+        score_end = time.perf_counter()
+        if (output, score) != ("hello\n0.\n", "0.\n"):
+            raise SystemExit(f"bubblewrap gave {output!r} and {score!r}")
+        for part, seconds in zip(
+            PARTS,
+            (reset_end - begin, action_end - reset_end, score_end - action_end),
+            strict=True,
+        ):
             times[part].append(1e3 * seconds)
-    with closing(box):
-        return _figures("bubblewrap", {part: median(values) for part, values in times.items()})
+    box.close()
+    return _figures("bubblewrap", {part: median(values) for part, values in times.items()})
