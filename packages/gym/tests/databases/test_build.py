@@ -396,16 +396,16 @@ def test_a_long_chain_of_views(tmp_path: Path) -> None:
 
 
 def test_a_chain_of_views_needs_few_passes() -> None:
-    made: list[int] = []
+    created_views: list[int] = []
     tries: list[int] = []
 
     def make(view: int) -> str | None:
         tries.append(view)
-        if view != 1199 and view + 1 not in made:
+        if view != 1199 and view + 1 not in created_views:
             return f"no view {view + 1}"
-        made.append(view)
+        created_views.append(view)
         return None
 
     assert make_views([*range(1200), 2000], make) == {2000: "no view 2001"}
-    assert made == [*reversed(range(1200))]
+    assert created_views == [*reversed(range(1200))]
     assert len(tries) < 3 * 1201

@@ -123,8 +123,8 @@ def test_a_refused_dataset_leaves_the_others_their_share(run: Path) -> None:
 def test_a_file_that_is_too_large_is_refused(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorded_tasks, "_MAX_FILE_BYTES", 2 * MIB)
     os.truncate(run.parent / "tasks.json", 2 * MIB + 1)
-    found = RecordedTasks(trust=True).find(run, read_manifest(run), "t")
-    assert "is not a file of at most 2 MiB" in found.reason
+    task = RecordedTasks(trust=True).find(run, read_manifest(run), "t")
+    assert "is not a file of at most 2 MiB" in task.reason
 
 
 def test_an_overview_has_only_numbers_that_json_permits(tmp_path: Path) -> None:

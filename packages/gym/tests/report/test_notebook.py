@@ -215,8 +215,8 @@ def test_results_show_a_table_a_chart_and_the_failures() -> None:
 def test_tags_have_a_table_beside_the_total() -> None:
     names = ["all", *(f"tag{number}" for number in range(MAX_ROWS + 1))]
     episodes = [episode(number, success=True, text="") for number in range(3)]
-    for made in episodes:
-        made.metadata["tags"] = names
+    for tagged_episode in episodes:
+        tagged_episode.metadata["tags"] = names
     episodes.append(episode(3, success=False, text=""))
     episodes[-1].metadata["tags"] = []
     text = " ".join(view(RunResult([*map(Outcome.from_episode, episodes)], 4, 4, 1.0)).split())
